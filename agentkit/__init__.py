@@ -1,0 +1,49 @@
+"""agentkit: reinforcement-learning agents composed from parts, on one process or many.
+
+Importing this package loads no JAX: `agentkit.run`, `agentkit.ExperimentConfig` and the subpackages
+are loaded when they are first used. Start reading at `agentkit/README.md`, then `agentkit/core.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentkit.experiment import ExperimentConfig as ExperimentConfig
+    from agentkit.experiment import resume as resume
+    from agentkit.experiment import run as run
+
+__version__ = "0.1.0"
+
+_EXPERIMENT_NAMES = ("ExperimentConfig", "resume", "run")
+_SUBPACKAGES = (
+    "actors",
+    "adders",
+    "agents",
+    "datasets",
+    "envs",
+    "experiment",
+    "learning",
+    "loggers",
+    "losses",
+    "networks",
+    "replay",
+    "variables",
+    "wrappers",
+)
+
+__all__ = ["__version__", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used (PEP 562)."""
+    if name in _EXPERIMENT_NAMES:
+        return getattr(importlib.import_module("agentkit.experiment"), name)
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"agentkit.{name}")
+    raise AttributeError(f"module 'agentkit' has no attribute {name!r}; it has: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,214 @@
+"""The actors: a `Policy` made to act in one environment, or in N that step together.
+
+An actor owns what changes while it acts: a PRNG key, the policy's state, its copy of the
+parameters and its adders. Choosing an action is one compiled call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tree
+
+from agentkit.actors.policy import Policy
+from agentkit.core import Actor, Adder, Parameters
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.types import Nest
+
+
+class PolicyActor(Actor):
+    """Acts in one environment."""
+
+    def __init__(self, policy: Policy, key: jax.Array, client: Parameters, adder: Adder | None = None):
+        """
+        Args:
+            policy: how to act.
+            key: PRNG key ``uint32[2]``; equal keys, parameters and observations give equal actions.
+            client: where parameters come from; its `params` are given to the policy.
+            adder: records the experience; None records nothing (evaluation).
+        """
+        self._client = client
+        self._adder = adder
+        init_key, self._key = jax.random.split(key)
+        self._state = policy.init(init_key)
+        self._is_first = np.True_
+        self._extras: Nest = ()
+
+        def act(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
+            key, act_key = jax.random.split(key)
+            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
+            action, state, extras = policy.act(params, act_key, observation, state)
+            return action, key, state, extras
+
+        self._act = jax.jit(act)
+
+    def select_action(self, observation: Nest) -> Nest:
+        """See `core.Actor`."""
+        action, self._key, self._state, extras = self._act(
+            self._client.params, self._key, observation, self._state, self._is_first
+        )
+        self._is_first = np.False_
+        if isinstance(extras, tuple) and not extras:
+            self._extras = ()
+        else:
+            self._extras = tree.map_structure(np.asarray, extras)
+        return tree.map_structure(np.asarray, action) if tree.is_nested(action) else np.asarray(action)
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """See `core.Actor`."""
+        self._is_first = np.True_
+        if self._adder is not None:
+            self._adder.add_first(timestep)
+
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        """See `core.Actor`."""
+        if self._adder is not None:
+            self._adder.add(action, next_timestep, self._extras)
+
+    def update(self, wait: bool = False) -> None:
+        """See `core.Actor`."""
+        self._client.update(wait)
+
+    def save(self) -> dict[str, Any]:
+        """Key, policy state and the adder's unfinished episode."""
+        return _save(self._key, self._state, [] if self._adder is None else [self._adder], bool(self._is_first))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `core.Saveable`."""
+        adders = [] if self._adder is None else [self._adder]
+        self._key, self._state, is_first = _restore(state, self._state, adders)
+        self._is_first = np.bool_(is_first)
+
+    def close(self) -> None:
+        """Closes the adder."""
+        if self._adder is not None:
+            self._adder.close()
+
+
+class BatchedPolicyActor(Actor):
+    """Acts in N environments with one policy call; each environment has an adder of its own."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        key: jax.Array,
+        client: Parameters,
+        adders: Sequence[Adder] | None = None,
+        *,
+        num_envs: int,
+    ):
+        """
+        Args:
+            policy: how to act in a single environment; mapped over the N.
+            key: PRNG key ``uint32[2]``.
+            client: where parameters come from.
+            adders: one for each environment, or None to record nothing.
+            num_envs: N.
+        """
+        if adders is not None and len(adders) != num_envs:
+            raise ConfigError(f"Expected one adder for each of {num_envs} environments, found {len(adders)}.")
+        self._client = client
+        self._adders = adders or []
+        init_key, self._key = jax.random.split(key)
+        self._state = jax.vmap(policy.init)(jax.random.split(init_key, num_envs))
+        self._is_first = np.ones(num_envs, bool)
+        self._extras: Nest = ()
+
+        def act_one(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
+            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
+            return policy.act(params, key, observation, state)
+
+        def act(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
+            key, act_key = jax.random.split(key)
+            keys = jax.random.split(act_key, num_envs)
+            action, state, extras = jax.vmap(act_one, in_axes=(None, 0, 0, 0, 0))(
+                params, keys, observation, state, is_first
+            )
+            return action, key, state, extras
+
+        self._act = jax.jit(act)
+
+    def select_action(self, observation: Nest) -> Nest:
+        """See `core.Actor`; leaves are ``[N, ...]``."""
+        action, self._key, self._state, extras = self._act(
+            self._client.params, self._key, observation, self._state, self._is_first
+        )
+        self._extras = tree.map_structure(np.asarray, extras)
+        return tree.map_structure(np.asarray, action)
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """See `core.Actor`; every environment is at the start of an episode."""
+        self._is_first = np.ones_like(self._is_first)
+        for i, adder in enumerate(self._adders):
+            adder.add_first(_element(timestep, i))
+
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        """See `core.Actor`; an environment whose step type is FIRST has just been reset."""
+        self._is_first = np.asarray(next_timestep.step_type) == dm_env.StepType.FIRST
+        for i, adder in enumerate(self._adders):
+            if self._is_first[i]:
+                adder.add_first(_element(next_timestep, i))
+            else:
+                adder.add(_index(action, i), _element(next_timestep, i), _index(self._extras, i))
+
+    def update(self, wait: bool = False) -> None:
+        """See `core.Actor`."""
+        self._client.update(wait)
+
+    def save(self) -> dict[str, Any]:
+        """Key, policy states and the adders' unfinished episodes."""
+        return _save(self._key, self._state, self._adders, self._is_first)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `core.Saveable`."""
+        self._key, self._state, self._is_first = _restore(state, self._state, self._adders)
+
+    def close(self) -> None:
+        """Closes the adders."""
+        for adder in self._adders:
+            adder.close()
+
+
+def _index(nest: Nest, i: int) -> Nest:
+    return tree.map_structure(lambda x: x[i], nest) if tree.is_nested(nest) else nest[i]
+
+
+_STEP_TYPES = tuple(dm_env.StepType)
+
+
+def _element(timestep: dm_env.TimeStep, i: int) -> dm_env.TimeStep:
+    """Time step number `i` of a batch; FIRST ones have neither reward nor discount, as in dm_env."""
+    step_type = _STEP_TYPES[timestep.step_type[i]]
+    observation = _index(timestep.observation, i)
+    if step_type is dm_env.StepType.FIRST:
+        return dm_env.TimeStep(step_type, None, None, observation)
+    return dm_env.TimeStep(step_type, _index(timestep.reward, i), _index(timestep.discount, i), observation)
+
+
+def _save(key: Any, state: Nest, adders: Sequence[Any], is_first: Any) -> dict[str, Any]:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    return {
+        "key": np.asarray(key),
+        "policy_state": {str(i): leaf for i, leaf in enumerate(leaves)},
+        "is_first": np.asarray(is_first),
+        "adders": {str(i): adder.save() for i, adder in enumerate(adders)},
+    }
+
+
+def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[Any, Nest, np.ndarray]:
+    leaves, structure = jax.tree.flatten(like)
+    saved = state["policy_state"]
+    if len(saved) != len(leaves) or len(state["adders"]) != len(adders):
+        raise CheckpointError(
+            f"This actor has {len(leaves)} policy state arrays and {len(adders)} adders; the checkpoint has "
+            f"{len(saved)} and {len(state['adders'])}. Resume with the agent and num_envs it was saved with."
+        )
+    for i, adder in enumerate(adders):
+        adder.restore(state["adders"][str(i)])
+    new = structure.unflatten([jnp.asarray(saved[str(i)]) for i in range(len(leaves))])
+    return jnp.asarray(state["key"]), new, state["is_first"]

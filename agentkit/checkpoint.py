@@ -1,0 +1,257 @@
+"""Atomic checkpoints: after kill -9 at any instant the newest complete one is whole.
+
+A checkpoint is a folder ``step_000000050000`` (``.1`` if written again) that appears by one rename, after everything in it has
+reached the disk, and whose ``manifest.json`` holds the size and CRC-32 of each file::
+
+    state.json    the nest of plain values, with each array replaced by its name
+    arrays.npz    the arrays
+    <name>/...    folders that components (replay) wrote themselves
+
+No pickle is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentkit.errors import CheckpointError, ConfigError
+
+_NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
+_ARRAY = "__array__"
+_KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read.
+
+    Attributes:
+        step: the step it was written at.
+        path: its folder; folders of components are below it.
+        state: the nest that was saved.
+    """
+
+    step: int
+    path: pathlib.Path
+    state: dict[str, Any]
+
+
+def write(
+    directory: pathlib.Path,
+    step: int,
+    state: Mapping[str, Any],
+    folders: Mapping[str, Callable[[pathlib.Path], None]] | None = None,
+    *,
+    max_to_keep: int = 2,
+) -> pathlib.Path:
+    """Writes a checkpoint and then deletes all but the newest `max_to_keep`.
+
+    Args:
+        directory: holds the checkpoints of one run; made if missing.
+        step: numbers it, >= 0; a checkpoint of the same step is replaced.
+        state: nest of dicts with string keys; leaves are arrays, numbers, strings, bools, None.
+        folders: by name, functions that write into the empty folder they are given.
+        max_to_keep: at least 1.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        ConfigError: `max_to_keep` is less than 1, or `step` is negative.
+        CheckpointError: a leaf that cannot be saved, or the disk refused; the older ones stay whole.
+    """
+    if max_to_keep < 1 or step < 0:
+        raise ConfigError(f"Expected step >= 0 and max_to_keep >= 1, found {step=} and {max_to_keep=}.")
+    final = _unused_name(directory, step)
+    partial = directory / f".partial-{os.getpid()}-{final.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(directory)
+        partial.mkdir()
+        arrays: dict[str, np.ndarray] = {}
+        (partial / "state.json").write_text(json.dumps(_encode(state, "", arrays)))
+        with open(partial / "arrays.npz", "wb") as file:
+            np.savez(file, **arrays)
+        for name, write_folder in (folders or {}).items():
+            (partial / name).mkdir()
+            write_folder(partial / name)
+        _write_manifest(partial)
+        os.rename(partial, final)
+        _sync(directory)
+        _remove_old(directory, final, max_to_keep)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"Could not write the checkpoint {final}: {error}. Older checkpoints are untouched; "
+            "free some space or check the folder's permissions."
+        ) from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def read_latest(directory: pathlib.Path) -> Checkpoint | None:
+    """The newest checkpoint whose files are all whole; None if there is none at all.
+
+    A damaged one is passed over with a warning.
+
+    Raises:
+        CheckpointError: there are checkpoints and every one is damaged.
+    """
+    found = _list(directory)
+    problems = []
+    for step, _, path in reversed(found):
+        try:
+            _verify(path)
+            return Checkpoint(step, path, _read_state(path))
+        except _DAMAGE as error:
+            problems.append(f"{path}: {error}")
+            warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=2)
+    if problems:
+        raise CheckpointError("No checkpoint can be read. " + "; ".join(problems))
+    return None
+
+
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, CheckpointError)
+"""What reading a damaged file can raise: a manifest with a flipped bit may be JSON of another structure."""
+
+
+def _list(directory: pathlib.Path) -> list[tuple[int, int, pathlib.Path]]:
+    """Step, number of the writing and folder of every checkpoint, oldest first."""
+    if not directory.is_dir():
+        return []
+    matches = ((_NAME.match(path.name), path) for path in directory.iterdir())
+    return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)
+
+
+def _unused_name(directory: pathlib.Path, step: int) -> pathlib.Path:
+    """A name of its own for each writing of a step: a folder cannot replace another in one rename."""
+    writings = [writing for found, writing, _ in _list(directory) if found == step]
+    suffix = f".{max(writings) + 1}" if writings else ""
+    return directory / f"step_{step:012d}{suffix}"
+
+
+def _remove_old(directory: pathlib.Path, written: pathlib.Path, max_to_keep: int) -> None:
+    """Deletes earlier writings of the step just written, then all but the newest; never `written` itself."""
+    found = _list(directory)
+    step = next(step for step, _, path in found if path == written)
+    others = [(number, path) for number, _, path in found if path != written]
+    kept = [path for number, path in others if number != step][-(max_to_keep - 1) :] if max_to_keep > 1 else []
+    for _, path in others:
+        if path not in kept:
+            _discard(path)
+
+
+def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Plain values stay; an array becomes ``{"__array__": name}`` and goes into `arrays`."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == _ARRAY:
+                raise CheckpointError(
+                    f"Checkpoint state at {path!r}: expected string keys other than {_ARRAY!r}, found {key!r}."
+                )
+        return {key: _encode(child, f"{path}/{key}", arrays) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(child, f"{path}/{i}", arrays) for i, child in enumerate(value)]
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind not in _KINDS:
+            raise CheckpointError(
+                f"Checkpoint state at {path!r}: expected an array of bools, numbers, strings or times, found "
+                f"{value.dtype}, which a .npz file cannot hold without pickle. Convert it in save()."
+            )
+        name = f"a{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {_ARRAY: name}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise CheckpointError(
+        f"Checkpoint state at {path!r}: expected arrays, numbers, strings, bools or None, found "
+        f"{type(value).__name__}. Convert it in save()."
+    )
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY}:
+            return arrays[value[_ARRAY]]
+        return {key: _decode(child, arrays) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_decode(child, arrays) for child in value]
+    return value
+
+
+def _read_state(path: pathlib.Path) -> dict[str, Any]:
+    with np.load(path / "arrays.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return _decode(json.loads((path / "state.json").read_text()), arrays)
+
+
+def _crc(path: pathlib.Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "manifest.json")
+
+
+def _write_manifest(folder: pathlib.Path) -> None:
+    """Records and syncs every file, then the folders, so that the rename publishes data on disk."""
+    entries = {}
+    for path in _files(folder):
+        _sync(path)
+        entries[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps(entries, indent=1))
+    _sync(manifest)
+    for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        _sync(path)
+
+
+def _verify(folder: pathlib.Path) -> None:
+    entries = json.loads((folder / "manifest.json").read_text())
+    found = {str(path.relative_to(folder)) for path in _files(folder)}
+    if found != entries.keys():
+        raise CheckpointError(f"expected the files {sorted(entries)}, found {sorted(found)}")
+    for name, entry in entries.items():
+        path = folder / name
+        size, crc = path.stat().st_size, _crc(path)
+        if (size, crc) != (entry["bytes"], entry["crc32"]):
+            raise CheckpointError(
+                f"{name}: expected {entry['bytes']} bytes with CRC {entry['crc32']}, found {size} with {crc}"
+            )
+
+
+def _sync(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: pathlib.Path) -> None:
+    """Deletes a checkpoint so that a kill in the middle leaves none that looks complete."""
+    trash = path.with_name(f".trash-{os.getpid()}-{path.name}")
+    os.rename(path, trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _remove_leftovers(directory: pathlib.Path) -> None:
+    for path in directory.iterdir():
+        if path.name.startswith((".partial-", ".trash-")):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,118 @@
+"""``agentkit list`` and ``agentkit show``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from agentkit.cli.values import field_types, type_name
+
+_INDENT = " " * 8
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """Prints the agents, and how environments are named."""
+    del arguments  # It takes none.
+    from agentkit import envs
+    from agentkit.agents import registry
+
+    print("Agents (agentkit show NAME):")
+    _print_lines({name: registry.describe(name) for name in registry.names()})
+    print("\nEnvironments (agentkit train AGENT --env NAME):")
+    _print_lines({name: _first_line(name) for name in envs.available()})
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Prints an agent's source and its config."""
+    from agentkit.agents import registry
+
+    print(describe_agent(registry.config_class(arguments.agent)))
+    return 0
+
+
+def describe_agent(config_class: type) -> str:
+    """What ``agentkit show`` prints: the agent file's docstring (its source), then its config's fields.
+
+    Raises:
+        ValueError: if a field is not explained in the config's docstring.
+    """
+    module = sys.modules[config_class.__module__]
+    meanings = parse_attributes(inspect.getdoc(config_class) or "")
+    lines = [inspect.getdoc(module) or "", "", "Config (--set NAME=VALUE):", ""]
+    for field, annotation in zip(
+        dataclasses.fields(config_class), field_types(config_class).values(), strict=True
+    ):
+        if field.name not in meanings:
+            raise ValueError(
+                f"{config_class.__qualname__}.{field.name} is not in the docstring's Attributes."
+            )
+        lines.append(f"    {field.name}: {type_name(annotation)} = {_default(field)}")
+        lines += textwrap.wrap(meanings[field.name], 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return "\n".join(lines)
+
+
+def parse_attributes(docstring: str) -> dict[str, str]:
+    """The names and meanings in a Google-style docstring's ``Attributes:`` section.
+
+    >>> parse_attributes('''Settings.
+    ...
+    ... Attributes:
+    ...     width: how wide
+    ...         it is.
+    ...     depth: how deep.
+    ...
+    ... Notes: none.
+    ... ''')
+    {'width': 'how wide it is.', 'depth': 'how deep.'}
+    """
+    lines = inspect.cleandoc(docstring).splitlines()
+    if "Attributes:" not in lines:
+        return {}
+    meanings: dict[str, str] = {}
+    name, indent = "", None
+    for line in lines[lines.index("Attributes:") + 1 :]:
+        if not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        if depth == 0:
+            break
+        indent = depth if indent is None else indent
+        if depth == indent:
+            name, _, text = line.strip().partition(":")
+            name = name.split(" ")[0]  # "width (int)" is allowed, too
+            meanings[name] = text.strip()
+        else:
+            meanings[name] = f"{meanings[name]} {line.strip()}".strip()
+    return meanings
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return repr(field.default_factory())
+    return "(required)"
+
+
+def _first_line(environment: str) -> str:
+    """What an environment's file says it holds, read without importing its simulator."""
+    prefix, _, name = environment.partition(":")
+    spec = importlib.util.find_spec(f"agentkit.envs.{name or prefix}")
+    if spec is None or spec.origin is None:
+        return "registered by your own code"
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    return (docstring or "").partition("\n")[0]
+
+
+def _print_lines(meanings: dict[str, str]) -> None:
+    width = max(map(len, meanings))
+    for name, meaning in meanings.items():
+        print(f"  {name:{width}}  {meaning}")

@@ -1,0 +1,124 @@
+"""``agentkit train``: starts a run, or goes on with one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.values import parse_settings
+from agentkit.errors import ConfigError, SpecError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# What --resume takes from the run instead of from the command line.
+_OF_A_NEW_RUN = (
+    "agent", "env", "seed", "set", "replay", "num_envs", "out",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+)  # fmt: skip
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Trains and says where the run is kept.
+
+    Returns:
+        0, or 130 if Ctrl-C stopped and saved the run.
+
+    Raises:
+        ConfigError: for missing or contradicting arguments.
+        UnknownNameError: for an unknown agent, environment or config field.
+    """
+    if arguments.resume is not None:
+        return _resume(arguments)
+    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
+        if value is None:
+            raise ConfigError(
+                f"{name} is missing. Example: agentkit train sac --env gymnasium:Pendulum-v1 --steps 20_000"
+            )
+    from agentkit import experiment
+    from agentkit.agents import registry
+
+    settings = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
+    agent = registry.make(arguments.agent, settings)
+    _check_fit(agent, arguments.env)
+    tenth = max(arguments.steps // 10, 1)
+    config: dict[str, Any] = {
+        "seed": _or(arguments.seed, 0),
+        "replay": _or(arguments.replay, "in_process"),
+        "num_envs": arguments.num_envs,
+        "evaluation_period": _or(arguments.eval_every, tenth),
+        "evaluation_episodes": _or(arguments.eval_episodes, 10),
+        "checkpoint_period": _or(arguments.checkpoint_every, tenth),
+        "tensorboard": arguments.tensorboard is True,
+    }
+    plan = experiment.ExperimentConfig(agent, arguments.env, arguments.steps, progress=True, **config)
+    directory = make_run_directory(_or(arguments.out, "runs"), arguments.agent, arguments.env, plan.seed)
+    print(f"Run folder: {directory}", flush=True)
+    return _finish(experiment.run(dataclasses.replace(plan, run_directory=directory)), directory)
+
+
+def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:
+    """Makes a new, empty folder in `out`, named after agent, environment and seed.
+
+    A run that has the name already keeps it: the new one gets ``-2``, ``-3``, ...
+
+    Raises:
+        ConfigError: if no folder can be made there.
+    """
+    name = f"{agent}-{re.sub(r'[^A-Za-z0-9._-]+', '_', environment)}-seed{seed}"
+    for number in itertools.count(1):
+        directory = Path(out) / (name if number == 1 else f"{name}-{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise ConfigError(f"--out: {directory} cannot be made: a file is in the way.") from None
+        except OSError as error:
+            raise ConfigError(f"--out: {directory} cannot be made: {error.strerror}.") from error
+        else:
+            return directory
+    raise AssertionError("itertools.count ended")
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name) is not None]
+    if given:
+        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(
+            f"--resume goes on with the run's own settings; leave out {names}. Only --steps, the new total, "
+            "may be given."
+        )
+    check_is_run(arguments.resume)
+    from agentkit import experiment
+
+    changes = {} if arguments.steps is None else {"num_steps": arguments.steps}
+    return _finish(experiment.resume(arguments.resume, progress=True, **changes), arguments.resume)
+
+
+def _check_fit(agent: Any, environment: str) -> None:
+    """Finds an environment that does not exist or suit the agent before a run folder is made."""
+    from agentkit import envs, specs
+
+    with contextlib.closing(envs.make(environment, seed=0)) as made:
+        try:
+            agent.make_networks(specs.make_environment_spec(made))
+        except SpecError as error:
+            raise ConfigError(str(error)) from error
+
+
+def _finish(result: Any, directory: str | os.PathLike[str]) -> int:
+    if result.interrupted:
+        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit train --resume {directory}")
+        return INTERRUPTED
+    print(f"Saved {directory}. Next: agentkit evaluate {directory}; agentkit plot {directory}")
+    return 0
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

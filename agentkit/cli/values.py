@@ -1,0 +1,153 @@
+"""Reads ``name=value`` words as a config's typed fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from agentkit.errors import ConfigError, unknown_name
+
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def parse_whole(text: str) -> int:
+    """A whole number, written 100000, 100_000 or 1e5.
+
+    Raises:
+        ValueError: if it is none.
+
+    >>> parse_whole("100_000"), parse_whole("1e5")
+    (100000, 100000)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+        if value.is_integer():
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"expected a whole number, found {text!r}")
+
+
+def parse_value(text: str, annotation: Any) -> Any:
+    """`text` as a value of a field's type.
+
+    Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``).
+
+    Raises:
+        ValueError: saying what was expected and found.
+        TypeError: if values of this type cannot be written on a command line.
+
+    >>> parse_value("256,256", tuple[int, ...])
+    (256, 256)
+    >>> parse_value("none", float | None) is None
+    True
+    """
+    origin = typing.get_origin(annotation)
+    options = typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _parse_union(text, options)
+    if origin is typing.Literal:
+        for option in options:
+            if text == str(option):
+                return option
+        raise ValueError(f"expected one of {', '.join(map(str, options))}, found {text!r}")
+    if origin is tuple:
+        return _parse_tuple(text, options)
+    if annotation is bool:
+        if text.lower() not in _BOOLS:
+            raise ValueError(f"expected true or false, found {text!r}")
+        return _BOOLS[text.lower()]
+    if annotation is int:
+        return parse_whole(text)
+    if annotation is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, found {text!r}") from None
+    if annotation is str:
+        return text
+    raise TypeError(f"values of type {type_name(annotation)} cannot be given on the command line")
+
+
+def parse_settings(words: Sequence[str], config_class: type, owner: str) -> dict[str, Any]:
+    """Fields by name from words such as ``learning_rate=1e-3``.
+
+    Args:
+        words: the words.
+        config_class: the dataclass whose fields they set.
+        owner: whose config this is, for messages.
+
+    Raises:
+        ConfigError: for a word without "=", a value of another type, or a field set twice.
+        UnknownNameError: for a field that does not exist.
+    """
+    hints = field_types(config_class)
+    settings: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set: expected NAME=VALUE, such as learning_rate=1e-3, found {word!r}.")
+        if name not in hints:
+            raise unknown_name(f"config field of {owner}", name, hints, f"See: agentkit show {owner}")
+        if name in settings:
+            raise ConfigError(f"--set {name} is given twice; give it once.")
+        try:
+            settings[name] = parse_value(text, hints[name])
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"--set {name} ({type_name(hints[name])}): {error}.") from error
+    return settings
+
+
+def field_types(config_class: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name, in order."""
+    hints = typing.get_type_hints(config_class)
+    return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
+
+
+def type_name(annotation: Any) -> str:
+    """How a type is written.
+
+    >>> type_name(tuple[int, ...]), type_name(float | None)
+    ('tuple[int, ...]', 'float | None')
+    """
+    return annotation.__name__ if type(annotation) is type else str(annotation).replace("typing.", "")
+
+
+def _parse_union(text: str, options: tuple[Any, ...]) -> Any:
+    if type(None) in options and text.lower() == "none":
+        return None
+    failures = []
+    for option in options:
+        if option is not type(None):
+            try:
+                return parse_value(text, option)
+            except (ValueError, TypeError) as error:
+                failures.append(error)
+    if type(None) in options:
+        raise ValueError(f"{failures[0]} (or none)")
+    raise failures[0]
+
+
+def _parse_tuple(text: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
+    parts = [part.strip() for part in text.strip("()").split(",") if part.strip()]
+    if len(options) == 2 and options[1] is Ellipsis:
+        return tuple(parse_value(part, options[0]) for part in parts)
+    if len(parts) != len(options):
+        raise ValueError(f"expected {len(options)} values separated by commas, found {text!r}")
+    return tuple(parse_value(part, option) for part, option in zip(parts, options, strict=True))

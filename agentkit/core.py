@@ -1,0 +1,191 @@
+"""The interfaces of agentkit. Read this file first.
+
+One process, written out (`agentkit.experiment.local` is this loop with evaluation and saving)::
+
+    environment = agentkit.envs.make("agentkit:catch", seed=0)
+    replay = InProcessReplay([table], seed=0)                 # where items live
+    adder = NStepAdder(replay.writer(), n=1, discount=0.99)   # steps -> items
+    actor = PolicyActor(policy, key, variable_client, adder)  # observation -> action
+    learner = Learner(update, dataset, key)                   # batches -> parameters
+
+    timestep = environment.reset()
+    actor.observe_first(timestep)
+    while True:
+        action = actor.select_action(timestep.observation)
+        timestep = environment.step(action)
+        actor.observe(action, timestep)   # the adder writes to replay
+        while dataset.ready():            # replay's rate limit says whose turn it is
+            learner.step()                # one call: K gradient steps, then publish
+        actor.update()                    # fetch the newest parameters
+
+In a launched program the same objects sit in different processes: actors run the loop above
+without the learner, the learner runs `while True: learner.step()`, and replay is a server.
+
+None of these interfaces needs JAX.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import dm_env
+
+from agentkit.types import Nest
+
+
+@runtime_checkable
+class Saveable(Protocol):
+    """Something a checkpoint holds.
+
+    `save` returns a nest of dicts with string keys whose leaves are numpy arrays, numbers,
+    strings, bools or None (no pickle anywhere); `restore` takes the same back and must leave the
+    object behaving bit for bit as the saved one. `restore` raises `CheckpointError` on state that
+    does not fit.
+    """
+
+    def save(self) -> dict[str, Any]:
+        """The state, as a nest of dicts of arrays and plain values."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned."""
+        ...
+
+
+class Actor(abc.ABC):
+    """Chooses actions and records what came of them.
+
+    For one environment every argument is unbatched. An actor of a batch of N environments takes and
+    returns leaves ``[N, ...]``, and time steps whose every field is ``[N]``.
+    """
+
+    @abc.abstractmethod
+    def select_action(self, observation: Nest) -> Nest:
+        """The action for `observation`, as numpy of the action spec's shape and dtype."""
+
+    @abc.abstractmethod
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """Records the first time step of an episode."""
+
+    @abc.abstractmethod
+    def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
+        """Records `action` and the time step it led to."""
+
+    @abc.abstractmethod
+    def update(self, wait: bool = False) -> None:
+        """Fetches newer parameters where there are any and it is time; `wait` blocks until done."""
+
+
+class Adder(abc.ABC):
+    """Turns a stream of time steps of one environment into items in replay tables.
+
+    Call `add_first` once per episode, then `add` for every step until (and with) LAST. `reset`
+    forgets an unfinished episode: what has been written stays, nothing more of it is.
+    """
+
+    @abc.abstractmethod
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """Starts an episode."""
+
+    @abc.abstractmethod
+    def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
+        """Adds an action, the policy's extras for it, and the time step it led to."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Drops the unfinished episode."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Confirms everything written and frees the writer. May be called twice."""
+
+
+class Versioned(NamedTuple):
+    """Parameters by name, and their version: the number of learner updates they have seen."""
+
+    version: int
+    variables: dict[str, Nest]
+
+
+class VariableSource(abc.ABC):
+    """Where actors and evaluators get parameters from."""
+
+    @abc.abstractmethod
+    def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+        """The newest parameters of these names; None if none newer than version `newer_than`.
+
+        Raises:
+            UnknownNameError: if a name was never published.
+        """
+
+
+class Parameters(Protocol):
+    """What an actor needs of its variable client (`agentkit.variables.VariableClient`)."""
+
+    @property
+    def params(self) -> Nest:
+        """The parameters to act with."""
+        ...
+
+    def update(self, wait: bool = False) -> None:
+        """Fetches newer ones where it is time."""
+        ...
+
+
+class Learner(abc.ABC):
+    """Improves parameters from batches of data."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """Takes one (stacked) batch, runs its updates and publishes the new parameters."""
+
+
+class BatchPlan(NamedTuple):
+    """How an agent's learner draws its data.
+
+    Attributes:
+        table: the replay table to sample.
+        batch_size: B, items per update.
+        num_updates: K, updates that one learner step runs in one compiled call; it draws K * B items.
+    """
+
+    table: str
+    batch_size: int
+    num_updates: int = 1
+
+
+class Agent(Protocol):
+    """An algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
+
+    `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
+    functions. An `environment_spec` is a `specs.EnvironmentSpec`.
+    """
+
+    config: Any
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """How the learner draws its data."""
+        ...
+
+    def make_networks(self, environment_spec: Any) -> Any:
+        """The networks for an environment."""
+        ...
+
+    def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
+        """The `Policy` to explore with, or the one to be judged by."""
+        ...
+
+    def make_update(self, networks: Any) -> Any:
+        """The `Update`."""
+        ...
+
+    def make_tables(self, environment_spec: Any) -> Sequence[Any]:
+        """The replay tables, as data."""
+        ...
+
+    def make_adder(self, replay: Any, environment_spec: Any) -> Adder:
+        """A new adder on a writer of its own, for one environment."""
+        ...

@@ -1,0 +1,76 @@
+"""Counters that a parent and its children share: steps, episodes, updates."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from agentkit.errors import CheckpointError, ConfigError
+
+
+class Counter:
+    """Named integers that only grow. Thread-safe.
+
+    A child writes under its prefix and reads everything, so that an evaluator's ``evaluator_steps``
+    and the actors' ``steps`` stand side by side in one count.
+
+    >>> parent = Counter()
+    >>> child = Counter(parent, prefix="evaluator")
+    >>> parent.increment(steps=3)
+    {'steps': 3}
+    >>> child.increment(steps=1)
+    {'steps': 3, 'evaluator_steps': 1}
+    """
+
+    def __init__(self, parent: Counter | None = None, prefix: str = ""):
+        """
+        Args:
+            parent: where counts are kept; None keeps them here.
+            prefix: put before the names this counter increments, with an underscore.
+        """
+        self._parent = parent
+        self._prefix = ("" if parent is None else parent._prefix) + (f"{prefix}_" if prefix else "")
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    def increment(self, **amounts: int) -> dict[str, int]:
+        """Adds to counts and returns all of them.
+
+        Raises:
+            ConfigError: a negative amount.
+        """
+        for name, amount in amounts.items():
+            if amount < 0:
+                raise ConfigError(f"Counts only grow: expected an amount >= 0 for {name!r}, found {amount}.")
+        return self._root()._add({self._prefix + name: int(amount) for name, amount in amounts.items()})
+
+    def _root(self) -> Counter:
+        return self if self._parent is None else self._parent._root()
+
+    def _add(self, amounts: dict[str, int]) -> dict[str, int]:
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] = self._counts.get(name, 0) + amount
+            return dict(self._counts)
+
+    def counts(self) -> dict[str, int]:
+        """All counts now, the parent's and its other children's included."""
+        if self._parent is not None:
+            return self._parent.counts()
+        with self._lock:
+            return dict(self._counts)
+
+    def get(self, name: str) -> int:
+        """One count of this counter's own (its prefix is added); 0 if it was never incremented."""
+        return self.counts().get(self._prefix + name, 0)
+
+    def save(self) -> dict[str, Any]:
+        """The counts of the root."""
+        return {"counts": self.counts()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned; only at the root."""
+        if self._parent is not None:
+            raise CheckpointError("Restore the parent counter: a child holds no counts of its own.")
+        with self._lock:
+            self._counts = {name: int(value) for name, value in state["counts"].items()}

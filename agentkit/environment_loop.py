@@ -1,0 +1,229 @@
+"""The loops in which an actor meets one environment, or N that step together.
+
+A loop advances one step at a time (`step`), so that its owner decides what happens in between: learn,
+evaluate, save. It can be saved and restored between any two steps.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit.core import Actor
+from agentkit.counting import Counter
+from agentkit.errors import ConfigError
+from agentkit.types import Nest
+
+Log = Callable[[dict[str, float]], None]
+
+
+class Observer(abc.ABC):
+    """Watches a loop of one environment and adds metrics to each episode's record."""
+
+    @abc.abstractmethod
+    def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
+        """An episode begins."""
+
+    @abc.abstractmethod
+    def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
+        """A step was taken."""
+
+    @abc.abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """What to add to the record of the episode that has just ended."""
+
+
+def _total(reward: Nest) -> float:
+    return float(reward) if not tree.is_nested(reward) else float(sum(np.sum(r) for r in tree.flatten(reward)))
+
+
+class EnvironmentLoop:
+    """Steps one dm_env environment with one actor.
+
+    Attributes:
+        resumable: True if `save` and `restore` put the environment back in mid-episode.
+        num_steps: steps taken so far, those of the unfinished episode included.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        actor: Actor,
+        *,
+        counter: Counter | None = None,
+        log: Log | None = None,
+        observers: Sequence[Observer] = (),
+    ):
+        """
+        Args:
+            environment: a dm_env environment.
+            actor: chooses actions and records.
+            counter: incremented by ``steps`` and ``episodes`` when an episode ends.
+            log: called with each finished episode's record: the counts, ``episode_return``,
+                ``episode_length``, ``steps_per_second``, and what the observers add.
+            observers: watch every step.
+        """
+        self._environment = environment
+        self.resumable = bool(getattr(environment, "resumable", False))
+        self._actor = actor
+        self._counter = counter or Counter()
+        self._log = log
+        self._observers = observers
+        self.num_steps = 0
+        self._timestep: dm_env.TimeStep | None = None
+        self._return = 0.0
+        self._length = 0
+        self._start_time = time.monotonic()
+
+    def step(self) -> dict[str, float] | None:
+        """Takes one step, resetting first where needed; a finished episode's record, or None."""
+        if self._timestep is None:
+            self._begin(self._environment.reset())
+        timestep = self._timestep
+        action = self._actor.select_action(timestep.observation)  # type: ignore[union-attr]
+        timestep = self._environment.step(action)
+        self._actor.observe(action, timestep)
+        for observer in self._observers:
+            observer.observe(self._environment, action, timestep)
+        self._return += _total(timestep.reward)
+        self._length += 1
+        self.num_steps += 1
+        self._timestep = timestep
+        return self._finish() if timestep.last() else None
+
+    def _begin(self, timestep: dm_env.TimeStep) -> None:
+        self._timestep = timestep
+        self._return, self._length = 0.0, 0
+        self._start_time = time.monotonic()
+        self._actor.observe_first(timestep)
+        for observer in self._observers:
+            observer.observe_first(self._environment, timestep)
+
+    def _finish(self) -> dict[str, float]:
+        counts = self._counter.increment(steps=self._length, episodes=1)
+        seconds = max(time.monotonic() - self._start_time, 1e-9)
+        record: dict[str, float] = {
+            **counts,
+            "episode_return": self._return,
+            "episode_length": self._length,
+            "steps_per_second": self._length / seconds,
+        }
+        for observer in self._observers:
+            record.update(observer.metrics())
+        self._timestep, self._length = None, 0
+        if self._log is not None:
+            self._log(record)
+        return record
+
+    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
+        """Acts for so many episodes or steps, updating the actor after each; the episodes' records."""
+        return _run(self, self._actor, num_episodes, num_steps)
+
+    def save(self) -> dict[str, Any]:
+        """Where the loop and its environment stand, in mid-episode too; not the actor."""
+        return {
+            "num_steps": self.num_steps,
+            "unfinished": self._timestep is not None,
+            "return": self._return,
+            "length": self._length,
+            "environment": self._environment.save(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned; the actor and its adder are restored beside it."""
+        self.num_steps = int(state["num_steps"])
+        timestep = self._environment.restore(state["environment"])
+        self._timestep = timestep if state["unfinished"] else None
+        self._return, self._length = float(state["return"]), int(state["length"])
+        self._start_time = time.monotonic()
+
+
+class BatchedEnvironmentLoop:
+    """Steps N environments together, with one policy call for all; each counts its own episodes.
+
+    An environment that ended is reset by the next call, which counts no step for it.
+
+    Attributes:
+        resumable: True if `save` and `restore` put the environment back in mid-episode.
+        num_steps: steps taken so far in all environments, those of unfinished episodes included.
+    """
+
+    def __init__(self, environment: Any, actor: Actor, *, counter: Counter | None = None, log: Log | None = None):
+        """As `EnvironmentLoop`, for an environment with `num_envs`."""
+        self._environment = environment
+        self.resumable = bool(getattr(environment, "resumable", False))
+        self._actor = actor
+        self._counter = counter or Counter()
+        self._log = log
+        self.num_steps = 0
+        self._timestep: dm_env.TimeStep | None = None
+        self._returns = np.zeros(environment.num_envs)
+        self._lengths = np.zeros(environment.num_envs, np.int64)
+
+    def step(self) -> list[dict[str, float]] | None:
+        """One step of every environment; the records of the episodes that ended, or None."""
+        if self._timestep is None:
+            self._timestep = self._environment.reset()
+            self._actor.observe_first(self._timestep)
+        action = self._actor.select_action(self._timestep.observation)
+        timestep = self._environment.step(action)
+        self._actor.observe(action, timestep)
+        self._timestep = timestep
+        moved = timestep.step_type != dm_env.StepType.FIRST  # [N]
+        self._returns[moved] += timestep.reward[moved]
+        self._lengths += moved
+        self.num_steps += int(moved.sum())
+        ended = np.flatnonzero(timestep.step_type == dm_env.StepType.LAST)
+        return [self._finish(int(i)) for i in ended] if ended.size else None
+
+    def _finish(self, i: int) -> dict[str, float]:
+        counts = self._counter.increment(steps=int(self._lengths[i]), episodes=1)
+        record: dict[str, float] = {
+            **counts,
+            "episode_return": float(self._returns[i]),
+            "episode_length": int(self._lengths[i]),
+        }
+        self._returns[i], self._lengths[i] = 0.0, 0
+        if self._log is not None:
+            self._log(record)
+        return record
+
+    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
+        """See `EnvironmentLoop.run`; stops at the first call after which the number is reached."""
+        return _run(self, self._actor, num_episodes, num_steps)
+
+    def save(self) -> dict[str, Any]:
+        """See `EnvironmentLoop.save`."""
+        return {
+            "num_steps": self.num_steps,
+            "unfinished": self._timestep is not None,
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "environment": self._environment.save(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `EnvironmentLoop.restore`."""
+        self.num_steps = int(state["num_steps"])
+        timestep = self._environment.restore(state["environment"])
+        self._timestep = timestep if state["unfinished"] else None
+        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+
+
+def _run(loop: Any, actor: Actor, num_episodes: int | None, num_steps: int | None) -> list[dict[str, float]]:
+    if (num_episodes is None) == (num_steps is None):
+        raise ConfigError(f"Give either num_episodes or num_steps, found {num_episodes=} and {num_steps=}.")
+    records: list[dict[str, float]] = []
+    start = loop.num_steps
+    while (num_steps is None or loop.num_steps - start < num_steps) and (num_episodes is None or len(records) < num_episodes):
+        found = loop.step()
+        actor.update()
+        if found is not None:
+            records.extend(found if isinstance(found, list) else [found])
+    return records

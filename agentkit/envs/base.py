@@ -1,0 +1,71 @@
+"""The base of agentkit's own environments, and the shortest way to write a new one."""
+
+from __future__ import annotations
+
+import abc
+
+import dm_env
+import numpy as np
+
+from agentkit.types import Nest
+
+
+class Environment(dm_env.Environment):
+    """A dm_env environment with the bookkeeping done: episode ends, resets, seeds, step limit.
+
+    A subclass sets its specs and writes `_start` and `_advance`; randomness comes from `self._rng`
+    only, and `_start` sets everything that `_advance` reads. Then an episode depends on its seed
+    and its actions alone, which is what makes it resumable.
+
+    Args:
+        seed: seeds `self._rng`.
+        max_steps: an episode that is this long is truncated (LAST with discount 1); None for no limit.
+    """
+
+    def __init__(self, seed: int = 0, max_steps: int | None = None):
+        self._max_steps = max_steps
+        self._num_steps = 0
+        self._reset_next_step = True
+        self.reseed(seed)
+
+    @abc.abstractmethod
+    def _start(self) -> Nest:
+        """Begins an episode and returns its first observation."""
+
+    @abc.abstractmethod
+    def _advance(self, action: Nest) -> tuple[Nest, float, bool]:
+        """Takes an action; returns the observation, the reward, and whether the episode terminated."""
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._rng = np.random.default_rng(seed)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        self._num_steps = 0
+        self._reset_next_step = False
+        return dm_env.TimeStep(dm_env.StepType.FIRST, None, None, self._start())
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead and ignores the action."""
+        if self._reset_next_step:
+            return self.reset()
+        self._num_steps += 1
+        observation, reward, terminated = self._advance(action)
+        truncated = self._num_steps == self._max_steps
+        if not (terminated or truncated):
+            return dm_env.TimeStep(dm_env.StepType.MID, reward, 1.0, observation)
+        self._reset_next_step = True
+        return dm_env.TimeStep(dm_env.StepType.LAST, reward, 0.0 if terminated else 1.0, observation)
+
+
+def checked_action(action: Nest, num_actions: int) -> int:
+    """`action` as an int in [0, num_actions).
+
+    Raises:
+        ValueError: if it is not such an action.
+    """
+    value = int(action)
+    if not 0 <= value < num_actions:
+        raise ValueError(f"Expected an action in 0..{num_actions - 1}, found {action!r}.")
+    return value

@@ -1,0 +1,194 @@
+"""Many environments stepped together as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.types import Nest
+
+
+@final
+class BatchedEnvironment(dm_env.Environment):
+    """Steps N environments one after the other; the convention of every batch in agentkit.
+
+    Specs are those of one environment. A time step holds arrays: `step_type` int32 ``[N]``, reward
+    and discount ``[N, ...]`` and observation leaves ``[N, ...]``. An element whose last step was
+    LAST is reset by the next `step`: its action is ignored, its step type is FIRST, its reward 0
+    and its discount 1 (where a single environment gives None).
+
+    Args:
+        environments: at least one, all with the same specs.
+
+    Raises:
+        ConfigError: if there is none, or one is a batch itself.
+        SpecError: if the specs differ.
+    """
+
+    def __init__(self, environments: Sequence[dm_env.Environment]):
+        if not environments:
+            raise ConfigError("A batch needs at least one environment, found none.")
+        for environment in environments:
+            specs.check_is_environment(environment)
+            if specs.is_batched(environment):
+                raise ConfigError("Expected single environments to batch, found a batch. Batch once.")
+        self._environments = list(environments)
+        self._spec = specs.make_environment_spec(environments[0])
+        for number, environment in enumerate(environments):
+            other = specs.make_environment_spec(environment)
+            if other != self._spec:
+                raise SpecError(
+                    f"Environments of one batch must have the same specs; number {number} has {other}, "
+                    f"number 0 has {self._spec}."
+                )
+        self._stack_observation = _stacker(self._spec.observations)
+        self._stack_reward = _filler(self._spec.rewards, 0)
+        self._stack_discount = _filler(self._spec.discounts, 1)
+        self._split_action = _splitter(self._spec.actions, len(environments))
+
+    @property
+    def num_envs(self) -> int:
+        """N, the number of environments."""
+        return len(self._environments)
+
+    @property
+    def environments(self) -> list[Any]:
+        """The environments inside."""
+        return list(self._environments)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether every environment inside stands in mid-episode again after `restore`."""
+        return all(getattr(environment, "resumable", False) for environment in self._environments)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode in every environment."""
+        return self._stack([environment.reset() for environment in self._environments])
+
+    def step(self, actions: Nest) -> dm_env.TimeStep:
+        """Takes actions, leaves ``[N, ...]``; elements that were LAST start an episode instead."""
+        each = self._split_action(actions)
+        return self._stack(
+            [environment.step(action) for environment, action in zip(self._environments, each, strict=True)]
+        )
+
+    def _stack(self, timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
+        return dm_env.TimeStep(
+            step_type=np.array([timestep.step_type for timestep in timesteps], np.int32),
+            reward=self._stack_reward([timestep.reward for timestep in timesteps]),
+            discount=self._stack_discount([timestep.discount for timestep in timesteps]),
+            observation=self._stack_observation([timestep.observation for timestep in timesteps]),
+        )
+
+    def observation_spec(self) -> Nest:
+        """Spec of one environment's observation."""
+        return self._spec.observations
+
+    def action_spec(self) -> Nest:
+        """Spec of one environment's action."""
+        return self._spec.actions
+
+    def reward_spec(self) -> Nest:
+        """Spec of one environment's reward."""
+        return self._spec.rewards
+
+    def discount_spec(self) -> Nest:
+        """Spec of one environment's discount."""
+        return self._spec.discounts
+
+    def reseed(self, seed: int) -> None:
+        """Reseeds environment i with a seed made of (`seed`, i)."""
+        for i, environment in enumerate(self._environments):
+            child_seed = np.random.SeedSequence([seed, i]).generate_state(1)[0] >> 1
+            environment.reseed(int(child_seed))
+
+    def render(self) -> np.ndarray:
+        """The image of the first environment."""
+        return self._environments[0].render()
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for environment in self._environments:
+            environment.close()
+
+    def save(self) -> dict[str, Any]:
+        """The state of every environment, by its number.
+
+        Raises:
+            CheckpointError: if an environment cannot be saved.
+        """
+        if not self.resumable:
+            raise CheckpointError(
+                "The environments of this batch cannot be saved in mid-episode. Make them with "
+                "envs.make(name, num_envs=N), or wrap each in ResumableEnvironment."
+            )
+        return {str(i): environment.save() for i, environment in enumerate(self._environments)}
+
+    def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
+        """Restores every environment.
+
+        Returns:
+            The current time step, or None if the batch was saved before its first reset.
+
+        Raises:
+            CheckpointError: if the state is of another number of environments or does not fit.
+        """
+        if set(state) != {str(i) for i in range(self.num_envs)}:
+            raise CheckpointError(
+                f"Expected the state of {self.num_envs} environments, found {sorted(state)}. "
+                f"Make the batch as when it was saved."
+            )
+        timesteps = [
+            environment.restore(state[str(i)]) for i, environment in enumerate(self._environments)
+        ]
+        return None if any(timestep is None for timestep in timesteps) else self._stack(timesteps)
+
+
+def _stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
+    if specs.is_spec(spec):
+        # np.array of equal arrays copies into one new block; faster than np.stack for small ones.
+        return lambda values: np.array(values, spec.dtype)
+    leaf_dtypes = [leaf.dtype for leaf in tree.flatten(spec)]
+
+    def stack(values: list[Nest]) -> Nest:
+        columns = zip(*(tree.flatten(value) for value in values), strict=True)
+        leaves = [np.array(column, dtype) for column, dtype in zip(columns, leaf_dtypes, strict=True)]
+        return tree.unflatten_as(spec, leaves)
+
+    return stack
+
+
+def _filler(spec: Nest, fill: float) -> Callable[[list[Nest]], Nest]:
+    """A stacker that puts `fill` where a value is None (the first step of an episode)."""
+    stack = _stacker(spec)
+    missing = tree.map_structure(lambda s: np.full(s.shape, fill, s.dtype), spec)
+    return lambda values: stack([missing if value is None else value for value in values])
+
+
+def _splitter(spec: Nest, num_envs: int) -> Callable[[Nest], Sequence[Nest]]:
+    def check(leaf: Nest, leaf_spec: specs.Array) -> np.ndarray:
+        array = np.asarray(leaf)
+        if array.shape != (num_envs, *leaf_spec.shape):
+            raise SpecError(
+                f"Actions for {num_envs} environments: expected shape {[num_envs, *leaf_spec.shape]}, found "
+                f"{list(array.shape)}. Give one action per environment along the first axis."
+            )
+        return array
+
+    if specs.is_spec(spec):
+        return lambda actions: list(check(actions, spec))
+
+    def split(actions: Nest) -> Sequence[Nest]:
+        tree.assert_same_structure(spec, actions)
+        leaves = [
+            check(a, s) for a, s in zip(tree.flatten(actions), tree.flatten(spec), strict=True)
+        ]
+        return [tree.unflatten_as(spec, [leaf[i] for leaf in leaves]) for i in range(num_envs)]
+
+    return split

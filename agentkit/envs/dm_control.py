@@ -1,0 +1,93 @@
+"""The DeepMind control suite. The one file that imports dm_control."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, final
+
+import dm_env
+import numpy as np
+
+from agentkit.errors import missing_extra, unknown_name
+from agentkit.types import Nest
+
+try:
+    with warnings.catch_warnings():
+        # Without a display the renderer warns on import; nothing here renders unless asked to.
+        warnings.simplefilter("ignore")
+        from dm_control import suite
+except ImportError as error:
+    raise missing_extra("dm_control", "dm_control") from error
+
+
+def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
+    """``suite.load(domain, task, **kwargs)`` for the name ``domain/task``.
+
+    Args:
+        name: e.g. ``cheetah/run``.
+        seed: seeds the task's generator.
+        **kwargs: of ``suite.load``: `task_kwargs`, `environment_kwargs`, `visualize_reward`.
+
+    Raises:
+        UnknownNameError: if the suite has no such task.
+    """
+    domain, _, task = name.partition("/")
+    if (domain, task) not in suite.ALL_TASKS:
+        raise unknown_name("dm_control task", name, [f"{d}/{t}" for d, t in suite.ALL_TASKS])
+    task_kwargs = {"random": seed} | dict(kwargs.pop("task_kwargs", None) or {})
+    return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
+
+
+@final
+class DMControlEnvironment(dm_env.Environment):
+    """A control suite environment, which is a dm_env environment already, with `reseed` and `render`.
+
+    The suite ends most episodes by its time limit: LAST with discount 1, a truncation.
+
+    Args:
+        environment: a `dm_control.rl.control.Environment`.
+    """
+
+    def __init__(self, environment: Any):
+        self._environment = environment
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._environment, name)
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._environment.task.random.seed(seed)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        return self._environment.reset()
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        return self._environment.step(action)
+
+    def observation_spec(self) -> Nest:
+        """A dict of specs."""
+        return self._environment.observation_spec()
+
+    def action_spec(self) -> Nest:
+        """A BoundedArray float64."""
+        return self._environment.action_spec()
+
+    def reward_spec(self) -> Nest:
+        """float64 scalar, in [0, 1] for every task of the suite."""
+        return self._environment.reward_spec()
+
+    def discount_spec(self) -> Nest:
+        """float64 scalar."""
+        return self._environment.discount_spec()
+
+    def render(self, height: int = 240, width: int = 320, camera_id: int = 0) -> np.ndarray:
+        """An image, uint8 ``[height, width, 3]``; needs a GL backend (``MUJOCO_GL=egl``, say)."""
+        return self._environment.physics.render(height, width, camera_id=camera_id)
+
+    def close(self) -> None:
+        """Frees the physics."""
+        self._environment.close()

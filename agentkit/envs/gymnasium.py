@@ -1,0 +1,210 @@
+"""Gymnasium environments as dm_env environments. The one file that imports gymnasium."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, final
+
+import dm_env
+import numpy as np
+
+from agentkit import specs
+from agentkit.errors import SpecError, missing_extra, unknown_name
+from agentkit.types import Nest
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError as error:
+    raise missing_extra("gymnasium", "gymnasium") from error
+
+_FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
+
+
+def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
+    """`gymnasium.make(name, **kwargs)` as a dm_env environment.
+
+    Gymnasium's environment checker is off unless ``disable_env_checker=False`` is given; it costs
+    time at every step and only warns. Names that begin with ``ALE/`` load ale-py.
+
+    Raises:
+        UnknownNameError: if gymnasium has no environment of this name.
+        MissingExtraError: if the environment needs a package that is not installed.
+    """
+    if name.startswith("ALE/"):
+        _register_atari()
+    kwargs.setdefault("disable_env_checker", True)
+    try:
+        environment = gymnasium.make(name, **kwargs)
+    except gymnasium.error.UnregisteredEnv as error:
+        near = difflib.get_close_matches(name, list(gymnasium.registry), n=5, cutoff=0.4)
+        raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise missing_extra(str(error), "gymnasium") from error
+    return GymnasiumEnvironment(environment, seed)
+
+
+def _register_atari() -> None:
+    try:
+        import ale_py
+    except ImportError as error:
+        raise missing_extra("ale-py", "atari") from error
+    gymnasium.register_envs(ale_py)
+
+
+@final
+class GymnasiumEnvironment(dm_env.Environment):
+    """A gymnasium environment with dm_env's interface.
+
+    ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1, both LAST
+    with discount 0. Observations are copied, so an environment may reuse its buffers. Discrete
+    spaces count from 0 outside, whatever their ``start``. The first reset is seeded by `seed`;
+    later ones go on with the environment's own generator, unless `reseed` is called.
+
+    Attributes:
+        last_info: the info dict of the latest reset or step.
+
+    Args:
+        environment: a `gymnasium.Env`, not a vector environment.
+        seed: seeds the first reset.
+
+    Raises:
+        SpecError: for a space that has no dm_env spec (Text, Graph, Sequence, OneOf, ...).
+    """
+
+    def __init__(self, environment: gymnasium.Env, seed: int = 0):
+        if isinstance(environment, gymnasium.vector.VectorEnv) or not isinstance(environment, gymnasium.Env):
+            raise SpecError(
+                f"Expected a gymnasium.Env of one environment, found {type(environment).__name__}. "
+                "For a batch use envs.make(name, num_envs=N)."
+            )
+        self._environment = environment
+        self._observation_spec = space_to_spec(environment.observation_space, "observation")
+        self._action_spec = space_to_spec(environment.action_space, "action")
+        self._read = _reader(environment.observation_space)
+        self._write = _writer(environment.action_space)
+        self._reset_next_step = True
+        self._seed: int | None = seed
+        self.last_info: dict[str, Any] = {}
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next reset begin an episode that depends on `seed` alone."""
+        self._seed = seed
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        self._reset_next_step = False
+        observation, self.last_info = self._environment.reset(seed=self._seed)
+        self._seed = None
+        observation = self._read(observation)
+        specs.validate(observation, self._observation_spec, f"Observation of {self._environment}")
+        return dm_env.TimeStep(_FIRST, None, None, observation)
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead and ignores the action."""
+        if self._reset_next_step:
+            return self.reset()
+        observation, reward, terminated, truncated, self.last_info = self._environment.step(
+            self._write(action)
+        )
+        observation = self._read(observation)
+        if terminated or truncated:
+            self._reset_next_step = True
+            return dm_env.TimeStep(_LAST, float(reward), 0.0 if terminated else 1.0, observation)
+        return dm_env.TimeStep(_MID, float(reward), 1.0, observation)
+
+    def observation_spec(self) -> Nest:
+        """The observation space as specs."""
+        return self._observation_spec
+
+    def action_spec(self) -> Nest:
+        """The action space as specs."""
+        return self._action_spec
+
+    @property
+    def gymnasium_environment(self) -> gymnasium.Env:
+        """The environment inside."""
+        return self._environment
+
+    def render(self) -> np.ndarray:
+        """An image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made."""
+        frame = self._environment.render()
+        if not isinstance(frame, np.ndarray):
+            raise SpecError(
+                f"render() of {self._environment} gave {type(frame).__name__}, expected an image. "
+                'Make the environment with render_mode="rgb_array".'
+            )
+        return frame
+
+    def close(self) -> None:
+        """Closes the gymnasium environment."""
+        self._environment.close()
+
+
+def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
+    """The spec of a gymnasium space.
+
+    Box gives an Array, or a BoundedArray where a bound is finite; Discrete a DiscreteArray int32;
+    MultiDiscrete and MultiBinary a BoundedArray; Dict and Tuple a dict and a tuple of specs.
+
+    Raises:
+        SpecError: for any other space.
+    """
+    if isinstance(space, spaces.Discrete):
+        return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
+    if isinstance(space, spaces.Box):
+        if np.isfinite(space.low).any() or np.isfinite(space.high).any():
+            return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
+        return specs.Array(space.shape, space.dtype, name)
+    if isinstance(space, spaces.MultiDiscrete):
+        return specs.BoundedArray(space.shape, np.int32, 0, np.asarray(space.nvec) - 1, name)
+    if isinstance(space, spaces.MultiBinary):
+        return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
+    if isinstance(space, spaces.Dict):
+        return {key: space_to_spec(child, key) for key, child in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(space_to_spec(child, f"{name}_{i}") for i, child in enumerate(space))
+    raise SpecError(
+        f"The {name} space {type(space).__name__} has no array spec; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or a Dict or Tuple of these. Convert it with a gymnasium wrapper first."
+    )
+
+
+def _reader(space: gymnasium.Space) -> Callable[[Any], Nest]:
+    """A function from the space's values to arrays of its spec, always a copy."""
+    if isinstance(space, spaces.Dict):
+        children = {key: _reader(child) for key, child in space.items()}
+        return lambda value: {key: read(value[key]) for key, read in children.items()}
+    if isinstance(space, spaces.Tuple):
+        readers = [_reader(child) for child in space]
+        return lambda value: tuple(read(part) for read, part in zip(readers, value, strict=True))
+    start = _start(space)
+    dtype = space_to_spec(space, "").dtype
+    if start is not None:
+        return lambda value: np.array(value - start, dtype)
+    return lambda value: np.array(value, dtype)
+
+
+def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
+    """A function from arrays of the space's spec to what the environment expects."""
+    if isinstance(space, spaces.Dict):
+        children = {key: _writer(child) for key, child in space.items()}
+        return lambda value: {key: write(value[key]) for key, write in children.items()}
+    if isinstance(space, spaces.Tuple):
+        writers = [_writer(child) for child in space]
+        return lambda value: tuple(write(part) for write, part in zip(writers, value, strict=True))
+    if isinstance(space, spaces.Discrete):
+        # An int, not an array: environments index dicts with it.
+        first = int(space.start)
+        return int if first == 0 else lambda value: int(value) + first
+    start = _start(space)
+    if start is not None:
+        return lambda value: (np.asarray(value) + start).astype(space.dtype)
+    return np.asarray
+
+
+def _start(space: gymnasium.Space) -> Any:
+    """What a discrete space counts from; None where that is 0 or the space is not discrete."""
+    start = getattr(space, "start", None)
+    return start if start is not None and np.any(start) else None

@@ -1,0 +1,199 @@
+"""Environments by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError, unknown_name
+
+Factory = Callable[..., dm_env.Environment]
+"""``factory(name, seed, **kwargs) -> environment``; `name` is what follows the prefix."""
+
+Wrapper = Callable[[dm_env.Environment], dm_env.Environment]
+
+_OWN = {
+    "bandit": "bandit.Bandit",
+    "catch": "catch.Catch",
+    "deep_sea": "deep_sea.DeepSea",
+    "memory_chain": "memory_chain.MemoryChain",
+    "point_mass": "point_mass.PointMass",
+}
+_SIMULATORS = {
+    "bsuite": "catch/0",
+    "dm_control": "cheetah/run",
+    "envpool": "HalfCheetah-v4",
+    "gymnasium": "HalfCheetah-v5",
+}
+_registered: dict[str, Factory] = {}
+
+
+def make(
+    name: str,
+    seed: int = 0,
+    *,
+    raw: bool = False,
+    num_envs: int | None = None,
+    wrappers: Sequence[Wrapper] = (),
+    **kwargs: Any,
+) -> Any:
+    """Makes an environment, ready for an agent.
+
+    Args:
+        name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
+            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`.
+        seed: seeds everything; the same seed gives the same episodes for the same actions.
+        raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
+            gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's
+            and EnvPool's dict observations as one vector, and `save`/`restore` in mid-episode
+            (`ResumableEnvironment`) where the simulator can be reseeded.
+        num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own);
+            None for a single one. EnvPool is always a batch, of 1 by default.
+        wrappers: applied in this order around each single environment, inside the resumable layer.
+        **kwargs: go to the environment (e.g. ``render_mode="rgb_array"``, ``size=10``).
+
+    Returns:
+        A dm_env environment; a batch has `num_envs` and leaves ``[N, ...]``.
+
+    Raises:
+        UnknownNameError: for an unknown prefix or name, with the nearest match.
+        ConfigError: for impossible settings.
+        MissingExtraError: if the simulator is not installed.
+    """
+    prefix, rest = _split(name)
+    if num_envs is not None and num_envs < 1:
+        raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+    if prefix == "envpool":
+        return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
+    factory = _factory(prefix)
+    if num_envs is None:
+        return _make_one(factory, prefix, rest, seed, raw, wrappers, kwargs)
+
+    from agentkit.envs.batched import BatchedEnvironment
+    from agentkit.envs.resumable import episode_seed
+
+    children = [
+        _make_one(factory, prefix, rest, episode_seed(seed, i), raw, wrappers, kwargs)
+        for i in range(num_envs)
+    ]
+    return BatchedEnvironment(children)
+
+
+def register(prefix: str, factory: Factory) -> None:
+    """Makes ``make(f"{prefix}:{name}", seed, **kwargs)`` call ``factory(name, seed, **kwargs)``.
+
+    Raises:
+        ConfigError: if the prefix is taken or contains a colon.
+    """
+    if ":" in prefix or not prefix:
+        raise ConfigError(f"A prefix is a word without a colon, found {prefix!r}.")
+    if prefix in _registered or prefix in _SIMULATORS or prefix == "agentkit":
+        raise ConfigError(f"The environment prefix {prefix!r} is taken. Choose another one.")
+    _registered[prefix] = factory
+
+
+def available() -> list[str]:
+    """agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
+    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
+
+
+def _prefixes() -> list[str]:
+    return sorted({"agentkit", *_SIMULATORS, *_registered})
+
+
+def _split(name: str) -> tuple[str, str]:
+    prefix, colon, rest = name.partition(":")
+    if not colon or not rest:
+        raise unknown_name(
+            "environment",
+            name,
+            [*available(), *(f"{p}:{example}" for p, example in _SIMULATORS.items())],
+            "Expected 'prefix:name'.",
+        )
+    if prefix not in _prefixes():
+        raise unknown_name("environment prefix", prefix, _prefixes(), "Add your own with envs.register.")
+    return prefix, rest
+
+
+def _factory(prefix: str) -> Factory:
+    if prefix in _registered:
+        return _registered[prefix]
+    if prefix == "agentkit":
+        return _make_own
+    return importlib.import_module(f"agentkit.envs.{prefix}").make
+
+
+def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
+    if name not in _OWN:
+        raise unknown_name("environment", f"agentkit:{name}", [f"agentkit:{known}" for known in _OWN])
+    module, attribute = _OWN[name].split(".")
+    cls = getattr(importlib.import_module(f"agentkit.envs.{module}"), attribute)
+    known = set(inspect.signature(cls).parameters) - {"seed"}
+    for key in kwargs:
+        if key not in known:
+            raise unknown_name(f"setting of agentkit:{name}", key, known)
+    return cls(seed=seed, **kwargs)
+
+
+def _make_one(
+    factory: Factory,
+    prefix: str,
+    name: str,
+    seed: int,
+    raw: bool,
+    wrappers: Sequence[Wrapper],
+    kwargs: dict[str, Any],
+) -> Any:
+    environment: Any = factory(name, seed, **kwargs)
+    if specs.is_batched(environment):
+        raise ConfigError(
+            f"The factory of {prefix!r} gave a batch of {environment.num_envs} environments; expected one. "
+            "Return one environment and let make(num_envs=N) batch it."
+        )
+    if not raw:
+        environment = _ready(environment, concatenate=prefix == "dm_control")
+    for wrapper in wrappers:
+        environment = wrapper(environment)
+    if hasattr(environment, "reseed"):
+        environment.reseed(seed)
+        if not raw:
+            from agentkit.envs.resumable import ResumableEnvironment
+
+            environment = ResumableEnvironment(environment, seed)
+    return environment
+
+
+def _make_envpool(
+    name: str, seed: int, raw: bool, num_envs: int, wrappers: Sequence[Wrapper], kwargs: dict[str, Any]
+) -> Any:
+    environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, **kwargs)
+    if not raw:
+        environment = _ready(environment, concatenate=True)
+    for wrapper in wrappers:
+        environment = wrapper(environment)
+    return environment
+
+
+def _ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
+    """What agents expect: canonical actions, single precision, and one vector where it is asked for."""
+    from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
+    from agentkit.wrappers.concat_observations import ConcatObservations
+    from agentkit.wrappers.single_precision import SinglePrecision
+
+    observation = environment.observation_spec()
+    if concatenate and isinstance(observation, dict) and all(len(s.shape) < 2 for s in observation.values()):
+        environment = ConcatObservations(environment)
+    if any(is_bounded_continuous(spec) for spec in tree.flatten(environment.action_spec())):
+        environment = CanonicalActions(environment, clip=True)
+    narrow = (np.float64, np.int64)
+    everything = tree.flatten(tuple(specs.make_environment_spec(environment)))
+    if any(spec.dtype in narrow for spec in everything):
+        environment = SinglePrecision(environment)
+    return environment

@@ -1,0 +1,69 @@
+"""agentkit's errors. Each message says what was expected, what was found and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AgentkitError(Exception):
+    """Base of every error that agentkit raises for something a user can cause."""
+
+
+class ConfigError(AgentkitError, ValueError):
+    """A setting is impossible, unknown, or contradicts another one."""
+
+
+class SpecError(AgentkitError, ValueError):
+    """Data does not have the structure, shape or dtype that its spec or signature promises."""
+
+
+class UnknownNameError(AgentkitError, KeyError):
+    """A name (of an agent, environment, table, config field, ...) is not among the known ones."""
+
+    def __str__(self) -> str:  # KeyError would print the message's repr.
+        return str(self.args[0])
+
+
+class MissingExtraError(AgentkitError, ImportError):
+    """An optional package is needed and not installed; the message names the extra."""
+
+
+class ReplayTimeoutError(AgentkitError, TimeoutError):
+    """Replay did not let an insert or a sample through before its deadline."""
+
+
+class VariablesTimeoutError(AgentkitError, TimeoutError):
+    """No parameters were published before the deadline."""
+
+
+class ReplayClosedError(AgentkitError, RuntimeError):
+    """Replay was closed or its server is gone."""
+
+
+class CheckpointError(AgentkitError, RuntimeError):
+    """A checkpoint cannot be written or read, or does not fit what it is restored into."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -> UnknownNameError:
+    """An error that says `name` is no `kind`, proposes the nearest match and lists the known names.
+
+    Args:
+        kind: what the name should have been, e.g. "agent".
+        name: what was found.
+        known: the names that exist.
+        advice: a closing sentence on what to do, if there is more to say.
+    """
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    listing = f" Known: {', '.join(known)}." if known else ""
+    return UnknownNameError(f"Unknown {kind} {name!r}.{hint}{listing}{' ' + advice if advice else ''}")
+
+
+def missing_extra(package: str, extra: str) -> MissingExtraError:
+    """An error that says which extra brings `package`."""
+    return MissingExtraError(
+        f"The package {package!r} is needed for this and is not installed. "
+        f"Install it with: pip install 'agentkit[{extra}]'"
+    )

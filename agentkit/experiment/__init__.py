@@ -1,0 +1,7 @@
+"""Experiments: connect the boxes in one process."""
+
+from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.evaluate import Evaluator, evaluate
+from agentkit.experiment.local import Result, resume, run
+
+__all__ = ["Evaluator", "ExperimentConfig", "Result", "evaluate", "read_config", "resume", "run"]

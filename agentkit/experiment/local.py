@@ -1,0 +1,265 @@
+"""Train in one process: environment and learner take turns by the replay table's own rate limit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor
+from agentkit.counting import Counter
+from agentkit.datasets import ReplayDataset
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config import ExperimentConfig, read_config, write_config
+from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.signals import StopOnSignal
+from agentkit.learning import Learner, LearnerOutlets
+from agentkit.replay import InProcessReplay, Replay
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.variables import VariableClient, VariableStore
+
+class Result(NamedTuple):
+    """What a run ended with.
+
+    Attributes:
+        steps: environment steps in all, earlier runs of a resumed one included.
+        updates: learner updates in all.
+        evaluations: the record of each evaluation of this run (``steps``, ``episode_return``, ...).
+        interrupted: True if a signal stopped it before `num_steps`.
+    """
+
+    steps: int
+    updates: int
+    evaluations: list[dict[str, float]]
+    interrupted: bool
+
+
+def run(experiment: ExperimentConfig, *, resume: bool = False) -> Result:
+    """Trains until `experiment.num_steps` steps were taken; evaluates, logs and saves on the way.
+
+    SIGINT (Ctrl-C) or SIGTERM stops after the current step and saves; a second one stops at once.
+
+    Args:
+        experiment: what to run.
+        resume: go on from the newest checkpoint in the run folder, or from the start if there is none.
+
+    Raises:
+        ConfigError: the run folder has a run in it already and `resume` is False, or there is none.
+        CheckpointError: no checkpoint can be read, or it is another experiment's.
+    """
+    found = _prepare(experiment, resume)
+    with contextlib.ExitStack() as stack:
+        parts = _build(experiment, stack, resume, found)
+        if found is not None:
+            parts.restore(found)
+        with StopOnSignal() as stop:
+            return parts.train(stop)
+
+
+def resume(run_directory: str | pathlib.Path, **changes: Any) -> Result:
+    """Goes on with the run in a folder; `changes` replace fields of its config, e.g. ``num_steps=200_000``."""
+    return run(read_config(run_directory, **changes), resume=True)
+
+
+def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
+    """Looks at the run folder before anything is built; the checkpoint to go on from, if any."""
+    if experiment.run_directory is None:
+        if resume:
+            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+        return None
+    directory = pathlib.Path(experiment.run_directory)
+    if (directory / "config.json").exists() and not resume:
+        raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
+    found = checkpoint.read_latest(directory / "checkpoints") if resume else None
+    if found is not None:
+        _check_same(experiment, found)
+    write_config(experiment, directory)
+    return found
+
+
+_FIXED = ("agent", "agent_config", "environment", "seed", "replay", "num_envs")
+
+
+def _check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses to go on with other settings than the saved ones, where that would mix two experiments."""
+    for name in _FIXED:
+        saved, now = found.state["experiment"][name], _plain(experiment.describe()[name])
+        if saved != now:
+            raise CheckpointError(
+                f"The checkpoint {found.path} was made with {name}={saved}, and this experiment has {now}. "
+                "Resume with the settings it was saved with, or start a new run."
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(child) for key, child in value.items()}
+    return [_plain(child) for child in value] if isinstance(value, (list, tuple)) else value
+
+
+@dataclasses.dataclass
+class _Run:
+    """All parts of a run in one process."""
+
+    experiment: ExperimentConfig
+    replay: Replay
+    dataset: ReplayDataset
+    learner: Learner
+    actor: PolicyActor | BatchedPolicyActor
+    loop: EnvironmentLoop | BatchedEnvironmentLoop
+    counter: Counter
+    evaluator: Evaluator | None
+    logs: RunLogs
+    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    saved_step: int = -1
+
+    def train(self, stop: StopOnSignal) -> Result:
+        experiment, loop = self.experiment, self.loop
+        next_evaluation = _next_multiple(loop.num_steps, experiment.evaluation_period)
+        next_checkpoint = _next_multiple(loop.num_steps, experiment.checkpoint_period)
+        while loop.num_steps < experiment.num_steps and not stop.requested:
+            self._take_turn()
+            if loop.num_steps >= next_evaluation:
+                self._evaluate()
+                next_evaluation = _next_multiple(loop.num_steps, experiment.evaluation_period)
+            if loop.num_steps >= next_checkpoint:
+                self.save()
+                next_checkpoint = _next_multiple(loop.num_steps, experiment.checkpoint_period)
+            if self.logs.progress_due():
+                self._show_progress()
+        interrupted = loop.num_steps < experiment.num_steps
+        if loop.num_steps != self.saved_step:
+            self.save()
+        if self.logs.progress_due():
+            self._show_progress()
+        if interrupted:
+            self.logs.say(f"Stopped by a signal at step {loop.num_steps:,}; saved. Use --resume to go on.")
+        return Result(loop.num_steps, self.learner.num_updates_done, self.evaluations, interrupted)
+
+    def _take_turn(self) -> None:
+        """One environment step if replay has room for it, then all the learning that is due."""
+        if self.replay.can_insert(self.experiment.agent.batch_plan.table):
+            self.loop.step()
+        else:
+            self.learner.step()
+        while self.dataset.ready():
+            self.learner.step()
+        self.actor.update()
+
+    def _show_progress(self) -> None:
+        table = self.replay.info(self.experiment.agent.batch_plan.table)
+        self.logs.show_progress(self.loop.num_steps, self.learner.num_updates_done, table)
+
+    def _evaluate(self) -> None:
+        assert self.evaluator is not None
+        steps = self.loop.num_steps
+        record = {
+            "steps": steps,
+            "updates": self.learner.num_updates_done,
+            **self.evaluator.run(self.experiment.evaluation_episodes, number=steps),
+        }
+        self.evaluations.append(record)
+        self.logs.evaluation.write(record)
+        self.logs.say(
+            f"step {steps:,}: evaluation return {record['episode_return']:.1f} "
+            f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, "
+            f"{self.experiment.evaluation_episodes} episodes)"
+        )
+
+    def save(self) -> None:
+        """Writes a checkpoint, where there is a run folder."""
+        self.saved_step = self.loop.num_steps
+        if self.experiment.run_directory is None:
+            return
+        state: dict[str, Any] = {
+            "experiment": _plain(self.experiment.describe()),
+            "learner": self.learner.save(),
+            "counter": self.counter.save(),
+            "num_steps": self.loop.num_steps,
+        }
+        if self.replay.resumable and self.loop.resumable:
+            state["actor"] = self.actor.save()
+            state["loop"] = self.loop.save()
+        directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"
+        checkpoint.write(directory, self.loop.num_steps, state, {"replay": self.replay.save})
+
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Takes back a checkpoint: bit for bit with in-process replay and a resumable environment.
+
+        Otherwise the unfinished episode is dropped and a new one begins.
+        """
+        state = found.state
+        self.learner.restore(state["learner"])
+        self.counter.restore(state["counter"])
+        if "loop" in state:
+            self.actor.restore(state["actor"])
+            self.loop.restore(state["loop"])
+        self.loop.num_steps = int(state["num_steps"])
+        self.actor.update()
+        self.saved_step = found.step
+
+
+def _build(
+    experiment: ExperimentConfig, stack: contextlib.ExitStack, resume: bool, found: checkpoint.Checkpoint | None
+) -> _Run:
+    """Makes every part; the stack closes them in the order writer, iterator, server, logs, environment."""
+    agent = experiment.agent
+    environment = stack.enter_context(contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)))
+    spec = make_environment_spec(environment)
+    networks = agent.make_networks(spec)
+    start = found.step if found is not None else 0
+    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+    replay = stack.enter_context(_make_replay(experiment, spec))
+    if found is not None:
+        replay.restore(found.path / "replay")
+    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, agent.batch_plan)))
+    learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
+    store, counter = VariableStore(), Counter()
+    actor = _make_actor(experiment, agent.make_policy(networks), store, environment, replay, actor_key)
+    stack.enter_context(contextlib.closing(actor))
+    make_loop = BatchedEnvironmentLoop if is_batched(environment) else EnvironmentLoop
+    loop = make_loop(environment, actor, counter=counter, log=logs.write_episode)
+    table = agent.batch_plan.table
+    outlets = LearnerOutlets(
+        publisher=store,
+        write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
+        log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(table))),
+        log_seconds=experiment.log_seconds,
+    )
+    learner = Learner(
+        agent.make_update(networks), dataset, learner_key, num_updates=agent.batch_plan.num_updates, outlets=outlets
+    )
+    evaluator = None
+    if experiment.evaluation_period:
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
+    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs)
+
+
+def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
+    tables = experiment.agent.make_tables(spec)
+    if experiment.replay == "in_process":
+        return InProcessReplay(tables, seed=experiment.seed)
+    from agentkit.replay import ReverbReplay  # Loads TensorFlow: only when asked for.
+
+    return ReverbReplay(tables)
+
+
+def _make_actor(
+    experiment: ExperimentConfig, policy: Policy, store: VariableStore, environment: Any, replay: Replay, key: jax.Array
+) -> PolicyActor | BatchedPolicyActor:
+    client, spec = VariableClient(store), make_environment_spec(environment)
+    make_adder = experiment.agent.make_adder
+    if not is_batched(environment):
+        return PolicyActor(policy, key, client, make_adder(replay, spec))
+    adders = [make_adder(replay, spec) for _ in range(environment.num_envs)]
+    return BatchedPolicyActor(policy, key, client, adders, num_envs=environment.num_envs)
+
+
+def _next_multiple(step: int, period: int) -> float:
+    return (step // period + 1) * period if period else float("inf")

@@ -1,0 +1,34 @@
+"""Stopping on Ctrl-C and SIGTERM: the first asks for an orderly stop, the second stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopOnSignal:
+    """A context in which SIGINT and SIGTERM set `requested`; a second one raises KeyboardInterrupt.
+
+    In another thread than the main one it does nothing: Python delivers signals to the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

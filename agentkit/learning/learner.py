@@ -1,0 +1,193 @@
+"""The one learner: it runs any `Update` and owns all that has a side effect.
+
+It takes a batch (or K stacked ones), runs them in one compiled call that donates the old state,
+writes priorities back, publishes the parameters, counts, and logs without waiting for the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from agentkit import core
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.learning.update import Update, UpdateOutput
+from agentkit.types import Nest, ReplaySample
+
+
+class Publisher(Protocol):
+    """Where parameters go: `agentkit.variables.VariableStore` or a transport of its kind."""
+
+    def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
+        """Makes `variables` the newest."""
+        ...
+
+
+@dataclasses.dataclass
+class LearnerOutlets:
+    """What a learner tells besides its state; each may be None.
+
+    Attributes:
+        publisher: gets the parameters after every step.
+        write_priorities: ``(keys [B], priorities [B]) -> None``, if the update returns priorities.
+        log: ``dict of floats -> None``.
+        log_seconds: how often to log.
+    """
+
+    publisher: Publisher | None = None
+    write_priorities: Callable[[np.ndarray, np.ndarray], None] | None = None
+    log: Callable[[dict[str, float]], None] | None = None
+    log_seconds: float = 5.0
+
+
+class Learner(core.Learner):
+    """Runs an `Update`. Single-threaded: one `step` at a time."""
+
+    def __init__(
+        self,
+        update: Update,
+        dataset: Iterator[ReplaySample],
+        key: jax.Array,
+        *,
+        num_updates: int = 1,
+        outlets: LearnerOutlets | None = None,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        """
+        Args:
+            update: the algorithm.
+            dataset: batches with leaves ``[B, ...]``, or ``[K, B, ...]`` where `num_updates` K > 1.
+            key: PRNG key ``uint32[2]`` for the initial state.
+            num_updates: K, updates in one compiled `lax.scan`.
+            outlets: where parameters, priorities and logs go.
+            devices: train data-parallel over these, each taking B / len(devices) of every batch;
+                None for JAX's default device.
+        """
+        if num_updates < 1:
+            raise ConfigError(f"num_updates must be at least 1, found {num_updates}.")
+        self._update = update
+        self._dataset = dataset
+        self._num_updates = num_updates
+        self._outlets = outlets or LearnerOutlets()
+        self._version = 0
+        self._metrics: dict[str, Any] = {}
+        self._log_time = time.monotonic()
+        self._log_version = 0
+        self._mesh = None if devices is None else Mesh(np.asarray(devices), ("batch",))
+        self._compiled = self._compile()
+        self._state = self._place(jax.jit(update.init)(key))
+        self._publish(jax.jit(self._variables)(self._state))
+
+    @property
+    def state(self) -> Nest:
+        """The training state; the next `step` donates its buffers, so copy what you keep."""
+        return self._state
+
+    @property
+    def num_updates_done(self) -> int:
+        """Updates since the training began, before a restore included."""
+        return self._version
+
+    def _compile(self) -> Callable:
+        def run(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput, Mapping[str, Nest]]:
+            if self._num_updates == 1:
+                state, output = self._update.update(state, batch)
+            else:
+                state, outputs = jax.lax.scan(self._update.update, state, batch)
+                output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
+            return state, output, self._variables(state)
+
+        if self._mesh is None:
+            return jax.jit(run, donate_argnums=0)
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        split = NamedSharding(self._mesh, PartitionSpec(*([None] * (self._num_updates > 1)), "batch"))
+        # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
+        return jax.jit(run, donate_argnums=0, in_shardings=(everywhere, split), out_shardings=everywhere)
+
+    def _variables(self, state: Nest) -> dict[str, Nest]:
+        # Copies: the state's buffers are donated to the next step while actors still hold these.
+        return jax.tree.map(jnp.copy, dict(self._update.variables(state)))
+
+    def _place(self, state: Nest) -> Nest:
+        if self._mesh is None:
+            return state
+        return jax.device_put(state, NamedSharding(self._mesh, PartitionSpec()))
+
+    def _publish(self, variables: Mapping[str, Nest]) -> None:
+        if self._outlets.publisher is not None:
+            self._outlets.publisher.publish(self._version, variables)
+
+    def step(self) -> None:
+        """Takes the next (stacked) batch and runs its updates; returns before the device is done.
+
+        Raises:
+            ReplayTimeoutError, ReplayClosedError: from the dataset.
+        """
+        batch = next(self._dataset)
+        # Keys are uint64, which JAX would truncate; they stay on the host.
+        keys = batch.info.key
+        batch = batch._replace(info=batch.info._replace(key=np.zeros(np.shape(keys), np.uint32)))
+        self._state, output, variables = self._compiled(self._state, batch)
+        self._version += self._num_updates
+        self._publish(variables)
+        if output.priorities is not None and self._outlets.write_priorities is not None:
+            priorities = np.asarray(output.priorities, np.float64)
+            self._outlets.write_priorities(np.asarray(keys).reshape(-1), priorities.reshape(-1))
+        self._metrics = output.metrics
+        self._log_if_time()
+
+    def _log_if_time(self) -> None:
+        if self._outlets.log is None:
+            return
+        now = time.monotonic()
+        if now - self._log_time < self._outlets.log_seconds:
+            return
+        self._outlets.log(self.metrics(now))
+        self._log_time, self._log_version = now, self._version
+
+    def metrics(self, now: float | None = None) -> dict[str, float]:
+        """The newest metrics as floats (waits for the device), with the rate since the last log."""
+        elapsed = (time.monotonic() if now is None else now) - self._log_time
+        rate = (self._version - self._log_version) / max(elapsed, 1e-9)
+        values = {name: float(value) for name, value in jax.device_get(self._metrics).items()}
+        return {"updates": float(self._version), "updates_per_second": rate, **values}
+
+    def save(self) -> dict[str, Any]:
+        """The training state by path, and the number of updates."""
+        leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(self._state))[0]
+        return {
+            "num_updates": self._version,
+            "state": {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned, and publishes its parameters.
+
+        Raises:
+            CheckpointError: an array is missing, unknown, or of another shape or dtype.
+        """
+        paths, structure = jax.tree_util.tree_flatten_with_path(self._state)
+        saved = dict(state["state"])
+        new = []
+        for path, leaf in paths:
+            name = jax.tree_util.keystr(path)
+            found = saved.pop(name, None)
+            if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+                what = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+                raise CheckpointError(
+                    f"Learner state {name}: expected {leaf.dtype}{list(leaf.shape)}, found {what}. "
+                    "Resume with the agent, networks and config it was saved with."
+                )
+            new.append(jnp.array(found))
+        if saved:
+            raise CheckpointError(f"The checkpoint has learner state that this agent lacks: {sorted(saved)}.")
+        self._state = self._place(structure.unflatten(new))
+        self._version = self._log_version = int(state["num_updates"])
+        self._publish(jax.jit(self._variables)(self._state))

@@ -1,0 +1,117 @@
+"""An algorithm's mathematics: an `Update` is three pure functions, and `sgd` makes one of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agentkit.learning.targets import TargetUpdate
+from agentkit.types import Array, LossOutput, Nest, ReplaySample
+
+Params = Any
+Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
+"""``(params, target_params, batch, key) -> LossOutput``."""
+
+
+class UpdateOutput(NamedTuple):
+    """What an update tells the world.
+
+    Attributes:
+        metrics: dict of scalars.
+        priorities: new priorities of the batch's items ``[B]``, or None.
+    """
+
+    metrics: dict[str, Array]
+    priorities: Array | None = None
+
+
+class Update(NamedTuple):
+    """An algorithm, as the learner runs it. All three are pure and may be compiled.
+
+    Attributes:
+        init: ``key -> state``, the training state (parameters, optimiser states, key, ...).
+        update: ``(state, batch) -> (state, UpdateOutput)``, one gradient step on one batch.
+        variables: ``state -> {name: params}``, what actors may fetch; "policy" is what they act with.
+    """
+
+    init: Callable[[jax.Array], Nest]
+    update: Callable[[Nest, ReplaySample], tuple[Nest, UpdateOutput]]
+    variables: Callable[[Nest], Mapping[str, Nest]]
+
+
+class SgdState(NamedTuple):
+    """The training state of `sgd`.
+
+    Attributes:
+        params: the parameters that the loss is differentiated by.
+        target_params: a lagged copy of them; ``()`` where there is no target network.
+        opt_state: the optimiser's state.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
+
+    params: Params
+    target_params: Params
+    opt_state: Any
+    key: jax.Array
+    num_updates: Array
+
+
+def sgd(
+    loss: Loss,
+    init_params: Callable[[jax.Array], Params],
+    optimizer: optax.GradientTransformation,
+    target_update: TargetUpdate | None = None,
+) -> Update:
+    """One loss, one set of parameters, one optimiser: the whole of most value-based algorithms.
+
+    Args:
+        loss: what to minimise.
+        init_params: ``key -> params``.
+        optimizer: an optax transformation (clip gradients there).
+        target_update: how target parameters follow (`periodic`, `polyak`); None for no target.
+
+    Returns:
+        An `Update` that publishes ``params`` under the name "policy".
+    """
+
+    def init(key: jax.Array) -> SgdState:
+        key, params_key = jax.random.split(key)
+        params = init_params(params_key)
+        target_params = () if target_update is None else jax.tree.map(jnp.copy, params)
+        return SgdState(params, target_params, optimizer.init(params), key, jnp.zeros((), jnp.int32))
+
+    def update(state: SgdState, batch: ReplaySample) -> tuple[SgdState, UpdateOutput]:
+        key, loss_key = jax.random.split(state.key)
+
+        def objective(params: Params) -> tuple[Array, LossOutput]:
+            output = loss(params, state.target_params, batch, loss_key)
+            return output.loss, output
+
+        grads, output = jax.grad(objective, has_aux=True)(state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        num_updates = state.num_updates + 1
+        target_params = state.target_params
+        if target_update is not None:
+            target_params = target_update(params, target_params, num_updates)
+        metrics = {"loss": output.loss, "grad_norm": optax.global_norm(grads), **output.metrics}
+        new_state = SgdState(params, target_params, opt_state, key, num_updates)
+        return new_state, UpdateOutput(metrics, output.priorities)
+
+    def variables(state: SgdState) -> dict[str, Params]:
+        return {"policy": state.params}
+
+    return Update(init, update, variables)
+
+
+def adam(learning_rate: float, max_grad_norm: float | None = None) -> optax.GradientTransformation:
+    """Adam (Kingma & Ba 2015), after clipping the gradients to a global norm if one is given."""
+    optimizer = optax.adam(learning_rate)
+    if max_grad_norm is None:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)

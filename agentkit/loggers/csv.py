@@ -1,0 +1,107 @@
+"""A CSV file that grows columns, survives a kill, and continues after a resume."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO, final
+
+from agentkit.errors import ConfigError
+from agentkit.loggers.base import Logger, to_numbers
+
+
+@final
+class CsvLogger(Logger):
+    """Writes each row to a CSV file at once, so that a killed run keeps its log.
+
+    Columns appear in the order in which they are first seen. A row with a new column rewrites the
+    file with the wider header (to a temporary file, then one atomic rename); earlier rows have
+    empty cells there. None and absent values are empty cells; NaN is written as ``nan``.
+
+    Args:
+        path: the file; its folder is made if needed.
+        resume_step: None for a new file. Otherwise the step from which a resumed run goes on: rows
+            with a larger step are dropped, since the resumed run will write them again, and so is a
+            last row that a kill cut short.
+        step_key: the column that holds the step.
+
+    Raises:
+        ConfigError: if the file exists with rows in it and `resume_step` is None.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], resume_step: int | None = None, step_key: str = "steps"):
+        self._path = Path(path)
+        self._step_key = step_key
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns: list[str] = []
+        self._file: TextIO | None = None
+        if self._path.exists() and self._path.stat().st_size > 0:
+            if resume_step is None:
+                raise ConfigError(
+                    f"The log {self._path} exists already. Pass resume_step to continue it, "
+                    "or choose another folder."
+                )
+            self._columns, rows = read_csv(self._path)
+            self._rewrite([row for row in rows if _step(row, step_key) <= resume_step])
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Appends one row and flushes it.
+
+        Raises:
+            SpecError: for a value that is not one number.
+            ValueError: after `close`.
+        """
+        row = {name: "" if value is None else str(value) for name, value in to_numbers(values).items()}
+        new = [name for name in row if name not in self._columns]
+        if new:
+            rows = read_csv(self._path)[1] if self._columns else []
+            self._columns = [*self._columns, *new]
+            self._rewrite(rows)
+        if self._file is None:
+            raise ValueError(f"The log {self._path} is closed (or the first row is empty).")
+        csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        self.close()
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(self._columns)
+            writer.writerows([row.get(name, "") for name in self._columns] for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)
+        self._file = open(self._path, "a", newline="", encoding="utf-8")  # noqa: SIM115 (kept open)
+
+
+def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
+    r"""The columns and the complete rows of a log; a last row without its newline is left out.
+
+    >>> import tempfile, pathlib
+    >>> log = pathlib.Path(tempfile.mkdtemp(), "train.csv")
+    >>> _ = log.write_text("steps,loss\n1,0.5\n2,0.")
+    >>> read_csv(log)
+    (['steps', 'loss'], [{'steps': '1', 'loss': '0.5'}])
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    complete = text[: text.rfind("\n") + 1]
+    lines = list(csv.reader(complete.splitlines()))
+    if not lines:
+        return [], []
+    columns = lines[0]
+    return columns, [dict(zip(columns, line, strict=True)) for line in lines[1:] if len(line) == len(columns)]
+
+
+def _step(row: Mapping[str, str], step_key: str) -> float:
+    """The row's step; a row without one is older than every step, and is kept."""
+    value = row.get(step_key, "")
+    return float(value) if value else -1.0

@@ -1,0 +1,51 @@
+"""Losses on action values, over rlax. Everything is batched: q is ``[B, A]``, the rest ``[B]``.
+
+Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agentkit.types import Array
+
+
+def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array) -> Array:
+    """TD errors ``[B]`` of Q-learning (Watkins & Dayan 1992; target network: Mnih et al. 2015, eq. 2).
+
+    r + discount * max_a q_target(s', a) - q(s, a). Gradients reach `q_tm1` only.
+    """
+    return jax.vmap(rlax.q_learning)(q_tm1, a_tm1, r_t, discount_t, q_target_t)
+
+
+def double_q_learning_error(
+    q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array, q_selector_t: Array
+) -> Array:
+    """TD errors ``[B]`` of double Q-learning (van Hasselt et al. 2016, eq. 4).
+
+    r + discount * q_target(s', argmax_a q_selector(s', a)) - q(s, a).
+    """
+    return jax.vmap(rlax.double_q_learning)(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_selector_t)
+
+
+def huber(error: Array, delta: float | None) -> Array:
+    """0.5 e^2 near zero and delta (|e| - 0.5 delta) beyond `delta` (Huber 1964); None: 0.5 e^2 everywhere."""
+    if delta is None:
+        return 0.5 * jnp.square(error)
+    return rlax.huber_loss(error, delta)
+
+
+def importance_weights(probability: Array, table_size: Array, exponent: float) -> Array:
+    """Weights ``[B]`` that undo prioritised sampling (Schaul et al. 2016, section 3.4).
+
+    (N P(i))^-beta, divided by the largest in the batch so that they only scale updates down.
+
+    Args:
+        probability: P(i), ``[B]``.
+        table_size: N, ``[B]``.
+        exponent: beta; 1 undoes the bias in full, 0 not at all.
+    """
+    weights = (probability * table_size) ** -exponent
+    return weights / jnp.max(weights)

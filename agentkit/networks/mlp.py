@@ -1,0 +1,54 @@
+"""Feed-forward networks, as Haiku modules. Haiku appears in this folder and in `make_networks` only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from agentkit.types import Array, Nest
+
+
+class AtariTorso(hk.Module):
+    """The convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``."""
+
+    def __call__(self, observation: Array) -> Array:
+        x = observation.astype(jnp.float32) / 255.0
+        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            x = jax.nn.relu(hk.Conv2D(channels, kernel, stride, padding="VALID")(x))
+        return hk.Flatten()(x)
+
+
+def torso(observation: Nest) -> Array:
+    """Features ``[B, F]`` of a batch of observations: convolutions for images, else concatenation.
+
+    Args:
+        observation: an array ``[B, ...]`` or a nest of them.
+    """
+    leaves = jax.tree.leaves(observation)
+    if len(leaves) == 1 and leaves[0].ndim == 4:
+        return AtariTorso()(leaves[0])
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in leaves], axis=-1)
+
+
+def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int | None = None) -> Array:
+    """ReLU layers of `hidden_sizes` over ``[B, F]``, then a linear one of `num_outputs` if given."""
+    for size in hidden_sizes:
+        features = jax.nn.relu(hk.Linear(size)(features))
+    return features if num_outputs is None else hk.Linear(num_outputs)(features)
+
+
+def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
+    """Action values ``[B, A]``."""
+    return mlp(torso(observation), hidden_sizes, num_actions)
+
+
+def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
+    """Action values ``[B, A]`` from separate value and advantage streams (Wang et al. 2016, eq. 9)."""
+    features = torso(observation)
+    value = mlp(features, hidden_sizes, 1)  # [B, 1]
+    advantage = mlp(features, hidden_sizes, num_actions)  # [B, A]
+    advantage = advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+    return jnp.broadcast_to(value, advantage.shape) + advantage

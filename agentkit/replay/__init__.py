@@ -1,0 +1,62 @@
+"""Replay: tables of items, written through writers and read through samplers.
+
+`InProcessReplay` keeps everything in numpy in this process; `ReverbReplay` (extra ``reverb``, loaded
+only when it is asked for) puts the same tables on a Reverb server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentkit.replay.base import Replay, Sampler, Writer
+from agentkit.replay.in_process import InProcessReplay
+from agentkit.replay.rate_limiter import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
+from agentkit.replay.table import (
+    Fifo,
+    FromInline,
+    FromStep,
+    Layout,
+    Lifo,
+    MaxHeap,
+    MinHeap,
+    Prioritized,
+    Select,
+    Table,
+    Uniform,
+)
+
+if TYPE_CHECKING:
+    from agentkit.replay.reverb import ReverbReplay
+
+__all__ = [
+    "Fifo",
+    "FromInline",
+    "FromStep",
+    "InProcessReplay",
+    "Layout",
+    "Lifo",
+    "MaxHeap",
+    "MinHeap",
+    "MinSize",
+    "Prioritized",
+    "Queue",
+    "RateLimiter",
+    "Replay",
+    "ReverbReplay",
+    "SampleToInsertRatio",
+    "Sampler",
+    "Select",
+    "Stack",
+    "Table",
+    "Uniform",
+    "Writer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads `ReverbReplay`, and with it Reverb and TensorFlow, when it is first asked for."""
+    if name == "ReverbReplay":
+        from agentkit.replay.reverb import ReverbReplay  # noqa: PLC0415 (seconds, and half a gigabyte)
+
+        return ReverbReplay
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,553 @@
+"""Replay in this process: numpy columns, each step stored once, items as row numbers, no server.
+
+Sampling is a gather of rows (`ItemTable.sample`); steps live in a `StepStore`, which all tables of
+one step structure share. One lock guards everything: writers and samplers may be used from several
+threads, each writer from one at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError, SpecError
+from agentkit.replay import arrays, base
+from agentkit.replay.item_table import ItemTable
+from agentkit.replay.step_store import PADDING_ROW, StepStore
+from agentkit.replay.table import Table, describe_leaves
+from agentkit.types import Nest, ReplaySample, Seed, TableInfo
+
+FORMAT = 1
+"""Version of what `save` writes."""
+
+STATE_FILE = "replay.json"
+
+
+class _Window(collections.deque[int]):
+    """The rows of a writer's last steps, oldest first; each row holds a reference for it."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # told apart by identity, not by rows
+    __eq__ = object.__eq__
+
+    store = 0  # index of the step store that the rows are in
+
+
+class InProcessReplay(base.Replay):
+    """Tables in this process's memory.
+
+    Sampling and inserting are deterministic: the same seed and the same calls give the same batches,
+    bit for bit, also across `save` and `restore` (`resumable`). Within one batch, repeated items
+    report the `times_sampled` that they have after the batch, unless `max_times_sampled` limits it.
+
+    Args:
+        tables: descriptions with different names.
+        seed: of samplers and removers.
+        default_timeout: seconds that writers and samplers wait unless they were given another.
+
+    Raises:
+        ConfigError: no tables, two of one name, or a timeout that is no deadline.
+    """
+
+    resumable = True
+
+    def __init__(self, tables: Sequence[Table], seed: Seed = 0, default_timeout: float = 60.0):
+        self.tables: Mapping[str, Table] = base.index_tables(tables)
+        self.default_timeout = base.check_timeout(default_timeout, default_timeout)
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._num_waiting = 0
+        self._closed = False
+        self._windows: set[_Window] = set()
+        self._orphans: collections.deque[_Window] = collections.deque()  # of writers that are gone
+        self._restored: set[_Window] = set()  # of writers that are yet to be restored
+        self._make_tables()
+
+    def _make_tables(self) -> None:
+        sequence = self._seed if isinstance(self._seed, np.random.SeedSequence) else None
+        entropy = self._seed if sequence is None else sequence.entropy
+        spawn_key = () if sequence is None else sequence.spawn_key
+        self._stores: list[StepStore] = []
+        self._items: dict[str, ItemTable] = {}
+        for index, (name, table) in enumerate(self.tables.items()):
+            # Not spawn(): it changes the caller's sequence.
+            seed = np.random.SeedSequence(entropy, spawn_key=(*spawn_key, index))
+            self._items[name] = ItemTable(table, self._store_for(table.layout.step), seed)
+
+    def _store_for(self, spec: Nest) -> StepStore:
+        for store in self._stores:
+            if _same_specs(store.spec, spec):
+                return store
+        self._stores.append(StepStore(spec))
+        return self._stores[-1]
+
+    # --- Replay ----------------------------------------------------------------------------------
+
+    def writer(self, history: int, *, timeout: float | None = None) -> InProcessWriter:
+        """A new writer; see `Replay.writer`."""
+        history = base.check_history(history)
+        seconds = base.check_timeout(timeout, self.default_timeout)
+        with self._lock:
+            self._check_open()
+            self._bury_orphans()
+            return InProcessWriter(self, history, seconds)
+
+    def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> InProcessSampler:
+        """A new sampler; see `Replay.sampler`."""
+        self.table(table).check_batch(batch_size)
+        seconds = base.check_timeout(timeout, self.default_timeout)
+        with self._lock:
+            self._check_open()
+            return InProcessSampler(self, table, int(batch_size), seconds)
+
+    def can_insert(self, table: str, num_items: int = 1) -> bool:
+        """True if the rate limiter lets `num_items` items in now."""
+        self.table(table)
+        with self._lock:
+            self._check_open()
+            return self._items[table].can_insert(num_items)
+
+    def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Sets priorities ``[B]``; of a key given twice the last counts. See `Replay`."""
+        self.table(table)
+        base.check_priorities(table, keys, priorities)
+        with self._lock:
+            self._check_open()
+            items = self._items[table]
+            if np.size(priorities):
+                _check_power(items, float(np.max(priorities)))
+            items.update_priorities(keys, priorities)
+
+    def info(self, table: str) -> TableInfo:
+        """The table's counters now."""
+        self.table(table)
+        with self._lock:
+            self._check_open()
+            return self._items[table].info()
+
+    def reset(self, table: str) -> None:
+        """Removes every item and sets the counters to zero; keys are never given again."""
+        self.table(table)
+        with self._lock:
+            self._check_open()
+            self._items[table].reset()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Frees the memory; everyone who waits gets `ReplayClosedError`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._items, self._stores = {}, []
+            self._changed.notify_all()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that steps and items take, in bytes (selectors excluded)."""
+        with self._lock:
+            return sum(x.nbytes for x in self._stores) + sum(x.nbytes for x in self._items.values())
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReplayClosedError("This replay is closed; make a new one.")
+
+    def _wait(self, ready: Callable[[], bool], timeout: float, describe: Callable[[], str]) -> None:
+        """Waits, holding the lock, until `ready`; it raises where there is nothing to wait for any more."""
+        deadline = time.monotonic() + timeout
+        self._num_waiting += 1
+        try:
+            while not ready():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ReplayTimeoutError(describe())
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+        finally:
+            self._num_waiting -= 1
+
+    def _bury_orphans(self) -> None:
+        """Frees what writers held that were garbage-collected; that can happen in any thread."""
+        while self._orphans:
+            self._free_window(self._orphans.popleft())
+
+    def _free_window(self, window: _Window) -> None:
+        self._windows.discard(window)
+        if self._stores:
+            store = self._stores[window.store]
+            for row in window:
+                store.release(row)
+        window.clear()
+
+    # --- saving ----------------------------------------------------------------------------------
+
+    def save(self, directory: pathlib.Path) -> None:
+        """Writes everything, straight from the columns, into the empty `directory`.
+
+        Raises:
+            CheckpointError: the directory is not there, or cannot be written to.
+        """
+        with self._lock:
+            self._check_open()
+            self._bury_orphans()
+            for window in list(self._restored):  # their writers had the time to come back
+                self._restored.discard(window)
+                self._free_window(window)
+            try:
+                state = self._write_arrays(pathlib.Path(directory))
+                text = json.dumps(state)
+                (pathlib.Path(directory) / STATE_FILE).write_text(text)  # last: its absence shows a torn save
+            except OSError as error:
+                raise CheckpointError(f"Replay cannot be saved in {directory}: {error}") from error
+
+    def _write_arrays(self, directory: pathlib.Path) -> dict[str, Any]:
+        stores = []
+        for index, store in enumerate(self._stores):
+            columns = [
+                arrays.write(directory, f"steps{index}.{i}", column[: store.num_rows])
+                for i, column in enumerate(store.columns)
+            ]
+            stores.append({"num_rows": store.num_rows, "columns": columns})
+        return {
+            "format": FORMAT,
+            "fingerprints": [table.fingerprint() for table in self.tables.values()],
+            "stores": stores,
+            "tables": [x.save(directory, f"table{i}.") for i, x in enumerate(self._items.values())],
+            "windows": [{"store": window.store, "rows": list(window)} for window in self._windows],
+        }
+
+    def restore(self, directory: pathlib.Path) -> None:
+        """Takes back what `save` wrote. On an error, this replay is as it was before.
+
+        Raises:
+            CheckpointError: unreadable, saved by other tables (says which field), or a writer of this
+                replay is in mid-episode.
+        """
+        path = pathlib.Path(directory) / STATE_FILE
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"No readable replay checkpoint at {path}: {error}. Restore another one, or start anew."
+            ) from error
+        with self._lock:
+            self._check_open()
+            self._bury_orphans()
+            if any(self._windows):
+                raise CheckpointError(
+                    "A replay is restored before its writers append steps; a writer is in mid-episode. "
+                    "Restore first, or end its episode."
+                )
+            before = self._stores, self._items
+            self._make_tables()
+            try:
+                windows = self._read_arrays(path.parent, state)
+            except BaseException as error:
+                self._stores, self._items = before
+                if isinstance(error, KeyError | TypeError | ValueError | IndexError | AttributeError):
+                    raise CheckpointError(
+                        f"The replay checkpoint {path} is damaged ({type(error).__name__}: {error}). "
+                        "Restore an older one."
+                    ) from error
+                raise
+            self._restored = set(windows)
+            self._windows |= self._restored
+            self._changed.notify_all()
+
+    def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[_Window]:
+        if state["format"] != FORMAT:
+            raise CheckpointError(
+                f"The replay checkpoint {directory} has format {state['format']}, this version reads {FORMAT}."
+            )
+        _check_fingerprints(list(self.tables.values()), state["fingerprints"])
+        for index, (items, saved) in enumerate(zip(self._items.values(), state["tables"], strict=True)):
+            items.restore(directory, f"table{index}.", saved)
+        windows = []
+        for saved in state["windows"]:
+            window = _Window(int(row) for row in saved["rows"])
+            window.store = int(saved["store"])
+            windows.append(window)
+        for index, (store, saved) in enumerate(zip(self._stores, state["stores"], strict=True)):
+            num_rows = int(saved["num_rows"])
+            columns = [
+                arrays.read(directory, f"steps{index}.{i}", found, column.dtype, (num_rows, *column.shape[1:]))
+                for i, (column, found) in enumerate(zip(store.columns, saved["columns"], strict=True))
+            ]
+            held = [x.held_rows() for x in self._items.values() if x.store is store]
+            held += [np.array(w, np.int64) for w in windows if w.store == index]
+            if any(rows.size and not 0 <= rows.min() <= rows.max() < num_rows for rows in held):
+                raise CheckpointError(f"The replay checkpoint {directory} refers to steps it does not hold.")
+            store.refill(columns, num_rows, held)
+        return windows
+
+
+class InProcessWriter(base.Writer):
+    """Writes one stream of steps into an `InProcessReplay`; made by its `writer`."""
+
+    def __init__(self, replay: InProcessReplay, history: int, timeout: float):
+        self._replay = replay
+        self._history = history
+        self._timeout = timeout
+        self._closed = False
+        self._num_steps = 0
+        # With one step structure there is nothing to choose; else the first step chooses.
+        self._bound = len(replay._stores) == 1
+        self._adopt(_Window())
+
+    def _adopt(self, window: _Window) -> None:
+        self._window = window
+        self._replay._windows.add(window)
+        # The collector may run in the middle of anything, so it only leaves a note.
+        self._finalizer = weakref.finalize(self, self._replay._orphans.append, window)
+        self._finalizer.atexit = False
+
+    def append(self, step: Nest) -> int:
+        """Stores one step; see `Writer.append`."""
+        self._check_open()
+        replay, window = self._replay, self._window
+        if not self._bound:
+            self._bind(step)
+        leaves = replay._stores[window.store].read_leaves(step)
+        with replay._lock:
+            replay._check_open()
+            store = replay._stores[window.store]
+            if replay._orphans:
+                replay._bury_orphans()
+            window.append(store.add(leaves))
+            if len(window) > self._history:
+                store.release(window.popleft())
+        index = self._num_steps
+        self._num_steps = index + 1
+        return index
+
+    def _bind(self, step: Nest) -> None:
+        found: list[str] = []
+        for index, store in enumerate(self._replay._stores):
+            try:
+                store.read_leaves(step)
+            except SpecError as error:
+                found.append(str(error))
+                continue
+            self._window.store, self._bound = index, True
+            return
+        raise SpecError("The step fits no table of this replay. " + " | ".join(found))
+
+    def create_item(
+        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+    ) -> int:
+        """Creates an item at once; see `Writer.create_item`. Refused or timed out, nothing is changed."""
+        self._check_open()
+        replay, window = self._replay, self._window
+        items = replay._items.get(table)
+        if items is None:
+            replay.table(table)  # raises unless replay was closed
+            raise ReplayClosedError("This replay is closed; make a new one.")
+        base.check_priority(table, priority)
+        _check_power(items, priority)
+        base.check_steps(items.table, self._num_steps, self._history, start, stop, padding)
+        if items.store is not replay._stores[window.store]:
+            raise SpecError(
+                f"Table {table!r} holds steps {describe_leaves(items.store.spec)}; this writer's are "
+                f"{describe_leaves(replay._stores[window.store].spec)}. Use another writer for it."
+            )
+        leaves = items.read_inline(inline)
+        begin = start - self._num_steps + len(window)
+        end = stop - self._num_steps + len(window)
+        rows: list[int] | tuple[int, int]
+        if items.takes_all:
+            rows = [window[i] for i in range(begin, end)] + [PADDING_ROW] * padding
+        else:
+            rows = window[begin], PADDING_ROW if padding else window[end - 1]
+        with replay._lock:
+            replay._check_open()
+            if not items.can_insert(1):
+                self._wait_for(table, items)
+            key = items.insert(float(priority), rows, leaves)
+            if replay._num_waiting:
+                replay._changed.notify_all()
+        return key
+
+    def _wait_for(self, table: str, items: ItemTable) -> None:
+        def ready() -> bool:
+            self._replay._check_open()
+            self._check_open()
+            return items.can_insert(1)
+
+        def describe() -> str:
+            return (
+                f"Table {table!r} let no item in for {self._timeout:g} s: its rate limiter waits for samples "
+                f"({items.describe()}). Sample from it in another thread or in turns (ask can_insert), or "
+                "give the limiter a greater error buffer."
+            )
+
+        self._replay._wait(ready, self._timeout, describe)
+
+    def end_episode(self) -> None:
+        """Forgets this episode's steps; the next `append` returns 0 again."""
+        self._check_open()
+        with self._replay._lock:
+            self._replay._check_open()
+            self._release()
+
+    def _release(self) -> None:
+        store = self._replay._stores[self._window.store]
+        for row in self._window:
+            store.release(row)
+        self._window.clear()
+        self._num_steps = 0
+
+    def flush(self) -> None:
+        """Items are in as soon as they are created: nothing to wait for."""
+        self._check_open()
+        self._replay._check_open()
+
+    def close(self) -> None:
+        """Frees the writer's steps."""
+        with self._replay._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._finalizer.detach()
+            self._replay._free_window(self._window)
+            self._replay._changed.notify_all()
+
+    def save(self) -> dict[str, Any]:
+        """The episode's length and which rows of the saved replay are its last steps."""
+        self._check_open()
+        return {
+            "num_steps": self._num_steps,
+            "store": self._window.store,
+            "rows": np.array(self._window, np.int64),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on with the saved episode.
+
+        Raises:
+            CheckpointError: the replay was not restored from the same checkpoint, the state holds
+                more steps than this writer's history, or this writer has begun an episode.
+        """
+        self._check_open()
+        try:
+            rows = [int(row) for row in np.asarray(state["rows"]).reshape(-1)]
+            num_steps, store = int(state["num_steps"]), int(state["store"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"This is no saved writer: {error!r}.") from error
+        if len(rows) > self._history or num_steps < len(rows):
+            raise CheckpointError(
+                f"The saved writer holds {len(rows)} of {num_steps} steps, this one's history is "
+                f"{self._history}. Make it with the history that it had."
+            )
+        replay = self._replay
+        with replay._lock:
+            replay._check_open()
+            if self._num_steps:
+                raise CheckpointError("A writer is restored before its first step; this one is in mid-episode.")
+            found = [w for w in replay._restored if list(w) == rows and w.store == store]
+            if rows and not found:
+                raise CheckpointError(
+                    "The replay holds no steps for this writer. Restore the replay first, from the checkpoint "
+                    "that the writer was saved with, and each writer once."
+                )
+            if rows:
+                self._finalizer.detach()
+                replay._windows.discard(self._window)
+                replay._restored.discard(found[0])
+                self._adopt(found[0])
+                self._bound = True
+            self._num_steps = num_steps
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReplayClosedError("This writer is closed; make a new one with replay.writer(history).")
+
+
+class InProcessSampler(base.Sampler):
+    """Draws batches from one table of an `InProcessReplay`; made by its `sampler`. Fetches nothing ahead."""
+
+    def __init__(self, replay: InProcessReplay, table: str, batch_size: int, timeout: float):
+        self._replay = replay
+        self._table = table
+        self._batch_size = batch_size
+        self._timeout = timeout
+        self._closed = False
+
+    def ready(self) -> bool:
+        """True if `__next__` would return a batch without waiting."""
+        with self._replay._lock:
+            return self._ready()
+
+    def _ready(self) -> bool:
+        self._replay._check_open()
+        if self._closed:
+            raise ReplayClosedError("This sampler is closed; make a new one with replay.sampler(...).")
+        return self._replay._items[self._table].can_sample(self._batch_size)
+
+    def __next__(self) -> ReplaySample:
+        """The next batch; waits while the rate limiter forbids it. See `Sampler`."""
+        replay = self._replay
+        with replay._lock:
+            if not self._ready():
+                replay._wait(self._ready, self._timeout, self._describe)
+            sample = replay._items[self._table].sample(self._batch_size)
+            if replay._num_waiting:
+                replay._changed.notify_all()
+        return sample
+
+    def _describe(self) -> str:
+        return (
+            f"Table {self._table!r} gave no batch of {self._batch_size} for {self._timeout:g} s: its rate "
+            f"limiter waits for items ({self._replay._items[self._table].describe()}). Is anyone writing? "
+            "Insert from another thread or in turns (ask ready), or lower the minimum size."
+        )
+
+    def close(self) -> None:
+        """Stops sampling."""
+        with self._replay._lock:
+            self._closed = True
+            self._replay._changed.notify_all()
+
+
+def _same_specs(a: Nest, b: Nest) -> bool:
+    try:
+        tree.assert_same_structure(a, b)
+    except (ValueError, TypeError):
+        return False
+    pairs = zip(tree.flatten(a), tree.flatten(b), strict=True)
+    same_leaves = all(tuple(x.shape) == tuple(y.shape) and x.dtype == y.dtype for x, y in pairs)
+    return same_leaves and specs.leaf_names(a) == specs.leaf_names(b)
+
+
+def _check_power(items: ItemTable, priority: float) -> None:
+    if priority > items.max_priority:
+        raise SpecError(
+            f"Table {items.table.name!r}: a priority of {priority:g} is too great for "
+            f"{items.table.sampler}, {items.table.remover}; at most {items.max_priority:g} fits. Scale it down."
+        )
+
+
+def _check_fingerprints(tables: Sequence[Table], saved: Sequence[dict[str, Any]]) -> None:
+    names, saved_names = [table.name for table in tables], [x["name"] for x in saved]
+    if names != saved_names:
+        raise CheckpointError(
+            f"The checkpoint holds the replay tables {saved_names}, expected {names}. Restore it into a replay "
+            "of the same tables in the same order."
+        )
+    for table, fields in zip(tables, saved, strict=True):
+        for field, expected in table.fingerprint().items():
+            if fields.get(field) != expected:
+                raise CheckpointError(
+                    f"Replay table {table.name!r} differs from the saved one in {field}: expected {expected}, "
+                    f"found {fields.get(field)} in the checkpoint. Use the settings it was saved with."
+                )

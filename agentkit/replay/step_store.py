@@ -1,0 +1,113 @@
+"""The steps of an in-process replay: one numpy column per leaf, one row per step, counted references."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError
+from agentkit.replay import arrays
+from agentkit.replay.nest_codec import LeafReader
+from agentkit.types import Nest
+
+PADDING_ROW = 0
+"""The row of zeros that padding refers to; never written, never freed."""
+
+
+class StepStore:
+    """Holds each step once, however many items refer to it.
+
+    A row lives while its count of references (from items and from writers' histories) is above 0,
+    and is then used again. Not thread-safe.
+
+    Args:
+        spec: nest of array specs of one step.
+    """
+
+    def __init__(self, spec: Nest):
+        self.spec = spec
+        self.read_leaves = LeafReader(spec, "step")
+        self.columns = make_columns(spec, "step")
+        for column in self.columns:
+            arrays.grow(column, 1)
+        self.num_rows = 1  # rows in use or free; those above have never been used
+        self._references = np.zeros(1, np.int32)
+        self._references[PADDING_ROW] = 2**30  # items add and subtract what they use of it
+        self._free = array.array("q")
+
+    @property
+    def num_free(self) -> int:
+        """Rows that were used and may be used again."""
+        return len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        columns = sum(column.nbytes for column in self.columns)
+        return columns + self._references.nbytes + self._free.itemsize * len(self._free)
+
+    def add(self, leaves: Sequence[Any]) -> int:
+        """Stores a step's leaves, checked by `read_leaves`; returns its row, with one reference."""
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = self.num_rows
+            if row == self._references.shape[0]:
+                arrays.grow(self._references, row + 1)
+            self.num_rows = row + 1
+        for index, column in enumerate(self.columns):
+            if row >= column.shape[0]:
+                arrays.grow(column, row + 1)
+            column[row] = leaves[index]
+        self._references[row] = 1
+        return row
+
+    def keep(self, row: int) -> None:
+        """Adds a reference to one row."""
+        self._references[row] += 1
+
+    def release(self, row: int) -> None:
+        """Takes a reference from one row."""
+        references = self._references
+        left = references[row] - 1
+        references[row] = left
+        if left == 0:
+            self._free.append(row)
+
+    def keep_all(self, rows: np.ndarray) -> None:
+        """Adds a reference to every row of an array, as often as it occurs there."""
+        rows = rows.reshape(-1)
+        np.add.at(self._references, rows, np.ones(rows.shape, np.int32))
+
+    def release_all(self, rows: np.ndarray) -> None:
+        """Takes a reference from every row of an array, as often as it occurs there."""
+        rows = rows.reshape(-1)
+        np.subtract.at(self._references, rows, np.ones(rows.shape, np.int32))
+        for row in np.unique(rows[self._references[rows] == 0]).tolist():
+            self._free.append(row)
+
+    def refill(self, columns: list[np.ndarray], num_rows: int, held: Iterable[np.ndarray]) -> None:
+        """Takes over saved columns ``[num_rows, ...]`` and counts the references in `held` anew."""
+        self.columns = columns
+        self.num_rows = num_rows
+        self._references = np.zeros(num_rows, np.int32)
+        self._references[PADDING_ROW] = 2**30
+        for rows in held:
+            self.keep_all(rows)
+        self._free = array.array("q", np.flatnonzero(self._references == 0).tolist()[::-1])
+
+
+def make_columns(spec: Nest, what: str) -> list[np.ndarray]:
+    """Empty columns ``[0, ...]``, one per leaf of `spec`; refuses leaves that are Python objects."""
+    for name, leaf in zip(specs.leaf_names(spec), tree.flatten(spec), strict=True):
+        if np.dtype(leaf.dtype).hasobject:
+            raise ConfigError(
+                f"Replay stores arrays of numbers; {what} leaf {name!r} has dtype {leaf.dtype}. "
+                "Encode it as numbers."
+            )
+    return [np.zeros((0, *leaf.shape), leaf.dtype) for leaf in tree.flatten(spec)]

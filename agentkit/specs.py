@@ -1,0 +1,105 @@
+"""Specs: the shapes and dtypes an environment promises, and checks of data against them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+from dm_env import specs
+
+from agentkit.errors import SpecError
+from agentkit.types import Nest
+
+Array = specs.Array
+BoundedArray = specs.BoundedArray
+DiscreteArray = specs.DiscreteArray
+
+
+class EnvironmentSpec(NamedTuple):
+    """What an environment takes and gives. Specs are of one environment, without a batch axis."""
+
+    observations: Nest
+    actions: Nest
+    rewards: Nest
+    discounts: Nest
+
+
+def make_environment_spec(environment: Any) -> EnvironmentSpec:
+    """Reads the four specs off a dm_env environment, or off a batch of them (without its [N])."""
+    return EnvironmentSpec(
+        observations=environment.observation_spec(),
+        actions=environment.action_spec(),
+        rewards=environment.reward_spec(),
+        discounts=environment.discount_spec(),
+    )
+
+
+def is_spec(value: Any) -> bool:
+    """True for a single array spec, False for nests and arrays."""
+    return isinstance(value, specs.Array)
+
+
+def zeros(spec: Nest) -> Nest:
+    """A nest of zero arrays of `spec`'s shapes and dtypes."""
+    return tree.map_structure(lambda s: np.zeros(s.shape, s.dtype), spec)
+
+
+def add_leading(spec: Nest, length: int) -> Nest:
+    """`spec` with every leaf's shape ``[...]`` made ``[length, ...]``; bounds are dropped."""
+    return tree.map_structure(lambda s: specs.Array((length, *s.shape), s.dtype, s.name), spec)
+
+
+def to_arrays(spec: Nest) -> Nest:
+    """`spec` with bounds dropped: what tables store are plain arrays."""
+    return tree.map_structure(lambda s: specs.Array(s.shape, s.dtype, s.name), spec)
+
+
+def leaf_names(nest: Nest) -> list[str]:
+    """The path of every leaf, in flattening order, e.g. ``observation/position``."""
+    return ["/".join(map(str, path)) or "value" for path, _ in tree.flatten_with_path(nest)]
+
+
+def spec_of(nest: Nest) -> Nest:
+    """The plain array specs of a nest of arrays or scalars."""
+    return tree.map_structure(lambda x: specs.Array(np.shape(x), np.asarray(x).dtype), nest)
+
+
+def validate(value: Nest, spec: Nest, what: str = "value") -> None:
+    """Checks structure, shape and dtype of `value` against `spec`.
+
+    Raises:
+        SpecError: naming the leaf, what was expected there and what was found.
+    """
+    try:
+        tree.assert_same_structure(spec, value)
+    except (ValueError, TypeError) as error:
+        raise SpecError(
+            f"{what} has another structure than its spec: expected leaves {leaf_names(spec)}, "
+            f"found {leaf_names(value)}. {error}"
+        ) from error
+    for name, leaf_spec, leaf in zip(leaf_names(spec), tree.flatten(spec), tree.flatten(value), strict=True):
+        array = np.asarray(leaf)
+        if array.shape != tuple(leaf_spec.shape) or array.dtype != leaf_spec.dtype:
+            raise SpecError(
+                f"{what} leaf {name!r}: expected {leaf_spec.dtype.name}{list(leaf_spec.shape)}, "
+                f"found {array.dtype.name}{list(array.shape)}. Cast or reshape it before it is added, "
+                "or correct the spec."
+            )
+
+
+def check_is_environment(environment: Any) -> None:
+    """Refuses an object that is not a dm_env environment, saying how to adapt the usual others."""
+    needed = ("reset", "step", "observation_spec", "action_spec", "reward_spec", "discount_spec")
+    missing = [name for name in needed if not callable(getattr(environment, name, None))]
+    if missing:
+        raise SpecError(
+            f"Expected a dm_env environment, found {type(environment).__name__} without "
+            f"{', '.join(missing)}. A gymnasium environment is adapted by "
+            "agentkit.envs.gymnasium.GymnasiumEnvironment(env)."
+        )
+
+
+def is_batched(environment: Any) -> bool:
+    """True where an environment steps `num_envs` environments at once (leading axis [N])."""
+    return getattr(environment, "num_envs", None) is not None

@@ -1,0 +1,258 @@
+"""The contract of environments, as tests that others inherit.
+
+In a test file::
+
+    class TestMyEnvironment(EnvironmentContract):
+        def make_environment(self):
+            return ResumableEnvironment(MyEnvironment(size=3), seed=0)
+
+pytest then runs every check below against it. An environment without `reseed` (or `save`) says so
+with ``can_reseed = False`` (``can_resume = False``), in sight of the reader.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.types import Nest
+
+_PLAIN = (np.ndarray, np.generic, int, float, str, bool, type(None))
+
+
+def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
+    """A uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
+
+    def sample(leaf: specs.Array) -> np.ndarray:
+        if isinstance(leaf, specs.DiscreteArray):
+            return rng.integers(leaf.num_values, size=leaf.shape, dtype=leaf.dtype)
+        if isinstance(leaf, specs.BoundedArray) and leaf.dtype.kind == "f":
+            if np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all():
+                return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
+        elif isinstance(leaf, specs.BoundedArray):
+            return rng.integers(leaf.minimum, leaf.maximum, leaf.shape, endpoint=True, dtype=leaf.dtype)
+        return rng.normal(size=leaf.shape).astype(leaf.dtype)
+
+    return tree.map_structure(lambda leaf: np.asarray(sample(leaf)), spec)
+
+
+def assert_same_timestep(first: dm_env.TimeStep, second: dm_env.TimeStep) -> None:
+    """Asserts that two time steps are equal bit for bit, dtypes included."""
+    tree.assert_same_structure(tuple(first), tuple(second))
+    for one, other in zip(tree.flatten(tuple(first)), tree.flatten(tuple(second)), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+class _Contract(abc.ABC):
+    """What the contracts of single and of batched environments share."""
+
+    num_steps: int = 150
+    """Steps a check takes at most; make it longer than an episode where that is cheap."""
+
+    can_reseed: bool = True
+    """Whether the environment has `reseed`."""
+
+    can_resume: bool = True
+    """Whether the environment has `save` and `restore` for mid-episode."""
+
+    save_points: tuple[int, ...] = (0, 1, 7, 40)
+    """The numbers of steps after which the check of resuming saves."""
+
+    @abc.abstractmethod
+    def make_environment(self) -> Any:
+        """A new environment; always the same one."""
+
+    def sample(self, environment: Any, rng: np.random.Generator) -> Nest:
+        """A random action; override it where not every action of the spec is allowed."""
+        return sample_action(environment.action_spec(), rng)
+
+    def rollout(self, environment: Any, num_steps: int, seed: int = 0) -> list[dm_env.TimeStep]:
+        """Time steps of `num_steps` random actions, without a reset at the start."""
+        rng = np.random.default_rng(seed)
+        return [environment.step(self.sample(environment, rng)) for _ in range(num_steps)]
+
+    def test_specs_are_nests_of_specs(self) -> None:
+        environment = self.make_environment()
+        try:
+            for name, spec in specs.make_environment_spec(environment)._asdict().items():
+                leaves = tree.flatten(spec)
+                assert leaves, f"{name}: no leaf"
+                assert all(specs.is_spec(leaf) for leaf in leaves), f"{name}: {spec}"
+        finally:
+            environment.close()
+
+    def test_two_environments_of_one_seed_are_equal(self) -> None:
+        first, second = self.make_environment(), self.make_environment()
+        try:
+            assert_same_timestep(first.reset(), second.reset())
+            both = zip(self.rollout(first, self.num_steps), self.rollout(second, self.num_steps), strict=True)
+            for one, other in both:
+                assert_same_timestep(one, other)
+        finally:
+            first.close()
+            second.close()
+
+    def test_reseed_repeats_the_episodes(self) -> None:
+        environment = self.make_environment()
+        try:
+            assert hasattr(environment, "reseed") == self.can_reseed
+            if not self.can_reseed:
+                return
+            environment.reseed(11)
+            before = [environment.reset(), *self.rollout(environment, 30)]
+            environment.reseed(12)
+            environment.reset()
+            self.rollout(environment, 17, seed=1)
+            environment.reseed(11)  # In mid-episode, with another history.
+            after = [environment.reset(), *self.rollout(environment, 30)]
+            for one, other in zip(before, after, strict=True):
+                assert_same_timestep(one, other)
+        finally:
+            environment.close()
+
+    def test_resumes_in_mid_episode_bit_for_bit(self) -> None:
+        for save_point in self.save_points:
+            environment, other = self.make_environment(), self.make_environment()
+            try:
+                assert bool(getattr(environment, "resumable", False)) == self.can_resume
+                if not self.can_resume:
+                    return
+                timestep = environment.reset()
+                for timestep in self.rollout(environment, save_point):
+                    pass
+                state = environment.save()
+                assert all(isinstance(leaf, _PLAIN) for leaf in tree.flatten(state)), state
+                expected = self.rollout(environment, self.num_steps, seed=5)
+                if hasattr(other, "reseed"):
+                    other.reseed(987)
+                other.reset()
+                self.rollout(other, 5, seed=6)
+                assert_same_timestep(timestep, other.restore(state))
+                found = self.rollout(other, self.num_steps, seed=5)
+                for one, two in zip(expected, found, strict=True):
+                    assert_same_timestep(one, two)
+            finally:
+                environment.close()
+                other.close()
+
+    def test_what_was_given_does_not_change(self) -> None:
+        environment = self.make_environment()
+        try:
+            given = [environment.reset(), *self.rollout(environment, 20)]
+            copies = [tree.map_structure(np.array, timestep.observation) for timestep in given]
+            self.rollout(environment, 20, seed=1)
+            for timestep, copy in zip(given, copies, strict=True):
+                tree.map_structure(np.testing.assert_array_equal, timestep.observation, copy)
+        finally:
+            environment.close()
+
+
+class EnvironmentContract(_Contract):
+    """What every single environment must do; inherit it and write `make_environment`."""
+
+    def test_reset_gives_a_first_step(self) -> None:
+        environment = self.make_environment()
+        try:
+            for _ in range(2):
+                self.check_timestep(environment, environment.reset())
+                self.rollout(environment, 3)
+                timestep = environment.reset()  # In mid-episode too.
+                assert timestep.first()
+                assert timestep.reward is None and timestep.discount is None
+        finally:
+            environment.close()
+
+    def test_step_before_reset_gives_a_first_step(self) -> None:
+        environment = self.make_environment()
+        try:
+            (timestep,) = self.rollout(environment, 1)
+            assert timestep.first()
+        finally:
+            environment.close()
+
+    def test_every_step_fits_its_spec_and_follows_from_the_last(self) -> None:
+        environment = self.make_environment()
+        try:
+            previous = environment.reset()
+            for timestep in self.rollout(environment, self.num_steps):
+                assert timestep.first() == previous.last()
+                self.check_timestep(environment, timestep)
+                previous = timestep
+        finally:
+            environment.close()
+
+    def check_timestep(self, environment: Any, timestep: dm_env.TimeStep) -> None:
+        """Asserts that a time step is one that dm_env allows and the specs promise."""
+        assert isinstance(timestep.step_type, dm_env.StepType)
+        _check_leaves(environment.observation_spec(), timestep.observation, "observation")
+        if timestep.first():
+            assert timestep.reward is None and timestep.discount is None
+            return
+        _check_leaves(environment.reward_spec(), timestep.reward, "reward")
+        _check_leaves(environment.discount_spec(), timestep.discount, "discount")
+        assert all(np.isfinite(leaf).all() for leaf in tree.flatten(timestep.reward))
+        assert all(
+            (np.asarray(leaf) >= 0).all() and (np.asarray(leaf) <= 1).all()
+            for leaf in tree.flatten(timestep.discount)
+        )
+
+
+class BatchedEnvironmentContract(_Contract):
+    """What every batch of environments must do; inherit it and write `make_environment`."""
+
+    def sample(self, environment: Any, rng: np.random.Generator) -> Nest:
+        """One random action per environment, leaves ``[N, ...]``."""
+        actions = [sample_action(environment.action_spec(), rng) for _ in range(environment.num_envs)]
+        return tree.map_structure(lambda *leaves: np.stack(leaves), *actions)
+
+    def test_reset_gives_first_steps(self) -> None:
+        environment = self.make_environment()
+        try:
+            timestep = environment.reset()
+            assert (timestep.step_type == dm_env.StepType.FIRST).all()
+            self.check_timestep(environment, timestep)
+        finally:
+            environment.close()
+
+    def test_elements_are_reset_after_their_last_step_only(self) -> None:
+        environment = self.make_environment()
+        try:
+            previous = environment.reset()
+            for timestep in self.rollout(environment, self.num_steps):
+                self.check_timestep(environment, timestep)
+                first = timestep.step_type == dm_env.StepType.FIRST
+                np.testing.assert_array_equal(first, previous.step_type == dm_env.StepType.LAST)
+                previous = timestep
+        finally:
+            environment.close()
+
+    def check_timestep(self, environment: Any, timestep: dm_env.TimeStep) -> None:
+        """Asserts shapes ``[N, ...]``, dtypes, and reward 0 and discount 1 on first steps."""
+        num_envs = environment.num_envs
+        assert isinstance(timestep.step_type, np.ndarray)
+        assert timestep.step_type.shape == (num_envs,) and timestep.step_type.dtype == np.int32
+        first = timestep.step_type == dm_env.StepType.FIRST
+        for i in range(num_envs):
+            for spec, value, name in (
+                (environment.observation_spec(), timestep.observation, "observation"),
+                (environment.reward_spec(), timestep.reward, "reward"),
+                (environment.discount_spec(), timestep.discount, "discount"),
+            ):
+                assert all(leaf.shape[0] == num_envs for leaf in tree.flatten(value)), name
+                _check_leaves(spec, tree.map_structure(lambda leaf, i=i: leaf[i], value), name)
+            if first[i]:
+                assert all((leaf[i] == 0).all() for leaf in tree.flatten(timestep.reward))
+                assert all((leaf[i] == 1).all() for leaf in tree.flatten(timestep.discount))
+
+
+def _check_leaves(spec: Nest, value: Nest, name: str) -> None:
+    """`specs.validate`, except that a Python float is as good as a float64."""
+    specs.validate(value, spec, name)
+    for leaf_spec, leaf in zip(tree.flatten(spec), tree.flatten(value), strict=True):
+        if isinstance(leaf_spec, specs.DiscreteArray):
+            assert 0 <= int(leaf) < leaf_spec.num_values, f"{name}: {leaf}"

@@ -1,0 +1,124 @@
+"""The records that flow through agentkit, and the one place that says what their fields mean.
+
+Time convention (rlax's): a suffix ``_tm1`` is the earlier time, ``_t`` the later. Shapes are
+written ``[T, B, ...]``: time first, then batch.
+
+Discounts (decision 4 of the design; whoever sums rewards applies gamma):
+
+* The *environment's* discount is dm_env's: 1 in mid-episode, 0 on termination, and 1 on the LAST
+  step of a truncated episode, which therefore bootstraps.
+* ``Transition.discount`` is exactly what multiplies the bootstrap value: gamma**n times the product
+  of the environment's discounts over the n summed rewards. No loss multiplies gamma in again.
+* ``Step.discount`` is the environment's own. A loss that sums over steps applies gamma itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Nest = Any
+"""A tree of dicts, tuples, lists and NamedTuples whose leaves are arrays (or array specs)."""
+
+Array = Any
+"""A numpy or JAX array."""
+
+
+class Transition(NamedTuple):
+    """An n-step transition; what `agentkit.adders.NStepAdder` writes.
+
+    Attributes:
+        observation: o_t, nest of ``[...]``.
+        action: a_t, the action taken on seeing o_t.
+        reward: the discounted n-step sum r_{t+1} + gamma d_{t+1} r_{t+2} + ..., float32 ``[]``.
+        discount: what multiplies the bootstrap value, gamma**n d_{t+1}...d_{t+n}, float32 ``[]``.
+        next_observation: o_{t+n}.
+        extras: what the policy emitted with a_t (log-probabilities, recurrent state), or ``()``.
+    """
+
+    observation: Nest
+    action: Nest
+    reward: Nest
+    discount: Nest
+    next_observation: Nest
+    extras: Nest = ()
+
+
+class Step(NamedTuple):
+    """One step of a sequence or an episode; leaves are ``[T, ...]`` once written as an item.
+
+    Attributes:
+        observation: o_t.
+        action: a_t, taken on seeing o_t; zeros on the final step of an episode.
+        reward: r_{t+1}, received for a_t; zero on the final step.
+        discount: the environment's discount d_{t+1}; zero on the final step, so that nothing is
+            bootstrapped from what comes after it.
+        start_of_episode: bool, True where o_t is the first observation of an episode.
+        extras: what the policy emitted with a_t, or ``()``.
+    """
+
+    observation: Nest
+    action: Nest
+    reward: Nest
+    discount: Nest
+    start_of_episode: Nest
+    extras: Nest = ()
+
+
+class SampleInfo(NamedTuple):
+    """What replay knows of a batch of sampled items; every field is an array ``[B]``.
+
+    Attributes:
+        key: uint64, the item's name for `Replay.update_priorities`.
+        probability: float64, the chance with which the sampler drew this item.
+        table_size: int64, items in the table when it was drawn.
+        priority: float64, the item's priority when it was drawn.
+        times_sampled: int32, how often it has been drawn, this time included.
+    """
+
+    key: Array
+    probability: Array
+    table_size: Array
+    priority: Array
+    times_sampled: Array
+
+
+class ReplaySample(NamedTuple):
+    """A batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
+
+    info: SampleInfo
+    data: Nest
+
+
+class LossOutput(NamedTuple):
+    """What a loss returns.
+
+    Attributes:
+        loss: scalar to minimise.
+        metrics: dict of scalars to log.
+        priorities: new item priorities ``[B]``, or None to leave them.
+    """
+
+    loss: Array
+    metrics: dict[str, Array]
+    priorities: Array | None = None
+
+
+class TableInfo(NamedTuple):
+    """A table's counters at one instant; the same fields from every replay backend."""
+
+    name: str
+    size: int
+    max_size: int
+    num_inserted: int
+    num_sampled: int
+
+    @property
+    def samples_per_insert(self) -> float:
+        """Items sampled per item inserted since the table was made; 0 before the first insert."""
+        return self.num_sampled / self.num_inserted if self.num_inserted else 0.0
+
+
+Seed = int | np.random.SeedSequence
+"""What seeds a component: an int, or a numpy SeedSequence."""

@@ -1,0 +1,48 @@
+"""One action for several steps of the simulator."""
+
+from __future__ import annotations
+
+from typing import final
+
+import dm_env
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError
+from agentkit.types import Nest
+from agentkit.wrappers.base import EnvironmentWrapper
+
+
+@final
+class ActionRepeat(EnvironmentWrapper):
+    """Repeats each action, sums the rewards and multiplies the discounts; stops early at LAST.
+
+    Reward d_1 ... of later steps is not discounted by earlier ones' discounts unless these are below
+    1: the sum is r_1 + d_1 r_2 + d_1 d_2 r_3 + ..., the discount d_1 d_2 ... d_n.
+
+    Args:
+        environment: the environment.
+        num_repeats: at least 1; 1 changes nothing.
+    """
+
+    def __init__(self, environment: dm_env.Environment, num_repeats: int):
+        super().__init__(environment)
+        if num_repeats < 1:
+            raise ConfigError(f"num_repeats: expected at least 1, found {num_repeats}.")
+        if not specs.is_spec(environment.discount_spec()):
+            raise ConfigError("ActionRepeat expects one discount, found a nest of them.")
+        self._num_repeats = num_repeats
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action `num_repeats` times; after LAST it starts an episode instead."""
+        timestep = self._environment.step(action)
+        if timestep.first():
+            return timestep
+        reward, discount = timestep.reward, timestep.discount
+        for _ in range(self._num_repeats - 1):
+            if timestep.last():
+                break
+            timestep = self._environment.step(action)
+            reward = tree.map_structure(lambda total, r, d=discount: total + d * r, reward, timestep.reward)
+            discount = discount * timestep.discount
+        return timestep._replace(reward=reward, discount=discount)

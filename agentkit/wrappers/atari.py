@@ -1,0 +1,161 @@
+"""The standard preprocessing of Atari 2600 games."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final
+
+import dm_env
+import numpy as np
+
+from agentkit import specs
+from agentkit.errors import ConfigError, SpecError
+from agentkit.types import Nest
+from agentkit.wrappers.base import EnvironmentWrapper
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601.
+
+
+@final
+class AtariPreprocessing(EnvironmentWrapper):
+    """Frames as DQN sees them: no-op starts, frame skip with a maximum, 84 x 84 grey, stacked.
+
+    Per step: the action is repeated `num_repeats` times; the rewards are summed; the elementwise
+    maximum of the last two frames (sprites flicker) is turned grey, averaged down to `size` x
+    `size`, and stacked with the frames before it, oldest first. The episode's first frame fills
+    the stack. An episode begins with 0 to `max_noops` no-op actions.
+
+    Use it around an environment that neither skips frames nor sees time limits in frames of its
+    own, e.g. ``envs.make("gymnasium:ALE/Pong-v5", raw=True, frameskip=1,
+    repeat_action_probability=0.0, wrappers=[AtariPreprocessing])``; resumable with ``raw=False``.
+
+    Args:
+        environment: gives frames uint8 ``[H, W, 3]`` or grey ``[H, W]``.
+        num_repeats: frames per action.
+        num_frames: frames in the stack.
+        size: height and width of the result.
+        max_noops: the largest number of no-op actions at the start of an episode.
+        life_loss: what the loss of a life means, in games that tell `lives` in their info:
+            "ignore"; "zero_discount", the step has discount 0 and the game goes on; "terminate",
+            the step is LAST with discount 0 and the next episode is a new game.
+        clip_reward: whether summed rewards are clipped to [-1, 1].
+        seed: seeds the number of no-ops.
+
+    Source: Mnih et al. 2015, Human-level control, Methods; Machado et al. 2018, Revisiting the ALE.
+    """
+
+    def __init__(
+        self,
+        environment: dm_env.Environment,
+        num_repeats: int = 4,
+        num_frames: int = 4,
+        size: int = 84,
+        max_noops: int = 30,
+        life_loss: Literal["ignore", "zero_discount", "terminate"] = "ignore",
+        clip_reward: bool = False,
+        seed: int = 0,
+    ):
+        super().__init__(environment)
+        frame = environment.observation_spec()
+        if not specs.is_spec(frame) or frame.dtype != np.uint8 or frame.shape[2:] not in ((), (3,)):
+            raise SpecError(f"AtariPreprocessing expects frames uint8 [H, W, 3] or [H, W], found {frame!r}.")
+        if not isinstance(environment.action_spec(), specs.DiscreteArray):
+            raise SpecError(f"Expected discrete actions, found {environment.action_spec()!r}.")
+        if min(num_repeats, num_frames, size) < 1 or max_noops < 0:
+            raise ConfigError("num_repeats, num_frames and size are at least 1, max_noops at least 0.")
+        if life_loss not in ("ignore", "zero_discount", "terminate"):
+            raise ConfigError(f"life_loss: expected ignore, zero_discount or terminate, found {life_loss!r}.")
+        self._num_repeats = num_repeats
+        self._num_frames = num_frames
+        self._size = size
+        self._max_noops = max_noops
+        self._life_loss = life_loss
+        self._clip_reward = clip_reward
+        # Averaging over areas is linear and separable: rows @ frame @ columns.
+        self._rows = _area_weights(frame.shape[0], size)  # [size, H]
+        self._columns = _area_weights(frame.shape[1], size).T  # [W, size]
+        self._stack = np.zeros((size, size, num_frames), np.uint8)
+        self._lives = 0
+        self._reset_next_step = True
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def reseed(self) -> Any:
+        """``reseed(seed)``, where the environment inside has it: seeds it and the no-ops."""
+        inner = self._environment.reseed  # An AttributeError here says that there is none.
+
+        def reseed(seed: int) -> None:
+            self._rng = np.random.default_rng([seed, 1])
+            inner(seed)
+
+        return reseed
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts a game and takes its no-ops."""
+        timestep = self._environment.reset()
+        for _ in range(int(self._rng.integers(self._max_noops + 1))):
+            timestep = self._environment.step(np.int32(0))
+            if timestep.last():
+                timestep = self._environment.reset()
+        self._reset_next_step = False
+        self._lives = self._current_lives()
+        frame = self._process(timestep.observation)
+        self._stack = np.repeat(frame[..., None], self._num_frames, axis=-1)  # [size, size, k]
+        return dm_env.TimeStep(dm_env.StepType.FIRST, None, None, self._stack)
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action `num_repeats` times; after LAST it starts an episode instead."""
+        if self._reset_next_step:
+            return self.reset()
+        reward, discount = 0.0, 1.0
+        frames: list[np.ndarray] = []
+        for _ in range(self._num_repeats):
+            timestep = self._environment.step(action)
+            reward += timestep.reward
+            discount *= timestep.discount
+            frames.append(timestep.observation)
+            if timestep.last():
+                break
+        step_type = timestep.step_type
+        if self._life_loss != "ignore":
+            lives, before = self._current_lives(), self._lives
+            self._lives = lives
+            if lives < before:
+                discount = 0.0
+                if self._life_loss == "terminate":
+                    step_type = dm_env.StepType.LAST
+        self._reset_next_step = step_type is dm_env.StepType.LAST
+        if self._clip_reward:
+            reward = min(max(reward, -1.0), 1.0)
+        newest = frames[-1] if len(frames) == 1 else np.maximum(frames[-1], frames[-2])
+        # A new array, since replay may hold the old one.
+        self._stack = np.concatenate([self._stack[..., 1:], self._process(newest)[..., None]], axis=-1)
+        return dm_env.TimeStep(step_type, np.float32(reward), np.float32(discount), self._stack)
+
+    def _current_lives(self) -> int:
+        info = getattr(self._environment, "last_info", {})
+        return int(info.get("lives", 0))
+
+    def _process(self, frame: np.ndarray) -> np.ndarray:
+        grey = frame @ _LUMINANCE if frame.ndim == 3 else frame.astype(np.float32)  # [H, W]
+        small = self._rows @ grey @ self._columns  # [size, size]
+        return np.rint(np.minimum(small, 255.0)).astype(np.uint8)
+
+    def observation_spec(self) -> specs.BoundedArray:
+        """uint8 ``[size, size, num_frames]``."""
+        return specs.BoundedArray((self._size, self._size, self._num_frames), np.uint8, 0, 255, "frames")
+
+    def reward_spec(self) -> specs.Array:
+        """float32 scalar."""
+        return specs.Array((), np.float32, "reward")
+
+    def discount_spec(self) -> specs.BoundedArray:
+        """float32 scalar in [0, 1]."""
+        return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
+
+
+def _area_weights(num_in: int, num_out: int) -> np.ndarray:
+    """float32 ``[num_out, num_in]``: the share of each input pixel in each output pixel; rows sum to 1."""
+    edges = np.linspace(0.0, num_in, num_out + 1)
+    pixels = np.arange(num_in)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return (np.maximum(overlap, 0.0) * num_out / num_in).astype(np.float32)

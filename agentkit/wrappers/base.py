@@ -1,0 +1,143 @@
+"""The base of every dm_env wrapper."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import dm_env
+
+from agentkit import specs
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.types import Nest
+
+
+class EnvironmentWrapper(dm_env.Environment):
+    """Passes everything on to the environment inside; subclasses change what they must.
+
+    Public attributes that a wrapper lacks (`reseed`, `render`, `num_envs`, ...) are those of the
+    environment inside, so ``hasattr(wrapper, "reseed")`` tells the truth about the chain.
+
+    `save` and `restore` hold what outlives an episode (statistics, counters). What lives within an
+    episode (stacked frames, a step count) is rebuilt by replaying the episode's actions, which is
+    the work of `agentkit.envs.resumable.ResumableEnvironment`, the outermost layer.
+
+    Args:
+        environment: a dm_env environment.
+
+    Raises:
+        SpecError: if `environment` is not a dm_env environment.
+        ConfigError: if it is a batch of environments and this wrapper works on one.
+    """
+
+    works_on_batches: ClassVar[bool] = False
+    """Whether the wrapper also wraps a batch (every field of a time step ``[N, ...]``)."""
+
+    resumable: bool = False
+    """True only for environments that stand in mid-episode again after `restore`."""
+
+    def __init__(self, environment: dm_env.Environment):
+        specs.check_is_environment(environment)
+        if specs.is_batched(environment) and not self.works_on_batches:
+            raise ConfigError(
+                f"{type(self).__name__} wraps one environment, found a batch of "
+                f"{environment.num_envs}. Wrap each environment and batch them afterwards: "
+                "envs.make(name, num_envs=N, wrappers=[...])."
+            )
+        self._environment = environment
+
+    @property
+    def environment(self) -> Any:
+        """The environment inside."""
+        return self._environment
+
+    def __getattr__(self, name: str) -> Any:
+        # Private names stay private; this also ends the recursion before __init__ has run.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._environment, name)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        return self._environment.reset()
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        return self._environment.step(action)
+
+    def observation_spec(self) -> Nest:
+        """Spec of the observations."""
+        return self._environment.observation_spec()
+
+    def action_spec(self) -> Nest:
+        """Spec of the actions."""
+        return self._environment.action_spec()
+
+    def reward_spec(self) -> Nest:
+        """Spec of the rewards."""
+        return self._environment.reward_spec()
+
+    def discount_spec(self) -> Nest:
+        """Spec of the discounts."""
+        return self._environment.discount_spec()
+
+    def close(self) -> None:
+        """Frees what the environment inside holds."""
+        self._environment.close()
+
+    def save(self) -> dict[str, Any]:
+        """What of the chain outlives an episode, as it is now.
+
+        Raises:
+            CheckpointError: around a resumable environment, whose place is outermost.
+        """
+        if getattr(self._environment, "resumable", False):
+            raise CheckpointError(
+                f"{type(self).__name__} is around a resumable environment, so its own state within an "
+                "episode would be lost. Put the resumable layer outermost: "
+                f"envs.make(name, wrappers=[{type(self).__name__}]), or "
+                f"ResumableEnvironment({type(self).__name__}(envs.make(name, raw=True)), seed)."
+            )
+        state: dict[str, Any] = {"wrapper": self._save()}
+        if hasattr(self._environment, "save"):
+            state["environment"] = self._environment.save()
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned; the episode under way is not part of it."""
+        if "wrapper" not in state or ("environment" in state) != hasattr(self._environment, "save"):
+            raise CheckpointError(
+                f"State for {type(self).__name__} does not fit: found the parts {sorted(state)}. "
+                "Build the environment with the same wrappers as when it was saved."
+            )
+        self._restore(state["wrapper"])
+        if "environment" in state:
+            self._environment.restore(state["environment"])
+
+    def _save(self) -> dict[str, Any]:
+        """This wrapper's own state; stateful wrappers override it."""
+        return {}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `_save` returned."""
+        if state:
+            raise CheckpointError(
+                f"{type(self).__name__} keeps no state, found {sorted(state)} to restore. "
+                "Build the environment with the same wrappers as when it was saved."
+            )
+
+
+class ObservationWrapper(EnvironmentWrapper):
+    """A wrapper that changes time steps only, one at a time."""
+
+    @abc.abstractmethod
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        """The time step as seen outside."""
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        return self._transform(self._environment.reset())
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        return self._transform(self._environment.step(action))

@@ -1,0 +1,114 @@
+"""Casts what an environment gives to 32 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+from dm_env import specs as dm_specs
+
+from agentkit import specs
+from agentkit.types import Nest
+from agentkit.wrappers.base import EnvironmentWrapper
+
+_NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+
+
+class SinglePrecision(EnvironmentWrapper):
+    """Turns float64 into float32 and int64 into int32; other dtypes stay.
+
+    Works on one environment and on a batch. Actions are passed on as they come; only their spec
+    narrows. Observations, rewards and discounts are cast.
+    """
+
+    works_on_batches = True
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        self._observation_spec = tree.map_structure(_narrow_spec, environment.observation_spec())
+        self._action_spec = tree.map_structure(_narrow_spec, environment.action_spec())
+        self._reward_spec = tree.map_structure(_narrow_spec, environment.reward_spec())
+        self._discount_spec = tree.map_structure(_narrow_spec, environment.discount_spec())
+        self._cast_observation = _caster(environment.observation_spec())
+        # One scalar reward is the common case and casts fastest as a scalar.
+        batched = specs.is_batched(environment)
+        self._cast_reward = _caster(environment.reward_spec(), scalars=not batched)
+        self._cast_discount = _caster(environment.discount_spec(), scalars=not batched)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        return self._cast(self._environment.reset())
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        return self._cast(self._environment.step(action))
+
+    def _cast(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        step_type, reward, discount, observation = timestep
+        if self._cast_observation is not None:
+            observation = self._cast_observation(observation)
+        if reward is not None and self._cast_reward is not None:
+            reward = self._cast_reward(reward)
+        if discount is not None and self._cast_discount is not None:
+            discount = self._cast_discount(discount)
+        return dm_env.TimeStep(step_type, reward, discount, observation)
+
+    def observation_spec(self) -> Nest:
+        """Spec of the observations, narrowed."""
+        return self._observation_spec
+
+    def action_spec(self) -> Nest:
+        """Spec of the actions, narrowed."""
+        return self._action_spec
+
+    def reward_spec(self) -> Nest:
+        """Spec of the rewards, narrowed."""
+        return self._reward_spec
+
+    def discount_spec(self) -> Nest:
+        """Spec of the discounts, narrowed."""
+        return self._discount_spec
+
+
+def _narrow_spec(spec: specs.Array) -> specs.Array:
+    dtype = _NARROWER.get(spec.dtype)
+    if dtype is None:
+        return spec
+    if isinstance(spec, dm_specs.DiscreteArray):
+        return dm_specs.DiscreteArray(spec.num_values, dtype=dtype, name=spec.name)
+    if isinstance(spec, dm_specs.BoundedArray):
+        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        minimum, maximum = spec.minimum, spec.maximum
+        if dtype.kind == "i":  # An int64 bound beyond int32 would wrap around.
+            minimum, maximum = np.clip(minimum, limits.min, None), np.clip(maximum, None, limits.max)
+        with np.errstate(over="ignore"):  # A float64 bound of 1.8e308 means infinity.
+            return dm_specs.BoundedArray(
+                spec.shape, dtype, minimum.astype(dtype), maximum.astype(dtype), spec.name
+            )
+    return dm_specs.Array(spec.shape, dtype, spec.name)
+
+
+def _caster(spec: Nest, scalars: bool = False) -> Any:
+    """A function that casts a value of `spec`, or None where nothing needs a cast."""
+    leaves = tree.flatten(spec)
+    dtypes = [_NARROWER.get(leaf.dtype) for leaf in leaves]
+    if all(dtype is None for dtype in dtypes):
+        return None
+    if specs.is_spec(spec):
+        dtype = dtypes[0]
+        assert dtype is not None
+        if scalars and spec.shape == ():
+            return dtype.type
+        return lambda value: np.asarray(value, dtype)
+
+    def cast(value: Nest) -> Nest:
+        flat = tree.flatten(value)
+        cast_flat = [
+            leaf if dtype is None else np.asarray(leaf, dtype)
+            for leaf, dtype in zip(flat, dtypes, strict=True)
+        ]
+        return tree.unflatten_as(value, cast_flat)
+
+    return cast

@@ -1,0 +1,49 @@
+"""Truncates long episodes."""
+
+from __future__ import annotations
+
+from typing import final
+
+import dm_env
+
+from agentkit.errors import ConfigError
+from agentkit.types import Nest
+from agentkit.wrappers.base import EnvironmentWrapper
+
+
+@final
+class StepLimit(EnvironmentWrapper):
+    """Ends an episode after `max_steps` steps, as a truncation.
+
+    The step at the limit becomes LAST and keeps its own discount: 1 if the episode would have gone
+    on, so that it bootstraps, and what the environment says if it ends there anyway.
+
+    Args:
+        environment: the environment.
+        max_steps: at least 1.
+    """
+
+    def __init__(self, environment: dm_env.Environment, max_steps: int):
+        super().__init__(environment)
+        if max_steps < 1:
+            raise ConfigError(f"max_steps: expected at least 1, found {max_steps}.")
+        self._max_steps = max_steps
+        self._num_steps = 0
+        self._reset_next_step = True
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        self._num_steps = 0
+        self._reset_next_step = False
+        return self._environment.reset()
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        if self._reset_next_step:
+            return self.reset()
+        timestep = self._environment.step(action)
+        self._num_steps += 1
+        if self._num_steps >= self._max_steps and not timestep.last():
+            timestep = timestep._replace(step_type=dm_env.StepType.LAST)
+        self._reset_next_step = timestep.last()
+        return timestep

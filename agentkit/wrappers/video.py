@@ -1,0 +1,121 @@
+"""Videos of episodes. The one file that imports Pillow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, final
+
+import dm_env
+import numpy as np
+
+from agentkit.errors import CheckpointError, ConfigError, missing_extra
+from agentkit.types import Nest
+from agentkit.wrappers.base import EnvironmentWrapper
+
+
+@final
+class VideoRecorder(EnvironmentWrapper):
+    """Writes every `period`-th episode as an animated image, ``episode_000000.gif`` and so on.
+
+    Frames come from the environment's ``render()``. A file appears whole or not at all, when its
+    episode ends; an episode cut short by `reset` or `close` is written as far as it went.
+
+    Args:
+        environment: an environment with ``render() -> uint8 [H, W, 3]``.
+        directory: where the files go; made if it is not there.
+        period: records episodes 0, `period`, 2 `period`, ...
+        frames_per_second: the speed of the video. GIF rounds to hundredths of a second.
+        format: "gif" (256 colours) or "apng" (all colours, larger).
+
+    Raises:
+        ConfigError: if the environment cannot render, or a setting is impossible.
+        MissingExtraError: if Pillow is not installed.
+    """
+
+    def __init__(
+        self,
+        environment: dm_env.Environment,
+        directory: str | os.PathLike[str],
+        period: int = 1,
+        frames_per_second: float = 30.0,
+        format: Literal["gif", "apng"] = "gif",
+    ):
+        super().__init__(environment)
+        if not callable(getattr(environment, "render", None)):
+            raise ConfigError(f"{type(environment).__name__} has no render(), so there is nothing to record.")
+        if period < 1 or not 0 < frames_per_second <= 100:
+            raise ConfigError(
+                "period: expected at least 1; frames_per_second: expected above 0 and at most 100; "
+                f"found {period} and {frames_per_second}."
+            )
+        if format not in ("gif", "apng"):
+            raise ConfigError(f"format: expected 'gif' or 'apng', found {format!r}.")
+        _pillow()  # Better now than after the first episode.
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._period = period
+        self._milliseconds = 1000.0 / frames_per_second
+        self._format = format
+        self._episode = -1
+        self._frames: list[np.ndarray] = []
+
+    def reset(self) -> dm_env.TimeStep:
+        """Starts an episode."""
+        self._finish()
+        return self._record(self._environment.reset())
+
+    def step(self, action: Nest) -> dm_env.TimeStep:
+        """Takes an action; after LAST it starts an episode instead."""
+        return self._record(self._environment.step(action))
+
+    def close(self) -> None:
+        """Writes the episode under way and closes the environment."""
+        self._finish()
+        super().close()
+
+    def _record(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if timestep.first():
+            self._episode += 1
+        if self._episode % self._period == 0:
+            self._frames.append(np.array(self._environment.render()))
+            if timestep.last():
+                self._finish()
+        return timestep
+
+    def _finish(self) -> None:
+        """Writes the frames there are."""
+        if not self._frames:
+            return
+        image = _pillow()
+        first, *others = [image.fromarray(frame) for frame in self._frames]
+        self._frames = []
+        path = self._directory / f"episode_{self._episode:06d}.{'gif' if self._format == 'gif' else 'png'}"
+        partial = path.with_name(f".{path.name}.partial")
+        first.save(
+            partial,
+            format="GIF" if self._format == "gif" else "PNG",
+            save_all=True,
+            append_images=others,
+            duration=self._milliseconds,
+            loop=0,
+        )
+        os.replace(partial, path)
+
+    def _save(self) -> dict[str, Any]:
+        return {"episode": self._episode}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if "episode" not in state:
+            raise CheckpointError(f"Expected the number of the recorded episode, found {state!r}.")
+        # The episode under way will be replayed, and with it its video.
+        self._frames = []
+        self._episode = int(state["episode"])
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("pillow", "all") from error
+    return Image

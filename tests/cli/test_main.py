@@ -1,0 +1,171 @@
+"""The command line end to end, on an environment that is solved in seconds."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentkit.cli import main
+from agentkit.cli.train import make_run_directory
+from agentkit.errors import ConfigError
+from agentkit.loggers import read_csv
+
+ROOT = Path(__file__).resolve().parents[2]
+CATCH = ["train", "dqn", "--env", "agentkit:catch"]
+SMALL = ["--set", "hidden_sizes=16", "--set", "min_replay_size=32", "--set", "batch_size=8"]
+
+
+def _start(code, cwd):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run_folder(output):
+    return re.search(r"^Run folder: (.*)$", output, re.MULTILINE)[1]
+
+
+def test_train_evaluate_plot_resume(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [*CATCH, *SMALL, "--steps", "2e2", "--seed", "3", "--eval-episodes", "2", "--tensorboard"]
+    assert main(words) == 0
+    output = capsys.readouterr()
+    run = Path(_run_folder(output.out))
+    assert run == Path("runs/dqn-agentkit_catch-seed3")
+    assert "200/200 steps" in output.err and "updates/s" in output.err
+    assert f"Saved {run}" in output.out
+    config = json.loads((run / "config.json").read_text())
+    assert config["agent_config"]["hidden_sizes"] == [16] and config["seed"] == 3
+    assert "jax" in config["versions"]
+    _, rows = read_csv(run / "logs" / "evaluation.csv")
+    assert [row["steps"] for row in rows] == [str(20 * number) for number in range(1, 11)]
+    assert list((run / "logs" / "tensorboard").glob("events*"))
+
+    assert main(["evaluate", str(run), "--episodes", "3"]) == 0
+    assert "(3 episodes)" in capsys.readouterr().out
+    assert main(["plot", str(run)]) == 0
+    assert Path("returns.png").stat().st_size > 10_000
+
+    assert main(["train", "--resume", str(run), "--steps", "240"]) == 0
+    assert "240/240 steps" in capsys.readouterr().err
+    _, rows = read_csv(run / "logs" / "evaluation.csv")
+    assert [row["steps"] for row in rows][-1] == "240"
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
+    words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0"]
+    process = _start(f"import sys; from agentkit.cli import main; sys.exit(main({words!r}))", tmp_path)
+    try:
+        folder = _run_folder(process.stdout.readline())
+        log = tmp_path / folder / "logs" / "learner.csv"
+        deadline = time.monotonic() + 120
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    step = int(re.search(r"Stopped at step ([\d,]+) and saved", out)[1].replace(",", ""))
+    assert step > 0
+    resumed = ["train", "--resume", str(tmp_path / folder), "--steps", str(step + 50)]
+    assert main(resumed) == 0
+
+
+def test_an_error_in_training_has_its_traceback_and_exit_code_1(tmp_path):
+    code = """
+import sys
+from agentkit import envs
+from agentkit.cli import main
+from agentkit.envs.catch import Catch
+
+class Breaks(Catch):
+    num_steps = 0
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 20:
+            raise RuntimeError("the simulator broke")
+        return super().step(action)
+
+envs.register("broken", lambda name, seed: Breaks(seed=seed))
+sys.exit(main(["train", "dqn", "--env", "broken:catch", "--steps", "1000"]))
+"""
+    process = _start(code, tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" in err and "RuntimeError: the simulator broke" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "dqm", "--env", "agentkit:catch", "--steps", "9"], "Did you mean 'dqn'"),
+        (["train", "dqn", "--env", "agentkit:cacth", "--steps", "9"], "Did you mean 'agentkit:catch'"),
+        (["train", "dqn", "--env", "gymnasiun:CartPole-v1", "--steps", "9"], "Did you mean 'gymnasium'"),
+        (["train", "dqn", "--env", "agentkit:point_mass", "--steps", "9"], "discrete"),
+        ([*CATCH, "--steps", "9", "--set", "learning_rat=1"], "Did you mean 'learning_rate'"),
+        ([*CATCH, "--steps", "9", "--set", "learning_rate=abc"], "expected a number, found 'abc'"),
+        ([*CATCH, "--steps", "9", "--set", "discount=7"], "discount"),
+        ([*CATCH, "--steps", "9", "--sede", "1"], "Did you mean '--seed'"),
+        ([*CATCH, "--steps", "9", "--out", "/dev/null/runs"], "cannot be made"),
+        (CATCH, "--steps is missing"),
+        (["train", "--steps", "9"], "AGENT is missing"),
+        (["train", "--resume", "nowhere"], "not a run folder: there is no such folder"),
+        (["train", "sac", "--resume", "nowhere", "--seed", "0"], "leave out AGENT, --seed"),
+        (["evaluate", "."], "not a run folder: it has no config.json"),
+        (["evaluate", ".", "--video", "a.mp4"], "ends in .gif"),
+        (["evaluate", ".", "--episodes", "0"], "at least 1"),
+        (["polt"], "Did you mean 'plot'"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and error.startswith("agentkit: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_checkpoint_cannot_be_evaluated(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*CATCH, *SMALL, "--steps", "20", "--eval-every", "0"]) == 0
+    run = tmp_path / _run_folder(capsys.readouterr().out)
+    for path in sorted((run / "checkpoints").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert main(["evaluate", str(run)]) == 2
+    assert "no checkpoint" in capsys.readouterr().err
+
+
+def test_a_missing_simulator_names_its_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.delitem(sys.modules, "agentkit.envs.envpool", raising=False)
+    assert main(["train", "sac", "--env", "envpool:Pendulum-v1", "--steps", "9"]) == 2
+    assert "agentkit[envpool]" in capsys.readouterr().err
+
+
+def test_run_folders_are_never_shared(tmp_path):
+    first = make_run_directory(tmp_path, "sac", "dm_control:cheetah/run", 0)
+    assert first.name == "sac-dm_control_cheetah_run-seed0"
+    assert make_run_directory(tmp_path, "sac", "dm_control:cheetah/run", 0).name == f"{first.name}-2"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        make_run_directory(tmp_path / "file", "sac", "x", 0)
+
+
+def test_ctrl_c_before_training(monkeypatch, capsys):
+    monkeypatch.setattr("agentkit.cli._command", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["list"]) == 130
+    assert "stopped" in capsys.readouterr().err

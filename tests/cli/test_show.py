@@ -1,0 +1,72 @@
+import dataclasses
+
+import pytest
+
+from agentkit.agents import registry
+from agentkit.cli import main
+from agentkit.cli.show import describe_agent, parse_attributes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    """Settings.
+
+    Attributes:
+        width: how wide, in
+            units.
+        sizes (tuple): how
+            deep: very.
+    """
+
+    width: float = 0.5
+    sizes: tuple[int, ...] = dataclasses.field(default_factory=lambda: (1, 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unexplained:
+    """Settings.
+
+    Attributes:
+        width: how wide.
+    """
+
+    width: float = 0.5
+    depth: int = 1
+
+
+def test_attributes_of_a_docstring():
+    assert parse_attributes(_Config.__doc__) == {"width": "how wide, in units.", "sizes": "how deep: very."}
+    assert parse_attributes("None here.") == {}
+
+
+def test_every_field_is_shown_with_type_default_and_meaning():
+    text = describe_agent(_Config)
+    assert "width: float = 0.5\n        how wide, in units." in text
+    assert "sizes: tuple[int, ...] = (1, 2)\n        how deep: very." in text
+
+
+def test_a_field_without_meaning_is_an_error():
+    with pytest.raises(ValueError, match=r"_Unexplained.depth is not in the docstring"):
+        describe_agent(_Unexplained)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_each_agent_shows_its_paper_and_all_fields(name, capsys):
+    assert main(["show", name]) == 0
+    text = capsys.readouterr().out
+    assert "et al." in text.splitlines()[0]
+    for field in dataclasses.fields(registry.config_class(name)):
+        assert f"    {field.name}: " in text
+
+
+def test_list_names_agents_and_environments(capsys):
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for name in (*registry.names(), "gymnasium:", "dm_control:", "bsuite:", "envpool:", "catch"):
+        assert name in text
+
+
+def test_an_unknown_agent_is_one_line(capsys):
+    assert main(["show", "sca"]) == 2
+    error = capsys.readouterr().err
+    assert "Did you mean 'sac'" in error and error.count("\n") == 1

@@ -1,0 +1,110 @@
+"""agentkit's own environments: the contract, their optimal returns, what they refuse."""
+
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract
+
+NAMES = ["bandit", "catch", "deep_sea", "memory_chain", "point_mass"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestOwnEnvironments(EnvironmentContract):
+    num_steps = 60
+
+    @pytest.fixture(autouse=True)
+    def _name(self, name):
+        self.name = name
+
+    def make_environment(self):
+        return envs.make(f"agentkit:{self.name}", seed=3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestOwnBatches(BatchedEnvironmentContract):
+    num_steps = 40
+
+    @pytest.fixture(autouse=True)
+    def _name(self, name):
+        self.name = name
+
+    def make_environment(self):
+        return envs.make(f"agentkit:{self.name}", seed=3, num_envs=3)
+
+
+def mean_return(environment, policy, num_episodes):
+    total = 0.0
+    for _ in range(num_episodes):
+        timestep = environment.reset()
+        first = timestep.observation
+        while not timestep.last():
+            timestep = environment.step(policy(timestep.observation, first))
+            total += float(timestep.reward)
+    return total / num_episodes
+
+
+def catch_policy(observation, first):
+    del first
+    ball = int(observation[:-1].any(axis=0).argmax())
+    return 1 + int(np.sign(ball - int(observation[-1].argmax())))
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "expected"),
+    [
+        ("bandit", lambda o, f: int(o.argmax()), 1.0),
+        ("catch", catch_policy, 1.0),
+        ("deep_sea", lambda o, f: 1, 0.99),
+        ("memory_chain", lambda o, f: int(f[0] > 0), 1.0),
+        ("point_mass", lambda o, f: np.clip(-o / 0.25, -1, 1), -0.53),
+    ],
+)
+def test_optimal_policy_has_the_documented_return(name, policy, expected):
+    environment = envs.make(f"agentkit:{name}", seed=0)
+    many = 2000 if name == "point_mass" else 20
+    assert mean_return(environment, policy, many) == pytest.approx(expected, abs=0.03 if many > 20 else 1e-5)
+
+
+def test_point_mass_is_truncated_and_catch_terminates():
+    for name, discount in (("point_mass", 1.0), ("catch", 0.0), ("deep_sea", 0.0), ("memory_chain", 0.0)):
+        environment = envs.make(f"agentkit:{name}")
+        timestep = environment.reset()
+        while not timestep.last():
+            timestep = environment.step(np.zeros(environment.action_spec().shape, np.int32))
+        assert timestep.discount == discount, name
+
+
+@pytest.mark.parametrize("name", ["bandit", "catch", "deep_sea", "memory_chain"])
+def test_actions_out_of_range_are_refused(name):
+    environment = envs.make(f"agentkit:{name}")
+    environment.reset()
+    with pytest.raises(ValueError, match="Expected an action in 0.."):
+        environment.step(17)
+
+
+def test_point_mass_refuses_an_action_of_another_shape():
+    environment = envs.make("agentkit:point_mass")
+    environment.reset()
+    with pytest.raises(ValueError, match=r"shape \(2,\), found \(3,\)"):
+        environment.step(np.zeros(3))
+
+
+def test_deep_sea_with_random_actions_keeps_its_mapping_over_episodes_and_seeds():
+    first = envs.make("agentkit:deep_sea", seed=0, randomize_actions=True)
+    second = envs.make("agentkit:deep_sea", seed=1, randomize_actions=True)
+    rewards = []
+    for environment in (first, second):
+        for _ in range(3):
+            environment.reset()
+            rewards.append([float(environment.step(1).reward) for _ in range(8)])
+    assert all(episode == rewards[0] for episode in rewards)
+    assert len(set(rewards[0])) > 1  # 1 is right in some cells only.
+
+
+@pytest.mark.parametrize("name", ["catch", "deep_sea", "memory_chain", "point_mass"])
+def test_renders_a_small_image(name):
+    environment = envs.make(f"agentkit:{name}")
+    environment.reset()
+    image = environment.render()
+    assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[-1] == 3

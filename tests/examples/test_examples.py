@@ -1,0 +1,83 @@
+"""Every example runs as a user runs it, learns what it says, and fits on a page."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+# The last line each prints, and the least number in it that shows learning: a random policy gets about -0.6
+# on catch, and misses the temperature by 5 degrees or more.
+PRINTS = {
+    "custom_network": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
+    "dqn_by_hand": (r"\d+ updates: return (-?[\d.]+) ", 0.5),
+    "munchausen_dqn": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
+    "new_environment": (r"Mean error after \d+ steps: (-?[\d.]+) degrees", None),
+    "prioritized_replay_on_reverb": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
+}
+
+
+def run(name, *arguments):
+    """What the example prints; fails with its traceback if it does not end well within two minutes."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONWARNINGS="default")
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def last_number(name, output):
+    found = re.search(PRINTS[name][0], output.strip().splitlines()[-1])
+    assert found, output
+    return float(found.group(1))
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in EXAMPLES} == set(PRINTS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_fits_on_a_page_and_teaches(path):
+    text = path.read_text()
+    assert len(text.splitlines()) < 80
+    assert text.startswith('"""')
+    assert "--num_steps" in text
+
+
+@pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn"])
+def test_learns_catch(name):
+    assert last_number(name, run(name)) >= PRINTS[name][1]
+
+
+def test_new_environment_is_controlled():
+    assert last_number("new_environment", run("new_environment")) < 2.0
+
+
+def test_num_steps_is_read():
+    output = run("munchausen_dqn", "--num_steps", "700")
+    assert "after 700 steps" in output
+
+
+def test_prioritized_replay_on_reverb():
+    pytest.importorskip("reverb")
+    output = run("prioritized_replay_on_reverb")
+    assert "sampler Prioritized(exponent=0.6)" in output
+    assert last_number("prioritized_replay_on_reverb", output) >= 0.5
+
+
+def test_the_reverb_example_without_reverb_says_what_to_install():
+    if importlib.util.find_spec("reverb") is not None:
+        output = run("prioritized_replay_on_reverb", "--num_steps", "600", "--replay", "in_process")
+        assert "in_process after 600 steps" in output
+        return
+    command = [sys.executable, str(ROOT / "examples" / "prioritized_replay_on_reverb.py")]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "agentkit[reverb]" in ended.stderr

@@ -1,0 +1,82 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentkit.errors import ConfigError
+from agentkit.loggers import CsvLogger, read_csv
+
+
+def _write(path, rows, **kwargs):
+    with CsvLogger(path, **kwargs) as logger:
+        for row in rows:
+            logger.write(row)
+
+
+def test_columns_grow_and_earlier_rows_stay(tmp_path):
+    path = tmp_path / "logs" / "train.csv"
+    _write(path, [{"steps": 1}, {"steps": 2, "loss": 0.5}, {"loss": None, "steps": 3}, {"new": 0}])
+    assert path.read_text() == "steps,loss,new\n1,,\n2,0.5,\n3,,\n,,0\n"
+    assert list(path.parent.iterdir()) == [path]  # no temporary file is left
+
+
+def test_a_row_is_on_disk_before_the_next_one(tmp_path):
+    logger = CsvLogger(tmp_path / "a.csv")
+    logger.write({"steps": 1, "loss": math.nan})
+    assert read_csv(tmp_path / "a.csv")[1] == [{"steps": "1", "loss": "nan"}]
+    logger.close()
+    logger.close()
+    with pytest.raises(ValueError, match="closed"):
+        logger.write({"steps": 2})
+
+
+def test_resume_drops_later_rows_and_a_torn_one(tmp_path):
+    path = tmp_path / "a.csv"
+    _write(path, [{"steps": s, "x": 10 * s} for s in (0, 5, 10, 15)])
+    with open(path, "a") as file:
+        file.write("20,2")  # killed here
+    _write(path, [{"steps": 12, "x": 1}], resume_step=10)
+    assert read_csv(path)[1] == [
+        {"steps": s, "x": x} for s, x in [("0", "0"), ("5", "50"), ("10", "100"), ("12", "1")]
+    ]
+
+
+def test_resume_at_step_zero_keeps_step_zero_only(tmp_path):
+    path = tmp_path / "a.csv"
+    _write(path, [{"steps": 0}, {"steps": 1}])
+    _write(path, [], resume_step=0)
+    assert read_csv(path)[1] == [{"steps": "0"}]
+
+
+def test_resume_of_a_log_that_was_never_written(tmp_path):
+    _write(tmp_path / "a.csv", [{"steps": 1}], resume_step=0)
+    assert read_csv(tmp_path / "a.csv")[1] == [{"steps": "1"}]
+
+
+def test_an_old_log_is_not_overwritten(tmp_path):
+    path = tmp_path / "a.csv"
+    _write(path, [{"steps": 1}])
+    with pytest.raises(ConfigError, match="exists already"):
+        CsvLogger(path)
+    assert read_csv(path)[1] == [{"steps": "1"}]
+
+
+_ROWS = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers(-99, 99), min_size=1), min_size=1
+)
+
+
+@given(rows=_ROWS)
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    _write(path, rows)
+    columns, read = read_csv(path)
+    assert set(columns) == set().union(*rows)
+    for written, found in zip(rows, read, strict=True):
+        for name in columns:
+            if name not in written:
+                assert found[name] == ""
+            else:
+                value = float(found[name])
+                assert value == written[name] or (math.isnan(value) and math.isnan(written[name]))

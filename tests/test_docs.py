@@ -1,0 +1,216 @@
+"""Documentation that is checked: docstrings exist, examples run, README's commands run, configs are read."""
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentkit.agents import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "agentkit").rglob("*.py"))
+
+# Packages without which a file cannot be imported, and so its examples not run.
+NEEDS = {"replay/reverb.py": "reverb"}
+NEEDS |= {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool")}
+
+
+# Docstrings -----------------------------------------------------------------------------------------
+
+
+def undocumented(source: str, file: str) -> list[str]:
+    """The public names of a file that have no docstring."""
+    found = [] if ast.get_docstring(ast.parse(source)) else [f"{file}: the file itself"]
+
+    def visit(node, prefix):
+        for child in node.body:
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            decorators = {ast.unparse(decorator).split(".")[-1] for decorator in child.decorator_list}
+            if child.name.startswith("_") or decorators & {"setter", "overload"}:
+                continue
+            if not ast.get_docstring(child):
+                found.append(f"{file}: {prefix}{child.name}")
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+
+    visit(ast.parse(source), "")
+    return found
+
+
+def test_every_public_name_is_documented():
+    assert [
+        name for path in FILES for name in undocumented(path.read_text(), path.relative_to(ROOT).as_posix())
+    ] == []
+
+
+def test_a_missing_docstring_is_found():
+    source = (
+        '"""File."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
+    )
+    assert undocumented(source, "a.py") == ["a.py: A.f", "a.py: h"]
+    assert undocumented("x = 1", "a.py") == ["a.py: the file itself"]
+
+
+# Docstring examples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if ">>> " in p.read_text()], ids=lambda p: p.relative_to(ROOT).as_posix()
+)
+def test_docstring_examples_run(path):
+    file = path.relative_to(ROOT / "agentkit").as_posix()
+    if file in NEEDS:
+        pytest.importorskip(NEEDS[file])
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# README ---------------------------------------------------------------------------------------------
+
+INSTALLS_OR_TESTS = ("pip install", "python -m pytest")  # .ci/run runs these, in fresh environments.
+SCALE = 0.012  # README's own numbers of steps take minutes; a hundredth still updates every part.
+
+
+def readme_commands(text: str, language: str = "bash") -> list[str]:
+    """The commands in the text's code blocks, continued lines joined and comments left out."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.split("  #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def parts_to_run(command: str) -> list[str]:
+    """The ``&&`` parts of a command that are neither installation nor the tests themselves."""
+    return [part for part in command.split(" && ") if not part.startswith(INSTALLS_OR_TESTS)]
+
+
+def shortened(command: str) -> str:
+    """The command with fewer steps and episodes, and nothing else changed."""
+    command = re.sub(r"--steps ([\d_]+)", lambda found: f"--steps {int(int(found[1]) * SCALE)}", command)
+    if command.startswith("agentkit evaluate"):
+        return f"{command} --episodes 1"
+    return f"{command} --eval-episodes 1" if re.match("agentkit train [a-z]", command) else command
+
+
+def test_readme_commands_run(tmp_path):
+    pytest.importorskip("gymnasium")
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    console = bin_folder / "agentkit"  # The console script, also where the package is not installed.
+    start = "import sys; from agentkit.cli import main; sys.exit(main())"
+    console.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{start}" "$@"\n')
+    console.chmod(0o755)
+    python = bin_folder / "python"
+    python.symlink_to(sys.executable)
+    environment = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    work = tmp_path / "empty"
+    work.mkdir()
+    (work / "examples").symlink_to(ROOT / "examples")
+
+    lines = readme_commands((ROOT / "README.md").read_text())
+    commands = [part for line in lines for part in parts_to_run(line)]
+    assert any(command.startswith("agentkit train") for command in commands)
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", shortened(command)],
+            cwd=work,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+def test_readme_python_blocks_compile():
+    for file in ("README.md", "agentkit/README.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / file).read_text(), re.M | re.S)
+        for number, block in enumerate(blocks):
+            compile(block, f"{file} block {number}", "exec")
+
+
+def test_readme_names_only_files_that_exist():
+    for file in ("README.md", "agentkit/README.md"):
+        folder = (ROOT / file).parent
+        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / file).read_text()):
+            assert "://" in target or (folder / target).exists(), f"{file} points to {target}"
+
+
+def test_the_commands_of_a_text():
+    text = "a\n```bash\n# note\npip install x && \\\n  run --steps 100_000\n\nplot  # draws\n```\n"
+    text += "```python\nx\n```\n"
+    first, second = readme_commands(text)
+    assert shlex.split(first) == ["pip", "install", "x", "&&", "run", "--steps", "100_000"]
+    assert second == "plot"
+    assert [shortened(part.strip()) for part in parts_to_run("pip install x && run --steps 100_000")] == [
+        "run --steps 1200"
+    ]
+
+
+# Configs --------------------------------------------------------------------------------------------
+
+
+def attributes_read(source: str, owner: str) -> set[str]:
+    """Every ``<owner>.<name>`` and ``<anything>.<owner>.<name>`` that a file reads."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and (
+            (isinstance(node.value, ast.Name) and node.value.id == owner)
+            or (isinstance(node.value, ast.Attribute) and node.value.attr == owner)
+        )
+    }
+
+
+def fields_of(source: str, class_name: str = "Config") -> set[str]:
+    """The annotated fields of a class, read from the source."""
+    (config,) = (
+        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name
+    )
+    return {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
+
+
+def unread_fields(source: str) -> set[str]:
+    """The fields of a file's Config that nothing in the file reads."""
+    return fields_of(source) - attributes_read(source, "config")
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_config_field_of_an_agent_is_read_in_its_file(name):
+    source = (ROOT / "agentkit" / "agents" / f"{name}.py").read_text()
+    assert fields_of(source) == {field.name for field in dataclasses.fields(registry.config_class(name))}
+    assert unread_fields(source) == set()
+
+
+def test_every_agent_file_is_in_the_registry():
+    files = {path.stem for path in (ROOT / "agentkit" / "agents").glob("*.py")}
+    assert files - {"__init__", "registry"} == set(registry.names())
+
+
+def test_every_experiment_field_is_read():
+    folder = ROOT / "agentkit" / "experiment"
+    fields = fields_of((folder / "config.py").read_text(), "ExperimentConfig")
+    others = [path.read_text() for path in folder.glob("*.py")]
+    read = set().union(*(attributes_read(source, "experiment") for source in others))
+    read |= attributes_read((folder / "config.py").read_text(), "self") & {"agent", "environment"}
+    assert fields - read == set()
+
+
+def test_an_unread_field_is_found():
+    source = "class Config:\n    a: int = 1\n    b: int = 2\n    c: int = 3\n"
+    source += "def f(config):\n    config.b = config.a\n"
+    assert unread_fields(source) == {"b", "c"}
+    assert unread_fields(f"{source}    return self.config.b + config.c") == set()

@@ -1,0 +1,43 @@
+import pytest
+
+from agentkit import errors
+
+
+def test_unknown_name_proposes_the_nearest_and_lists_the_known() -> None:
+    message = str(errors.unknown_name("agent", "sca", ["dqn", "sac"], "See: agentkit list"))
+    assert message == "Unknown agent 'sca'. Did you mean 'sac'? Known: dqn, sac. See: agentkit list"
+
+
+def test_unknown_name_proposes_nothing_far_off() -> None:
+    assert str(errors.unknown_name("agent", "xxxxxx", ["dqn"])) == "Unknown agent 'xxxxxx'. Known: dqn."
+    assert str(errors.unknown_name("agent", "dqn", [])) == "Unknown agent 'dqn'."
+
+
+def test_unknown_name_prints_its_message_not_its_repr() -> None:
+    with pytest.raises(KeyError) as caught:
+        raise errors.unknown_name("agent", "x", ["dqn"])
+    assert str(caught.value).startswith("Unknown agent")
+
+
+def test_missing_extra_says_what_to_install() -> None:
+    error = errors.missing_extra("reverb", "reverb")
+    assert isinstance(error, ImportError)
+    assert "pip install 'agentkit[reverb]'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (errors.ConfigError, ValueError),
+        (errors.SpecError, ValueError),
+        (errors.UnknownNameError, KeyError),
+        (errors.MissingExtraError, ImportError),
+        (errors.ReplayTimeoutError, TimeoutError),
+        (errors.VariablesTimeoutError, TimeoutError),
+        (errors.ReplayClosedError, RuntimeError),
+        (errors.CheckpointError, RuntimeError),
+    ],
+)
+def test_every_error_is_agentkits_and_a_builtin(cls: type, builtin: type) -> None:
+    assert issubclass(cls, errors.AgentkitError)
+    assert issubclass(cls, builtin)
