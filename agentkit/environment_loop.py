@@ -221,7 +221,13 @@ def _run(loop: Any, actor: Actor, num_episodes: int | None, num_steps: int | Non
         raise ConfigError(f"Give either num_episodes or num_steps, found {num_episodes=} and {num_steps=}.")
     records: list[dict[str, float]] = []
     start = loop.num_steps
-    while (num_steps is None or loop.num_steps - start < num_steps) and (num_episodes is None or len(records) < num_episodes):
+
+    def unfinished() -> bool:
+        if num_steps is not None:
+            return loop.num_steps - start < num_steps
+        return len(records) < num_episodes  # type: ignore[operator]  # One of the two is given.
+
+    while unfinished():
         found = loop.step()
         actor.update()
         if found is not None:

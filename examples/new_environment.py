@@ -65,7 +65,7 @@ def main(num_steps: int = 3_000, seed: int = 0) -> float:
     agent = dqn.Agent(config)
     experiment = agentkit.ExperimentConfig(agent, Thermostat, num_steps, seed, evaluation_period=num_steps)
     result = agentkit.run(experiment).evaluations[-1]["episode_return"]
-    print(f"Mean error after {num_steps} steps: {-result / 30:.2f} degrees (always off: 8, at best: about 1)")
+    print(f"Mean error after {num_steps} steps: {-result / 30:.2f} degrees (always off: 10.8, at best: 0.76)")
     return result
 
 

@@ -160,12 +160,6 @@ def test_an_error_in_mid_episode_comes_through() -> None:
         EnvironmentLoop(Broken([[1.0] * 9]), Recorder()).run(num_episodes=1)
 
 
-def _actions(seed: int) -> Recorder:
-    """An actor whose actions are a fixed sequence, from `_next` on."""
-    del seed
-    return Recorder()
-
-
 class Cycle(Recorder):
     """Actions 0, 1, 2, 0, ... by count, for catch."""
 
@@ -264,5 +258,5 @@ def test_a_batch_counts_each_environment_by_itself() -> None:
 def test_a_batch_runs_until_the_number_is_reached() -> None:
     actor = Recorder(num_envs=2)
     loop = BatchedEnvironmentLoop(Batch([2, 3], [0.0, 1.0]), actor)
-    assert len(loop.run(num_steps=7)) == 2 and loop.num_steps == 8
+    assert len(loop.run(num_steps=7)) == 3 and loop.num_steps == 8  # One call takes two steps.
     assert actor.num_updates == 5

@@ -208,7 +208,13 @@ def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[
             f"This actor has {len(leaves)} policy state arrays and {len(adders)} adders; the checkpoint has "
             f"{len(saved)} and {len(state['adders'])}. Resume with the agent and num_envs it was saved with."
         )
+    new = [jnp.asarray(saved[str(i)]) for i in range(len(leaves))]
+    for i, (leaf, found) in enumerate(zip(leaves, new, strict=True)):
+        if found.shape != leaf.shape or found.dtype != leaf.dtype:
+            raise CheckpointError(
+                f"Policy state array {i}: expected {leaf.dtype}{list(leaf.shape)}, found {found.dtype}"
+                f"{list(found.shape)}. Resume with the agent and num_envs it was saved with."
+            )
     for i, adder in enumerate(adders):
         adder.restore(state["adders"][str(i)])
-    new = structure.unflatten([jnp.asarray(saved[str(i)]) for i in range(len(leaves))])
-    return jnp.asarray(state["key"]), new, state["is_first"]
+    return jnp.asarray(state["key"]), structure.unflatten(new), state["is_first"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -117,10 +118,8 @@ def make_cast(spec: Nest, what: str) -> Callable[[Nest], Nest]:
         return cast_scalar
 
     def cast(value: Nest) -> Nest:
-        try:
+        with contextlib.suppress(TypeError, ValueError):  # validate says it better
             value = tree.map_structure(lambda s, x: np.asarray(x, s.dtype), spec, value)
-        except (TypeError, ValueError):
-            pass  # validate says it better
         specs.validate(value, spec, what)
         return value
 
@@ -155,7 +154,7 @@ def read(state: dict[str, Any], *names: str) -> list[Any]:
     missing = [name for name in names if name not in state]
     if missing:
         raise CheckpointError(
-            f"The saved state of an adder lacks {missing}; it has {sorted(state)}. Was it saved by another kind?"
+            f"The saved state of an adder lacks {missing}; it has {sorted(state)}. Was it another kind's?"
         )
     return [state[name] for name in names]
 

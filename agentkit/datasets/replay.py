@@ -11,7 +11,7 @@ from typing import Any
 import tree
 
 from agentkit.core import BatchPlan
-from agentkit.errors import ReplayClosedError, ReplayTimeoutError
+from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay.base import Replay, Sampler
 from agentkit.types import ReplaySample
 
@@ -78,6 +78,8 @@ class Prefetch:
             transfer: applied in the thread, e.g. `to_device`.
             timeout: seconds that `__next__` waits.
         """
+        if size < 1:
+            raise ConfigError(f"Prefetch holds at least 1 batch, found size {size}.")
         self._dataset = dataset
         self._transfer = transfer
         self._timeout = timeout

@@ -10,6 +10,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.envs.resumable import episode_seed
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
 
@@ -105,8 +106,7 @@ class BatchedEnvironment(dm_env.Environment):
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""
         for i, environment in enumerate(self._environments):
-            child_seed = np.random.SeedSequence([seed, i]).generate_state(1)[0] >> 1
-            environment.reseed(int(child_seed))
+            environment.reseed(episode_seed(seed, i))
 
     def render(self) -> np.ndarray:
         """The image of the first environment."""
@@ -144,9 +144,7 @@ class BatchedEnvironment(dm_env.Environment):
                 f"Expected the state of {self.num_envs} environments, found {sorted(state)}. "
                 f"Make the batch as when it was saved."
             )
-        timesteps = [
-            environment.restore(state[str(i)]) for i, environment in enumerate(self._environments)
-        ]
+        timesteps = [environment.restore(state[str(i)]) for i, environment in enumerate(self._environments)]
         return None if any(timestep is None for timestep in timesteps) else self._stack(timesteps)
 
 
@@ -186,9 +184,7 @@ def _splitter(spec: Nest, num_envs: int) -> Callable[[Nest], Sequence[Nest]]:
 
     def split(actions: Nest) -> Sequence[Nest]:
         tree.assert_same_structure(spec, actions)
-        leaves = [
-            check(a, s) for a, s in zip(tree.flatten(actions), tree.flatten(spec), strict=True)
-        ]
+        leaves = [check(a, s) for a, s in zip(tree.flatten(actions), tree.flatten(spec), strict=True)]
         return [tree.unflatten_as(spec, [leaf[i] for leaf in leaves]) for i in range(num_envs)]
 
     return split

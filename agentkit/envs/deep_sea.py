@@ -17,8 +17,9 @@ class DeepSea(Environment):
 
     One action moves right and costs 0.01 / `size`, the other moves left for free; with
     `randomize_actions` which is which differs from cell to cell, fixed by `mapping_seed` (never by
-    the episode's seed). Moving right from the last column at the last row gives 1. **Optimal return: 0.99** (right at every step); going left always gives 0, and a
-    random policy finds the treasure once in 2**size episodes.
+    the episode's seed). Moving right from the last column at the last row gives 1. **Optimal
+    return: 0.99** (right at every step); going left always gives 0, and a random policy finds the
+    treasure once in 2**size episodes.
 
     Observation: float32 ``[size, size]``, one-hot position, all zeros after the last step.
     Actions: 2. Episodes terminate after `size` steps.
@@ -26,9 +27,7 @@ class DeepSea(Environment):
     Source: Osband et al. 2019, Deep Exploration via Randomized Value Functions, section 4.
     """
 
-    def __init__(
-        self, size: int = 8, randomize_actions: bool = False, mapping_seed: int = 0, seed: int = 0
-    ):
+    def __init__(self, size: int = 8, randomize_actions: bool = False, mapping_seed: int = 0, seed: int = 0):
         super().__init__(seed)
         self._size = size
         self._row = self._column = 0

@@ -47,7 +47,9 @@ def make(name: str, seed: int = 0, num_envs: int = 1, **kwargs: Any) -> EnvPoolE
         pool = envpool.make_gymnasium(name, num_envs=num_envs, seed=seed, **kwargs)
     except TypeError as error:
         known = ", ".join(sorted(envpool.make_spec(name).config._fields))
-        raise ConfigError(f"EnvPool refused the settings {sorted(kwargs)}: {error}. Known: {known}") from error
+        raise ConfigError(
+            f"EnvPool refused the settings {sorted(kwargs)}: {error}. Known: {known}"
+        ) from error
     return EnvPoolEnvironment(pool)
 
 

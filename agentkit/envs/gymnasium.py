@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import dm_env
@@ -36,13 +37,33 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         _register_atari()
     kwargs.setdefault("disable_env_checker", True)
     try:
-        environment = gymnasium.make(name, **kwargs)
+        with _quiet_mujoco():
+            environment = gymnasium.make(name, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=5, cutoff=0.4)
         raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise missing_extra(str(error), "gymnasium") from error
     return GymnasiumEnvironment(environment, seed)
+
+
+@contextlib.contextmanager
+def _quiet_mujoco() -> Iterator[None]:
+    """Drops MuJoCo's complaints about gymnasium's model files.
+
+    It would print them and write a file MUJOCO_LOG.TXT into the working directory.
+    """
+    try:
+        import mujoco  # type: ignore[import-untyped]
+    except ImportError:  # Then no model is loaded either.
+        yield
+        return
+    handler = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(handler)
 
 
 def _register_atari() -> None:
@@ -74,7 +95,8 @@ class GymnasiumEnvironment(dm_env.Environment):
     """
 
     def __init__(self, environment: gymnasium.Env, seed: int = 0):
-        if isinstance(environment, gymnasium.vector.VectorEnv) or not isinstance(environment, gymnasium.Env):
+        # A VectorEnv is no Env; a pool like EnvPool's is one, of several environments.
+        if not isinstance(environment, gymnasium.Env) or hasattr(environment, "num_envs"):
             raise SpecError(
                 f"Expected a gymnasium.Env of one environment, found {type(environment).__name__}. "
                 "For a batch use envs.make(name, num_envs=N)."
@@ -85,6 +107,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._read = _reader(environment.observation_space)
         self._write = _writer(environment.action_space)
         self._reset_next_step = True
+        self._checked = False
         self._seed: int | None = seed
         self.last_info: dict[str, Any] = {}
 
@@ -98,7 +121,9 @@ class GymnasiumEnvironment(dm_env.Environment):
         observation, self.last_info = self._environment.reset(seed=self._seed)
         self._seed = None
         observation = self._read(observation)
-        specs.validate(observation, self._observation_spec, f"Observation of {self._environment}")
+        if not self._checked:  # Once: it costs as much as a reset of a small environment.
+            specs.validate(observation, self._observation_spec, f"Observation of {self._environment}")
+            self._checked = True
         return dm_env.TimeStep(_FIRST, None, None, observation)
 
     def step(self, action: Nest) -> dm_env.TimeStep:

@@ -23,9 +23,7 @@ class PointMass(Environment):
     Observation: float32 ``[D]``, the position. Actions: float32 ``[D]`` in [-1, 1].
     """
 
-    def __init__(
-        self, num_dimensions: int = 2, speed: float = 0.25, max_steps: int = 20, seed: int = 0
-    ):
+    def __init__(self, num_dimensions: int = 2, speed: float = 0.25, max_steps: int = 20, seed: int = 0):
         super().__init__(seed, max_steps)
         self._num_dimensions = num_dimensions
         self._speed = speed
@@ -55,7 +53,7 @@ class PointMass(Environment):
     def render(self) -> np.ndarray:
         """The first two coordinates as a white square, uint8 ``[64, 64, 3]``."""
         image = np.zeros((64, 64, 3), np.uint8)
-        column = int(round((self._position[0] + 1) / 2 * 60))
-        row = int(round((self._position[1] + 1) / 2 * 60)) if self._num_dimensions > 1 else 30
+        column = round(float(self._position[0] + 1) / 2 * 60)
+        row = round(float(self._position[1] + 1) / 2 * 60) if self._num_dimensions > 1 else 30
         image[row : row + 4, column : column + 4] = 255
         return image

@@ -68,6 +68,8 @@ def make(
         MissingExtraError: if the simulator is not installed.
     """
     prefix, rest = _split(name)
+    if not 0 <= seed < 2**31:
+        raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
     if prefix == "envpool":
@@ -100,7 +102,7 @@ def register(prefix: str, factory: Factory) -> None:
 
 
 def available() -> list[str]:
-    """agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
+    """Agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
     return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
 
 

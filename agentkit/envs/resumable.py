@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, final
 
 import dm_env
@@ -65,8 +66,7 @@ class ResumableEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Starts the next episode."""
-        if hasattr(self._environment, "save"):
-            self._start_state = self._environment.save()
+        self._start_state = self._wrappers_state()
         self._episode += 1
         return self._begin()
 
@@ -77,6 +77,10 @@ class ResumableEnvironment(dm_env.Environment):
         self._actions.append(self._copy_action(action))
         self._timestep = timestep = self._environment.step(action)
         return timestep
+
+    def _wrappers_state(self) -> dict[str, Any] | None:
+        """What of the wrappers inside outlives an episode; None if there are none."""
+        return self._environment.save() if hasattr(self._environment, "save") else None
 
     def _begin(self) -> dm_env.TimeStep:
         self._actions = []
@@ -95,7 +99,7 @@ class ResumableEnvironment(dm_env.Environment):
             "episode": self._episode,
             "num_steps": len(self._actions),
             "actions": {str(i): np.stack(leaf) for i, leaf in enumerate(leaves)},
-            "start": self._start_state,
+            "start": self._start_state if self._episode >= 0 else self._wrappers_state(),
             "last": _fingerprint(self._timestep),
         }
 
@@ -110,18 +114,23 @@ class ResumableEnvironment(dm_env.Environment):
                 which means that the environment is not deterministic or was made otherwise.
         """
         try:
-            self.reseed(state["seed"])
-            self._episode = int(state["episode"])
+            seed, episode = int(state["seed"]), int(state["episode"])
             actions = _unstack(state["actions"], self._action_spec, int(state["num_steps"]))
-            last = state["last"]
+            last, start = state["last"], state["start"]
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"Expected the state of a ResumableEnvironment with actions {self._action_spec}, found "
                 f"something else: {error!r}. Build the environment as when it was saved."
             ) from error
-        self._start_state = state.get("start")
-        if (self._start_state is not None) and hasattr(self._environment, "restore"):
-            self._environment.restore(self._start_state)
+        if (start is None) == hasattr(self._environment, "restore"):
+            raise CheckpointError(
+                f"The state was saved with {'no' if start is None else 'some'} wrappers around the "
+                "environment. Build it with the same wrappers as when it was saved."
+            )
+        self.reseed(seed)
+        self._episode, self._start_state = episode, start
+        if start is not None:
+            self._environment.restore(start)
         if self._episode < 0:
             return None
         self._begin()
@@ -153,9 +162,20 @@ class ResumableEnvironment(dm_env.Environment):
         self._environment.close()
 
 
+_BLOCK = 128
+
+
 def episode_seed(seed: int, episode: int) -> int:
     """The seed of episode number `episode`: 31 bits, so that every simulator takes it."""
-    return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] >> 1)
+    block, position = divmod(episode, _BLOCK)
+    return _block_of_seeds(seed, block)[position]
+
+
+@functools.lru_cache(maxsize=256)
+def _block_of_seeds(seed: int, block: int) -> tuple[int, ...]:
+    # A SeedSequence costs 10 microseconds, as much as two steps of a small simulator: hence blocks.
+    states = np.random.SeedSequence([seed, block]).generate_state(_BLOCK)  # uint32
+    return tuple(int(state) for state in states >> 1)
 
 
 def _check_repeatable(environment: Any) -> None:

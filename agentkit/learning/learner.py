@@ -129,10 +129,16 @@ class Learner(core.Learner):
 
         Raises:
             ReplayTimeoutError, ReplayClosedError: from the dataset.
+            ConfigError: the batch cannot be divided among the devices.
         """
         batch = next(self._dataset)
         # Keys are uint64, which JAX would truncate; they stay on the host.
         keys = batch.info.key
+        if self._mesh is not None and np.shape(keys)[-1] % self._mesh.size:
+            raise ConfigError(
+                f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
+                "Choose a batch size that is a multiple of the number of devices."
+            )
         batch = batch._replace(info=batch.info._replace(key=np.zeros(np.shape(keys), np.uint32)))
         self._state, output, variables = self._compiled(self._state, batch)
         self._version += self._num_updates

@@ -44,6 +44,13 @@ def update_statistics(statistics: RunningStatistics, batch: Array) -> RunningSta
 
 
 def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6) -> Array:
-    """``(value - mean) / std``; unchanged scale before two values were seen."""
+    """``(value - mean) / sqrt(variance + epsilon)``; unchanged scale before two values were seen.
+
+    Args:
+        statistics: of values ``[...]``.
+        value: one value ``[...]``, or any batch of them ``[B, ...]``, ``[T, B, ...]``.
+        epsilon: added to the variance.
+    """
     variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
-    return (value - statistics.mean) / jnp.sqrt(variance + epsilon)
+    mean = jnp.broadcast_to(statistics.mean, value.shape)
+    return (value - mean) / jnp.broadcast_to(jnp.sqrt(variance + epsilon), value.shape)

@@ -99,7 +99,7 @@ def sgd(
         target_params = state.target_params
         if target_update is not None:
             target_params = target_update(params, target_params, num_updates)
-        metrics = {"loss": output.loss, "grad_norm": optax.global_norm(grads), **output.metrics}
+        metrics = {"loss": output.loss, "grad_norm": _norm(grads), **output.metrics}
         new_state = SgdState(params, target_params, opt_state, key, num_updates)
         return new_state, UpdateOutput(metrics, output.priorities)
 
@@ -107,6 +107,11 @@ def sgd(
         return {"policy": state.params}
 
     return Update(init, update, variables)
+
+
+def _norm(grads: Params) -> Array:
+    """The global l2 norm. (optax's has a name in the Reverb stack that newer versions deprecate.)"""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)))
 
 
 def adam(learning_rate: float, max_grad_norm: float | None = None) -> optax.GradientTransformation:

@@ -56,7 +56,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Loads `ReverbReplay`, and with it Reverb and TensorFlow, when it is first asked for."""
     if name == "ReverbReplay":
-        from agentkit.replay.reverb import ReverbReplay  # noqa: PLC0415 (seconds, and half a gigabyte)
+        from agentkit.replay.reverb import ReverbReplay
 
         return ReverbReplay
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

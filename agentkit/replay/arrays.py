@@ -50,7 +50,7 @@ def read(
         found = path.stat().st_size
         if found == array.nbytes and found:
             with path.open("rb") as file:
-                found = file.readinto(array.reshape(-1).view(np.uint8))  # type: ignore[attr-defined]
+                found = file.readinto(array.reshape(-1).view(np.uint8).data)
     except OSError as error:
         raise CheckpointError(f"Replay array {path} cannot be read: {error}") from error
     if found != array.nbytes:

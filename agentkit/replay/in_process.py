@@ -74,15 +74,14 @@ class InProcessReplay(base.Replay):
         self._make_tables()
 
     def _make_tables(self) -> None:
-        sequence = self._seed if isinstance(self._seed, np.random.SeedSequence) else None
-        entropy = self._seed if sequence is None else sequence.entropy
-        spawn_key = () if sequence is None else sequence.spawn_key
+        seed = self._seed
+        root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._stores: list[StepStore] = []
         self._items: dict[str, ItemTable] = {}
         for index, (name, table) in enumerate(self.tables.items()):
             # Not spawn(): it changes the caller's sequence.
-            seed = np.random.SeedSequence(entropy, spawn_key=(*spawn_key, index))
-            self._items[name] = ItemTable(table, self._store_for(table.layout.step), seed)
+            child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, index))
+            self._items[name] = ItemTable(table, self._store_for(table.layout.step), child)
 
     def _store_for(self, spec: Nest) -> StepStore:
         for store in self._stores:
@@ -268,7 +267,8 @@ class InProcessReplay(base.Replay):
     def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[_Window]:
         if state["format"] != FORMAT:
             raise CheckpointError(
-                f"The replay checkpoint {directory} has format {state['format']}, this version reads {FORMAT}."
+                f"The replay checkpoint {directory} has format {state['format']}, expected {FORMAT}. "
+                "Restore it with the version that wrote it."
             )
         _check_fingerprints(list(self.tables.values()), state["fingerprints"])
         for index, (items, saved) in enumerate(zip(self._items.values(), state["tables"], strict=True)):
@@ -279,11 +279,10 @@ class InProcessReplay(base.Replay):
             window.store = int(saved["store"])
             windows.append(window)
         for index, (store, saved) in enumerate(zip(self._stores, state["stores"], strict=True)):
-            num_rows = int(saved["num_rows"])
-            columns = [
-                arrays.read(directory, f"steps{index}.{i}", found, column.dtype, (num_rows, *column.shape[1:]))
-                for i, (column, found) in enumerate(zip(store.columns, saved["columns"], strict=True))
-            ]
+            num_rows, columns = int(saved["num_rows"]), []
+            for i, (column, found) in enumerate(zip(store.columns, saved["columns"], strict=True)):
+                shape = (num_rows, *column.shape[1:])
+                columns.append(arrays.read(directory, f"steps{index}.{i}", found, column.dtype, shape))
             held = [x.held_rows() for x in self._items.values() if x.store is store]
             held += [np.array(w, np.int64) for w in windows if w.store == index]
             if any(rows.size and not 0 <= rows.min() <= rows.max() < num_rows for rows in held):
@@ -453,12 +452,12 @@ class InProcessWriter(base.Writer):
         with replay._lock:
             replay._check_open()
             if self._num_steps:
-                raise CheckpointError("A writer is restored before its first step; this one is in mid-episode.")
+                raise CheckpointError("A writer is restored before its first step; this one has begun.")
             found = [w for w in replay._restored if list(w) == rows and w.store == store]
             if rows and not found:
                 raise CheckpointError(
-                    "The replay holds no steps for this writer. Restore the replay first, from the checkpoint "
-                    "that the writer was saved with, and each writer once."
+                    "The replay holds no steps for this writer. Restore the replay first, from the "
+                    "checkpoint that the writer was saved with, and each writer once."
                 )
             if rows:
                 self._finalizer.detach()
@@ -532,8 +531,8 @@ def _same_specs(a: Nest, b: Nest) -> bool:
 def _check_power(items: ItemTable, priority: float) -> None:
     if priority > items.max_priority:
         raise SpecError(
-            f"Table {items.table.name!r}: a priority of {priority:g} is too great for "
-            f"{items.table.sampler}, {items.table.remover}; at most {items.max_priority:g} fits. Scale it down."
+            f"Table {items.table.name!r}: a priority of {priority:g} is too great for {items.table.sampler}, "
+            f"{items.table.remover}; at most {items.max_priority:g} fits. Scale it down."
         )
 
 
@@ -541,13 +540,14 @@ def _check_fingerprints(tables: Sequence[Table], saved: Sequence[dict[str, Any]]
     names, saved_names = [table.name for table in tables], [x["name"] for x in saved]
     if names != saved_names:
         raise CheckpointError(
-            f"The checkpoint holds the replay tables {saved_names}, expected {names}. Restore it into a replay "
-            "of the same tables in the same order."
+            f"The checkpoint holds the replay tables {saved_names}, expected {names}. Restore it into a "
+            "replay of the same tables in the same order."
         )
     for table, fields in zip(tables, saved, strict=True):
         for field, expected in table.fingerprint().items():
             if fields.get(field) != expected:
                 raise CheckpointError(
-                    f"Replay table {table.name!r} differs from the saved one in {field}: expected {expected}, "
-                    f"found {fields.get(field)} in the checkpoint. Use the settings it was saved with."
+                    f"Replay table {table.name!r} differs from the saved one in {field}: expected "
+                    f"{expected}, found {fields.get(field)} in the checkpoint. Use the settings it was saved "
+                    "with."
                 )

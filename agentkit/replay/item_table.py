@@ -55,14 +55,16 @@ class ItemTable:
         self._sources = sources
         self._build = make_builder(table.layout.data)
         self.takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in sources)
-        width = table.layout.length if self.takes_all else 2
-        self._rows = np.zeros((0, width), np.int32)  # [n, T], or [n, 2]: the first row and the last
-        self._keys = np.zeros(0, np.int64)  # of the item in a slot, or of the next one
-        self._times = np.zeros(0, np.int32)
+        width = table.layout.length if self.takes_all and table.layout.length else 2
+        self._rows: np.ndarray = np.zeros(
+            (0, width), np.int32
+        )  # [n, T], or [n, 2]: the first row and the last
+        self._keys: np.ndarray = np.zeros(0, np.int64)  # of the item in a slot, or of the next one
+        self._times: np.ndarray = np.zeros(0, np.int32)
         by_priority = Prioritized | MinHeap | MaxHeap
         uses_priority = isinstance(table.sampler, by_priority) or isinstance(table.remover, by_priority)
         # Made when it is needed: most uniform tables never see a priority but 1.
-        self._priorities = np.zeros(0, np.float64) if uses_priority else None
+        self._priorities: np.ndarray | None = np.zeros(0, np.float64) if uses_priority else None
         self._inline = make_columns(table.layout.inline, "inline")
         self._clear()
 
@@ -173,7 +175,10 @@ class ItemTable:
         self._keys[slot] += self._capacity
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Sets priorities ``[n]``, checked by the caller; unknown keys are passed over, of equal ones the last counts."""
+        """Sets priorities ``[n]``, checked by the caller; unknown keys are passed over.
+
+        Of a key given twice the last priority counts.
+        """
         wanted = np.asarray(keys).astype(np.uint64, copy=False)
         values = np.asarray(priorities, np.float64)
         slots = (wanted % np.uint64(self._capacity)).astype(np.intp)
@@ -254,7 +259,7 @@ class ItemTable:
     def _gather(self, slots: np.ndarray) -> Any:
         """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
         rows = self._rows.take(slots, 0).astype(np.intp)  # [B, T] or [B, 2]
-        first, last = rows[:, 0], rows[:, -1]
+        first, last = rows[:, 0].copy(), rows[:, -1].copy()  # contiguous, each is used more than once
         columns = self.store.columns
         leaves = []
         for source in self._sources:
@@ -307,7 +312,7 @@ class ItemTable:
         return max(self._slots.num_used, int(touched[-1]) + 1 if touched.size else 0)
 
     def _columns(self) -> dict[str, np.ndarray]:
-        columns = {"rows": self._rows, "keys": self._keys, "times": self._times}
+        columns: dict[str, np.ndarray] = {"rows": self._rows, "keys": self._keys, "times": self._times}
         if self._priorities is not None:
             columns["priorities"] = self._priorities
         return columns | {f"inline.{i}": column for i, column in enumerate(self._inline)}
@@ -322,9 +327,7 @@ class ItemTable:
         whole = np.dtype(np.int64)
         if state["has_priorities"] and self._priorities is None:
             self._make_priorities()
-        columns = {
-            name: load(name, column.dtype, (used, *column.shape[1:])) for name, column in self._columns().items()
-        }
+        columns = {n: load(n, x.dtype, (used, *x.shape[1:])) for n, x in self._columns().items()}
         order = {name: load(f"slots.{name}", whole, (n,)) for name, n in Slots.array_lengths(values).items()}
         self._slots.restore(values, order)
         size, num_slots = self._slots.size, self._slots.num_used

@@ -3,8 +3,8 @@
 With `inserted` and `sampled` the items inserted into and drawn from a table so far::
 
     difference = inserted * samples_per_insert - sampled
-    an insert may proceed while  size < min_size_to_sample  or  difference + samples_per_insert <= max_difference
-    a sample may proceed while   size >= min_size_to_sample and difference - 1 >= min_difference
+    insert while  size < min_size_to_sample  or  difference + samples_per_insert <= max_difference
+    sample while  size >= min_size_to_sample and difference - 1 >= min_difference
 
 Removing an item changes its table's size and neither counter.
 """
@@ -38,7 +38,9 @@ class RateLimiter:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.samples_per_insert) and self.samples_per_insert > 0):
-            raise ConfigError(f"samples_per_insert must be finite and > 0, found {self.samples_per_insert!r}.")
+            raise ConfigError(
+                f"samples_per_insert must be finite and > 0, found {self.samples_per_insert!r}."
+            )
         if not isinstance(self.min_size_to_sample, int | np.integer) or self.min_size_to_sample < 1:
             raise ConfigError(
                 f"min_size_to_sample must be a whole number of at least 1, found {self.min_size_to_sample!r}."
@@ -56,9 +58,9 @@ class RateLimiter:
         owed = self.samples_per_insert * self.min_size_to_sample
         if self.min_difference > owed:
             raise ConfigError(
-                "This rate limit would deadlock once min_size_to_sample items are in: expected min_difference "
-                f"<= samples_per_insert * min_size_to_sample = {owed:g}, found {self.min_difference:g}. Lower "
-                "min_difference, or raise min_size_to_sample."
+                "This rate limit would deadlock once min_size_to_sample items are in: expected "
+                f"min_difference <= samples_per_insert * min_size_to_sample = {owed:g}, found "
+                f"{self.min_difference:g}. Lower min_difference, or raise min_size_to_sample."
             )
 
     def can_insert(self, num_items: int, *, size: int, inserted: int, sampled: int) -> bool:

@@ -95,7 +95,9 @@ class Layout:
             if isinstance(source, FromInline):
                 return specs.to_arrays(inline[source.column])
             spec = step[source.column]
-            return specs.add_leading(spec, self.length) if source.select is Select.ALL else specs.to_arrays(spec)
+            if source.select is Select.ALL and self.length is not None:
+                return specs.add_leading(spec, self.length)
+            return specs.to_arrays(spec)
 
         return tree.map_structure(leaf, self.data)
 
@@ -173,7 +175,8 @@ class Table:
             raise ConfigError("A table needs a name that is not empty.")
         if not isinstance(self.max_size, int | np.integer) or self.max_size < 1:
             raise ConfigError(
-                f"Table {self.name!r}: max_size must be a whole number of at least 1, found {self.max_size!r}."
+                f"Table {self.name!r}: max_size must be a whole number of at least 1, "
+                f"found {self.max_size!r}."
             )
         if not isinstance(self.max_times_sampled, int | np.integer) or self.max_times_sampled < 0:
             raise ConfigError(

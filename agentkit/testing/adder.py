@@ -96,7 +96,7 @@ class AdderCase(NamedTuple):
         extras_spec = EXTRAS_SPEC if self.extras else ()
         if self.adder == "n_step":
             return NStepAdder.layout(self.spec, extras_spec)
-        length = self.arguments.get("length", self.arguments.get("max_length"))
+        length = self.arguments["length" if self.adder == "sequence" else "max_length"]
         return SequenceAdder.layout(self.spec, length, extras_spec)
 
     def make_adder(self, make_writer: Callable[[int], Writer], tables: Tables = "table") -> core.Adder:
@@ -162,17 +162,25 @@ def _transition(t: int, k: int, reward: float, discount: float, case: str = "") 
         rewards = {"a": rewards, "b": np.array([reward, 2 * reward], np.float32)}
         discounts = {"a": discounts, "b": discounts}
     return Transition(
-        observation(t, nested), action(t), rewards, discounts, observation(t + k, nested), extras_of(t) if extras else ()
+        observation(t, nested),
+        action(t),
+        rewards,
+        discounts,
+        observation(t + k, nested),
+        extras_of(t) if extras else (),
     )
 
 
 def _steps(*rows: str, extras: bool = False) -> Step:
-    """The expected sequence. A row is ``t:reward:discount`` (``^`` before t: start of episode),
-    ``t`` alone for the final row, ``-`` for padding."""
+    """The expected sequence.
+
+    A row is ``t:reward:discount`` (``^`` before t: start of episode), ``t`` alone for the final row, ``-``
+    for padding.
+    """
     parsed = []
     for row in rows:
         start, row = row.startswith("^"), row.removeprefix("^")
-        t, reward, discount = (row.split(":") + ["0", "0"])[:3]
+        t, reward, discount = [*row.split(":"), "0", "0"][:3]
         is_padding, is_final = t == "-", ":" not in row
         time = 0 if is_padding else int(t)
         parsed.append(
@@ -188,7 +196,9 @@ def _steps(*rows: str, extras: bool = False) -> Step:
     return tree.map_structure(lambda *leaves: np.stack(leaves), *parsed)
 
 
-def _n_step(name: str, n: int, gamma: float, episodes: list[Episode], items: list, **flags: bool) -> AdderCase:
+def _n_step(
+    name: str, n: int, gamma: float, episodes: list[Episode], items: list, **flags: bool
+) -> AdderCase:
     return AdderCase(name, "n_step", {"n": n, "discount": gamma}, episodes, items, **flags)
 
 
@@ -198,9 +208,7 @@ _TWO = [Episode([1, 2, 4]), Episode([1, 2, 4], offset=5)]
 
 N_STEP_CASES = [
     _n_step("1_step", 1, 1.0, _DOCUMENTED, [_T(0, 1, 1, 1), _T(1, 1, 2, 1), _T(2, 1, 4, 0)]),
-    _n_step(
-        "1_step_gamma", 1, 0.5, _DOCUMENTED, [_T(0, 1, 1, 0.5), _T(1, 1, 2, 0.5), _T(2, 1, 4, 0)]
-    ),
+    _n_step("1_step_gamma", 1, 0.5, _DOCUMENTED, [_T(0, 1, 1, 0.5), _T(1, 1, 2, 0.5), _T(2, 1, 4, 0)]),
     _n_step(
         "1_step_truncated",
         1,
@@ -208,9 +216,7 @@ N_STEP_CASES = [
         [Episode([1, 2], "truncate")],
         [_T(0, 1, 1, 0.5), _T(1, 1, 2, 0.5)],
     ),
-    _n_step(
-        "1_step_zero_gamma", 1, 0.0, [Episode([3, 5], "truncate")], [_T(0, 1, 3, 0), _T(1, 1, 5, 0)]
-    ),
+    _n_step("1_step_zero_gamma", 1, 0.0, [Episode([3, 5], "truncate")], [_T(0, 1, 3, 0), _T(1, 1, 5, 0)]),
     _n_step(
         "3_step_terminated",
         3,
@@ -321,9 +327,7 @@ SEQUENCE_CASES = [
     ),
     _sequence("exact_fit", "pad", [Episode([1, 2])], [_steps("^0:1:1", "1:2:0", "2")]),
     _sequence("overlap_exact_fit", "overlap", [Episode([1, 2])], [_steps("^0:1:1", "1:2:0", "2")]),
-    _sequence(
-        "no_overlap", "pad", _DOCUMENTED, [_FIRST, _steps("3", "-", "-")], period=3
-    ),
+    _sequence("no_overlap", "pad", _DOCUMENTED, [_FIRST, _steps("3", "-", "-")], period=3),
     _sequence(
         "period_1",
         "pad",
@@ -353,15 +357,15 @@ SEQUENCE_CASES = [
 ]
 
 
-def _episode(name: str, max_length: int, episodes: list[Episode], items: list[Step], **flags: Any) -> AdderCase:
+def _episode(
+    name: str, max_length: int, episodes: list[Episode], items: list[Step], **flags: Any
+) -> AdderCase:
     return AdderCase(name, "episode", {"max_length": max_length}, episodes, items, **flags)
 
 
 EPISODE_CASES = [
     _episode("episode_padded", 4, [Episode([1, 2])], [_steps("^0:1:1", "1:2:0", "2", "-")]),
-    _episode(
-        "episode_truncated", 4, [Episode([1, 2], "truncate")], [_steps("^0:1:1", "1:2:1", "2", "-")]
-    ),
+    _episode("episode_truncated", 4, [Episode([1, 2], "truncate")], [_steps("^0:1:1", "1:2:1", "2", "-")]),
     _episode("episode_exact_fit", 3, [Episode([1, 2])], [_steps("^0:1:1", "1:2:0", "2")]),
     _episode(
         "episode_split",
@@ -384,7 +388,9 @@ CASES = [*N_STEP_CASES, *SEQUENCE_CASES, *EPISODE_CASES]
 
 def make_table(layout: Layout, name: str = "table", max_size: int = 1000) -> Table:
     """A table that hands out every item once, oldest first."""
-    return Table(name, layout, max_size, sampler=Fifo(), remover=Fifo(), rate_limiter=MinSize(1), max_times_sampled=1)
+    return Table(
+        name, layout, max_size, sampler=Fifo(), remover=Fifo(), rate_limiter=MinSize(1), max_times_sampled=1
+    )
 
 
 def assert_items(found: Sequence[Nest], expected: Sequence[Nest], signature: Nest) -> None:

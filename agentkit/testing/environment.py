@@ -77,6 +77,7 @@ class _Contract(abc.ABC):
         return [environment.step(self.sample(environment, rng)) for _ in range(num_steps)]
 
     def test_specs_are_nests_of_specs(self) -> None:
+        """Each of the four specs is a nest of at least one array spec."""
         environment = self.make_environment()
         try:
             for name, spec in specs.make_environment_spec(environment)._asdict().items():
@@ -87,6 +88,7 @@ class _Contract(abc.ABC):
             environment.close()
 
     def test_two_environments_of_one_seed_are_equal(self) -> None:
+        """Two environments made alike give the same steps for the same actions."""
         first, second = self.make_environment(), self.make_environment()
         try:
             assert_same_timestep(first.reset(), second.reset())
@@ -98,6 +100,7 @@ class _Contract(abc.ABC):
             second.close()
 
     def test_reseed_repeats_the_episodes(self) -> None:
+        """`reseed` repeats the episodes whatever happened before."""
         environment = self.make_environment()
         try:
             assert hasattr(environment, "reseed") == self.can_reseed
@@ -116,15 +119,14 @@ class _Contract(abc.ABC):
             environment.close()
 
     def test_resumes_in_mid_episode_bit_for_bit(self) -> None:
+        """A restored environment stands where it was saved and goes on alike."""
         for save_point in self.save_points:
             environment, other = self.make_environment(), self.make_environment()
             try:
                 assert bool(getattr(environment, "resumable", False)) == self.can_resume
                 if not self.can_resume:
                     return
-                timestep = environment.reset()
-                for timestep in self.rollout(environment, save_point):
-                    pass
+                timestep = [environment.reset(), *self.rollout(environment, save_point)][-1]
                 state = environment.save()
                 assert all(isinstance(leaf, _PLAIN) for leaf in tree.flatten(state)), state
                 expected = self.rollout(environment, self.num_steps, seed=5)
@@ -141,6 +143,7 @@ class _Contract(abc.ABC):
                 other.close()
 
     def test_what_was_given_does_not_change(self) -> None:
+        """Observations handed out are not overwritten by later steps."""
         environment = self.make_environment()
         try:
             given = [environment.reset(), *self.rollout(environment, 20)]
@@ -156,6 +159,7 @@ class EnvironmentContract(_Contract):
     """What every single environment must do; inherit it and write `make_environment`."""
 
     def test_reset_gives_a_first_step(self) -> None:
+        """`reset` gives FIRST without reward and discount, in mid-episode too."""
         environment = self.make_environment()
         try:
             for _ in range(2):
@@ -168,6 +172,7 @@ class EnvironmentContract(_Contract):
             environment.close()
 
     def test_step_before_reset_gives_a_first_step(self) -> None:
+        """A step before the first reset is a reset."""
         environment = self.make_environment()
         try:
             (timestep,) = self.rollout(environment, 1)
@@ -176,6 +181,7 @@ class EnvironmentContract(_Contract):
             environment.close()
 
     def test_every_step_fits_its_spec_and_follows_from_the_last(self) -> None:
+        """Steps fit their specs; FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
             previous = environment.reset()
@@ -211,6 +217,7 @@ class BatchedEnvironmentContract(_Contract):
         return tree.map_structure(lambda *leaves: np.stack(leaves), *actions)
 
     def test_reset_gives_first_steps(self) -> None:
+        """`reset` starts an episode in every element."""
         environment = self.make_environment()
         try:
             timestep = environment.reset()
@@ -220,6 +227,7 @@ class BatchedEnvironmentContract(_Contract):
             environment.close()
 
     def test_elements_are_reset_after_their_last_step_only(self) -> None:
+        """In each element FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
             previous = environment.reset()

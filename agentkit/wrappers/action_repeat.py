@@ -17,8 +17,8 @@ from agentkit.wrappers.base import EnvironmentWrapper
 class ActionRepeat(EnvironmentWrapper):
     """Repeats each action, sums the rewards and multiplies the discounts; stops early at LAST.
 
-    Reward d_1 ... of later steps is not discounted by earlier ones' discounts unless these are below
-    1: the sum is r_1 + d_1 r_2 + d_1 d_2 r_3 + ..., the discount d_1 d_2 ... d_n.
+    With the environment's own discounts d (usually 1 until the end) the reward is
+    r_1 + d_1 r_2 + d_1 d_2 r_3 + ... and the discount d_1 d_2 ... d_n.
 
     Args:
         environment: the environment.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, final
+
 import dm_env
 import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
 from agentkit.wrappers.base import EnvironmentWrapper
 
 
+@final
 class CanonicalActions(EnvironmentWrapper):
     """Maps actions in [-1, 1] onto the environment's own bounds, linearly.
 
@@ -31,29 +34,45 @@ class CanonicalActions(EnvironmentWrapper):
         inner = environment.action_spec()
         self._clip = clip
         self._single = specs.is_spec(inner)
-        self._scales = [_scale_and_offset(spec) for spec in tree.flatten(inner)]
+        leading = (environment.num_envs,) if specs.is_batched(environment) else ()
+        self._mappings = [_mapping(spec, leading) for spec in tree.flatten(inner)]
         self._action_spec = tree.map_structure(_canonical_spec, inner)
 
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Takes an action whose mapped leaves are in [-1, 1]."""
         if self._single:
-            return self._environment.step(self._map(action, self._scales[0]))
-        leaves = [self._map(leaf, s) for leaf, s in zip(tree.flatten(action), self._scales, strict=True)]
+            return self._environment.step(self._map(action, self._mappings[0]))
+        leaves = [self._map(leaf, m) for leaf, m in zip(tree.flatten(action), self._mappings, strict=True)]
         return self._environment.step(tree.unflatten_as(action, leaves))
 
     def action_spec(self) -> Nest:
         """The action spec, with bounds -1 and 1 on every mapped leaf."""
         return self._action_spec
 
-    def _map(self, action: np.ndarray, scale: tuple[np.ndarray, np.ndarray] | None | bool) -> np.ndarray:
-        if scale is None:
+    def _map(self, action: np.ndarray, mapping: _Mapping | None) -> np.ndarray:
+        if mapping is None:
             return action
+        if np.shape(action) != mapping.shape:  # It would be broadcast silently.
+            raise SpecError(
+                f"Action: expected shape {list(mapping.shape)}, found {list(np.shape(action))}. "
+                "Give every dimension of the action_spec a value."
+            )
         if self._clip:
-            action = np.maximum(np.minimum(action, 1.0), -1.0)  # Three times faster than np.clip.
-        if scale is True:
+            # Arrays for bounds: three times faster than np.clip.
+            action = np.maximum(np.minimum(action, mapping.one), mapping.minus_one)
+        if mapping.scale is None:
             return action
-        assert isinstance(scale, tuple)
-        return action * scale[0] + scale[1]
+        return action * mapping.scale + mapping.offset
+
+
+class _Mapping(NamedTuple):
+    """How to map one leaf; a scale of None leaves it (its bounds are -1 and 1 already)."""
+
+    shape: tuple[int, ...]
+    one: np.ndarray
+    minus_one: np.ndarray
+    scale: np.ndarray | None
+    offset: np.ndarray | None
 
 
 def is_bounded_continuous(spec: specs.Array) -> bool:
@@ -65,8 +84,8 @@ def is_bounded_continuous(spec: specs.Array) -> bool:
     )
 
 
-def _scale_and_offset(spec: specs.Array) -> tuple[np.ndarray, np.ndarray] | None | bool:
-    """(scale, offset); True where bounds are -1 and 1 already, None where nothing is mapped."""
+def _mapping(spec: specs.Array, leading: tuple[int, ...]) -> _Mapping | None:
+    """How to map this leaf, None where it is not mapped."""
     if not is_bounded_continuous(spec):
         return None
     low = np.broadcast_to(spec.minimum, spec.shape).astype(spec.dtype)
@@ -76,9 +95,10 @@ def _scale_and_offset(spec: specs.Array) -> tuple[np.ndarray, np.ndarray] | None
             f"Action {spec.name!r}: expected every minimum below its maximum, found {low} and {high}. "
             "Correct the environment's action_spec."
         )
+    one = np.ones(spec.shape, spec.dtype)
     if (low == -1.0).all() and (high == 1.0).all():
-        return True
-    return (high - low) / 2, (high + low) / 2
+        return _Mapping((*leading, *spec.shape), one, -one, None, None)
+    return _Mapping((*leading, *spec.shape), one, -one, (high - low) / 2, (high + low) / 2)
 
 
 def _canonical_spec(spec: specs.Array) -> specs.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import dm_env
 import numpy as np
@@ -12,6 +13,7 @@ from agentkit.errors import SpecError, unknown_name
 from agentkit.wrappers.base import ObservationWrapper
 
 
+@final
 class ConcatObservations(ObservationWrapper):
     """Flattens a dict observation into one float32 vector ``[D]``, in the dict's order.
 

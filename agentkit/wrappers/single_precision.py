@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import dm_env
 import numpy as np
@@ -16,6 +16,7 @@ from agentkit.wrappers.base import EnvironmentWrapper
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 
 
+@final
 class SinglePrecision(EnvironmentWrapper):
     """Turns float64 into float32 and int64 into int32; other dtypes stay.
 
@@ -79,9 +80,9 @@ def _narrow_spec(spec: specs.Array) -> specs.Array:
     if isinstance(spec, dm_specs.DiscreteArray):
         return dm_specs.DiscreteArray(spec.num_values, dtype=dtype, name=spec.name)
     if isinstance(spec, dm_specs.BoundedArray):
-        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         minimum, maximum = spec.minimum, spec.maximum
         if dtype.kind == "i":  # An int64 bound beyond int32 would wrap around.
+            limits = np.iinfo(np.int32)
             minimum, maximum = np.clip(minimum, limits.min, None), np.clip(maximum, None, limits.max)
         with np.errstate(over="ignore"):  # A float64 bound of 1.8e308 means infinity.
             return dm_specs.BoundedArray(

@@ -96,7 +96,12 @@ def test_impossible_tables(tables):
 
 
 def one_step(**changes):
-    fields = {"step_type": dm_env.StepType.MID, "reward": 1.0, "discount": 1.0, "observation": cases.observation(1)}
+    fields = {
+        "step_type": dm_env.StepType.MID,
+        "reward": 1.0,
+        "discount": 1.0,
+        "observation": cases.observation(1),
+    }
     return dm_env.TimeStep(**{**fields, **changes})
 
 

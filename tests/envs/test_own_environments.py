@@ -79,12 +79,12 @@ def test_point_mass_is_truncated_and_catch_terminates():
 def test_actions_out_of_range_are_refused(name):
     environment = envs.make(f"agentkit:{name}")
     environment.reset()
-    with pytest.raises(ValueError, match="Expected an action in 0.."):
+    with pytest.raises(ValueError, match=r"Expected an action in 0\.\."):
         environment.step(17)
 
 
 def test_point_mass_refuses_an_action_of_another_shape():
-    environment = envs.make("agentkit:point_mass")
+    environment = envs.make("agentkit:point_mass", raw=True)
     environment.reset()
     with pytest.raises(ValueError, match=r"shape \(2,\), found \(3,\)"):
         environment.step(np.zeros(3))

@@ -1,0 +1,579 @@
+"""Replay tables on a Reverb server, in this process or at an address.
+
+The only file that imports Reverb and TensorFlow; both are quiet. Extra: ``reverb``. See Cassirer et
+al. 2021, "Reverb: A Framework For Experience Replay".
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import pathlib
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import (
+    CheckpointError,
+    ConfigError,
+    ReplayClosedError,
+    ReplayTimeoutError,
+    missing_extra,
+    unknown_name,
+)
+from agentkit.replay import listening, reverb_checkpoint
+from agentkit.replay.base import Replay, check_history, check_priorities, check_timeout, index_tables
+from agentkit.replay.rate_limiter import RateLimiter
+from agentkit.replay.reverb_sampler import Piece, ReverbSampler
+from agentkit.replay.reverb_writer import Columns, ReverbWriter, check_power, group_tables
+from agentkit.replay.table import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Table, Uniform
+from agentkit.types import TableInfo
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import reverb
+        import tensorflow as tf
+        from reverb import pybind
+except ImportError as import_error:
+    raise missing_extra("dm-reverb", "reverb") from import_error
+
+_LOGGER = logging.getLogger(__name__)
+
+LIMITER_TIMEOUT_MS = 200
+"""A sampling stream that the rate limiter holds back this long ends, so that it can be closed."""
+
+IN_FLIGHT = 64
+"""Items that one sampling worker asks for ahead. More is no faster, and staler."""
+
+LARGE_BATCH = 64
+"""Batches from this size on are drawn by two workers."""
+
+PING_SECONDS = 2
+"""How long a server may take to say that it is there."""
+
+CHECKPOINT_SECONDS = 600.0
+"""How long a server may take to write its contents."""
+
+_T = TypeVar("_T")
+
+
+class ReverbReplay(Replay):
+    """The tables on a Reverb server of this process, or on one at an address.
+
+    What differs from `InProcessReplay`: several processes and machines can write and read; items are
+    confirmed a little later than they are created (`Writer.flush` waits for it); a sampler draws one
+    batch ahead (two where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
+    count as sampled; and nothing is deterministic or `resumable`: what a restored server holds is what
+    was saved, but the random choices are new and an unfinished episode is lost.
+
+    Security: Reverb has neither authentication nor encryption, and whoever reaches its port can crash
+    its clients. So a server of this class listens to this machine alone, unless `listen` says otherwise.
+
+    Never fork a process that holds one: Reverb's threads do not survive it. Start processes with
+    `spawn`.
+    """
+
+    resumable = False
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        address: str | None = None,
+        port: int | None = None,
+        listen: str = "lo",
+        default_timeout: float = 60.0,
+        checkpoint_directory: pathlib.Path | str | None = None,
+    ):
+        """Starts a server, or finds the one at `address`.
+
+        Args:
+            tables: descriptions; with `address`, those of the server (it may have more).
+            address: "host:port" of a server that another process started with the same tables; waited
+                for up to `default_timeout`.
+            port: to serve on; None finds a free one.
+            listen: the network device to listen on: "lo" is this machine alone, "wg0" or "eth1" one
+                network, "all" every network.
+            default_timeout: seconds.
+            checkpoint_directory: where the server writes a checkpoint before `save` links it to its
+                place; best on the same file system as that. None is the system's temporary directory.
+
+        Raises:
+            ConfigError: settings that contradict each other, a port that is taken, or a server at
+                `address` with other tables.
+            ReplayClosedError: no server answers at `address`.
+        """
+        self.tables = index_tables(tables)
+        self.default_timeout = check_timeout(default_timeout, default_timeout)
+        self._groups = group_tables(self.tables)
+        self._closed = False
+        self._writers: weakref.WeakSet[ReverbWriter] = weakref.WeakSet()
+        self._samplers: weakref.WeakSet[ReverbSampler] = weakref.WeakSet()
+        self._save_lock = threading.Lock()
+        self._calls = _BoundedCalls()
+        self._server: Any = None
+        self._served: dict[str, Any] = {}  # the server's own tables, where it can be asked at no cost
+        self._folder: pathlib.Path | None = None
+        self._listen = listen
+        self._port = port
+        if address is not None:
+            if port is not None or checkpoint_directory is not None:
+                raise ConfigError(
+                    "port and checkpoint_directory belong to a server; with address there is none here."
+                )
+            self.address = address
+            self._client = reverb.Client(address)
+            self._check_server()
+        else:
+            parent = None if checkpoint_directory is None else os.fspath(checkpoint_directory)
+            self._folder = pathlib.Path(tempfile.mkdtemp(prefix="agentkit-reverb-", dir=parent))
+            self._root = self._folder / "server"  # Reverb deletes whatever else it finds in there
+            try:
+                self._start()
+            except BaseException:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
+        self._at_exit = _closer(weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    # --- the server ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._port is not None:
+            listening.check_port_free(self._port)
+        self._root.mkdir(exist_ok=True)
+        tables = [_to_reverb(table) for table in self.tables.values()]
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
+        with _quiet_stderr():
+            self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
+        if self._listen != "all" and not listening.bind_to_device(self._server.port, self._listen):
+            message = (
+                f"The Reverb server on port {self._server.port} could not be confined to network device "
+                f"{self._listen!r}"
+            )
+            if self._listen != "lo":
+                self._stop()
+                raise ConfigError(f"{message}. Name a device of this machine, or set listen='all'.")
+            _LOGGER.warning("%s: other machines may reach it. Set a firewall.", message)
+        # A server that loads a checkpoint makes tables of its own, and we have no way to them but the client.
+        self._served = {} if any(self._root.iterdir()) else {table.name: table for table in tables}
+        self.address = f"localhost:{self._server.port}"
+        self._client = reverb.Client(self.address)
+
+    def _stop(self) -> None:
+        server, self._server, self._served = self._server, None, {}
+        if server is not None:
+            with _quiet_stderr():
+                server.stop()
+
+    def _check_server(self) -> None:
+        """Waits for the server at `address`, and compares its tables with ours."""
+        deadline = time.monotonic() + self.default_timeout
+        while True:
+            try:
+                found = self._client.server_info(PING_SECONDS)
+                break
+            except (RuntimeError, reverb.errors.ReverbError) as error:
+                if time.monotonic() > deadline:
+                    raise ReplayClosedError(
+                        f"No Reverb server answers at {self.address} ({self.default_timeout:g} s). Start it, "
+                        "or correct the address (host:port)."
+                    ) from error
+                time.sleep(0.1)
+        for table in self.tables.values():
+            if table.name not in found:
+                raise unknown_name(f"replay table of the server at {self.address}", table.name, found)
+            ours, theirs = _describe(_to_reverb(table).info), _describe(found[table.name])
+            if ours != theirs:
+                raise ConfigError(
+                    f"Table {table.name!r} of the server at {self.address} differs: expected {ours}, "
+                    f"found {theirs}. Make it from the same description in every process."
+                )
+
+    # --- writing and sampling --------------------------------------------------------------------
+
+    def writer(self, history: int, *, timeout: float | None = None) -> ReverbWriter:
+        """See `Replay`."""
+        self._check_open()
+        writer = ReverbWriter(
+            self._groups,
+            check_history(history),
+            make_writer=self._make_writer,
+            is_closed=lambda: self._closed,
+            why_late=self._why_insert_late,
+            timeout=check_timeout(timeout, self.default_timeout),
+        )
+        self._writers.add(writer)
+        return writer
+
+    def _make_writer(self, columns: Columns, keep: int) -> Any:
+        options = pybind.ConstantChunkerOptions(
+            max_chunk_length=columns.chunk_length, num_keep_alive_refs=keep
+        )
+        return pybind.Client(self.address).NewTrajectoryWriter(options, False)  # we validate ourselves
+
+    def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> ReverbSampler:
+        """See `Replay`."""
+        self._check_open()
+        description = self.table(table)
+        description.check_batch(batch_size)
+        streams = _is_free(description)
+        sampler = ReverbSampler(
+            description,
+            int(batch_size),
+            make_pieces=lambda: self._pieces(description, int(batch_size), streams),
+            can_sample=lambda num_items: self._can_sample(description, num_items),
+            why_late=lambda seconds: self._why_sample_late(description, seconds),
+            timeout=check_timeout(timeout, self.default_timeout),
+            streams=streams,
+        )
+        self._samplers.add(sampler)
+        return sampler
+
+    def _pieces(self, table: Table, batch_size: int, streams: bool) -> Iterator[Piece]:
+        """Pieces of at most `batch_size` items; ends when the rate limiter stops it.
+
+        Where the rate is limited, or items go after some samples, every piece draws `batch_size` items
+        and not one more; what is drawn too much would be lost, and others would wait for it.
+        """
+        leaves = tree.flatten(table.signature)
+        many = batch_size >= LARGE_BATCH and isinstance(table.sampler, Uniform | Prioritized)
+        dataset = reverb.TrajectoryDataset(
+            self.address,
+            table=table.name,
+            dtypes=tuple(tf.as_dtype(leaf.dtype) for leaf in leaves),
+            shapes=tuple(tf.TensorShape(leaf.shape) for leaf in leaves),
+            max_in_flight_samples_per_worker=min(IN_FLIGHT, batch_size),
+            num_workers_per_iterator=2 if many and table.max_times_sampled == 0 else 1,
+            max_samples=-1 if streams else batch_size,
+            rate_limiter_timeout_ms=LIMITER_TIMEOUT_MS,
+        )
+        options = tf.data.Options()
+        # Left to itself, tf.data prefetches: it would draw a batch that nobody asked for.
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        options.experimental_optimization.inject_prefetch = False
+        batches = dataset.batch(batch_size).with_options(options)
+        # Repeating opens a new stream at the next request: cheaper than a new iterator.
+        for sample in batches if streams else batches.repeat():
+            yield [leaf.numpy() for leaf in (*sample.info, *sample.data)]
+
+    def can_insert(self, table: str, num_items: int = 1) -> bool:
+        """See `Replay`. Items on their way to the server are not yet counted."""
+        self._check_open()
+        description = self.table(table)
+        if table in self._served:
+            return self._served[table].can_insert(num_items)
+        info = self._remote_info(table)
+        return description.rate_limiter.can_insert(
+            num_items, size=info.size, inserted=info.num_inserted, sampled=info.num_sampled
+        )
+
+    def _can_sample(self, table: Table, num_items: int) -> bool:
+        served = self._served.get(table.name)
+        if served is not None:
+            return served.can_sample(num_items)
+        if self._closed:
+            return False
+        info = self._remote_info(table.name)
+        return table.rate_limiter.can_sample(
+            num_items, size=info.size, inserted=info.num_inserted, sampled=info.num_sampled
+        )
+
+    def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """See `Replay`."""
+        self._check_open()
+        description = self.table(table)
+        check_priorities(table, keys, priorities)
+        if len(keys) == 0:
+            return
+        check_power(description, float(np.max(priorities)))
+        updates = dict(
+            zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True)
+        )
+        self._call(
+            lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}"
+        )
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def info(self, table: str) -> TableInfo:
+        """See `Replay`."""
+        self._check_open()
+        self.table(table)
+        served = self._served.get(table)
+        return self._remote_info(table) if served is None else _table_info(served.info)
+
+    def _remote_info(self, table: str) -> TableInfo:
+        try:
+            return _table_info(self._client.server_info(math.ceil(max(1.0, self.default_timeout)))[table])
+        except (RuntimeError, reverb.errors.ReverbError) as error:
+            raise ReplayClosedError(
+                f"The Reverb server at {self.address} does not answer: {error}"
+            ) from error
+
+    def reset(self, table: str) -> None:
+        """See `Replay`."""
+        self._check_open()
+        self.table(table)
+        self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
+
+    def save(self, directory: pathlib.Path) -> None:
+        """See `Replay`. The server keeps its random state to itself; what it holds is all saved.
+
+        Raises:
+            CheckpointError: the server could not write, or writes to another machine's disk.
+        """
+        self._check_open()
+        with self._save_lock:
+            try:
+                with _quiet_stderr():
+                    path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
+            except RuntimeError as error:
+                raise CheckpointError(f"Reverb could not write its contents: {error}") from error
+            reverb_checkpoint.write(pathlib.Path(path), directory, self.tables)
+
+    def restore(self, directory: pathlib.Path) -> None:
+        """See `Replay`. Starts the server anew; on failure it is empty.
+
+        Raises:
+            CheckpointError: unreadable, of other tables, or this replay has no server of its own, or
+                writers and samplers already.
+        """
+        self._check_open()
+        if self._folder is None:
+            raise CheckpointError("A server at an address is restored by the process that runs it.")
+        if len(self._writers) or len(self._samplers):
+            raise CheckpointError("Restore replay before any writer or sampler is made.")
+        reverb_checkpoint.check(directory, self.tables)
+        self._stop()
+        shutil.rmtree(self._root, ignore_errors=True)
+        try:
+            reverb_checkpoint.read(directory, self._root)
+            self._start()
+        except (RuntimeError, ValueError, OSError) as error:
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._start()
+            raise CheckpointError(f"Reverb cannot read the checkpoint in {directory}: {error}") from error
+
+    def close(self) -> None:
+        """See `Replay`. Samplers end first, then writers, then the server."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        for sampler in list(self._samplers):
+            sampler.close()
+        for writer in list(self._writers):
+            writer.abandon()
+        self._calls.close()
+        self._stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReplayClosedError("This replay is closed.")
+
+    def _call(self, function: Callable[[], _T], what: str, timeout: float | None = None) -> _T:
+        """Calls what Reverb gives no deadline for."""
+        seconds = check_timeout(timeout, self.default_timeout)
+        try:
+            return self._calls(function, seconds)
+        except TimeoutError as error:
+            raise self._silent() or ReplayTimeoutError(
+                f"The Reverb server at {self.address} was not done with {what} within {seconds:g} s."
+            ) from error
+
+    def _silent(self) -> ReplayClosedError | None:
+        """An error if the server does not answer."""
+        try:
+            self._client.server_info(PING_SECONDS)
+        except (RuntimeError, reverb.errors.ReverbError) as error:
+            return ReplayClosedError(f"The Reverb server at {self.address} does not answer: {error}")
+        return None
+
+    def _why_insert_late(self, names: str, seconds: float) -> Exception:
+        return self._silent() or ReplayTimeoutError(
+            f"The rate limit of table {names} did not let an item in within {seconds:g} s: nobody samples. "
+            "The items stay queued. Run a learner, raise the error buffer, or ask can_insert before a step."
+        )
+
+    def _why_sample_late(self, table: Table, seconds: float) -> Exception:
+        silent = self._silent()
+        if silent is not None:
+            return silent
+        info = self.info(table.name)
+        return ReplayTimeoutError(
+            f"Table {table.name!r} gave no batch within {seconds:g} s. It holds {info.size} items; "
+            f"{info.num_inserted} were inserted and {info.num_sampled} sampled under {table.rate_limiter}. "
+            "Insert more, or wait longer."
+        )
+
+
+class _BoundedCalls:
+    """Runs calls in a daemon thread, to stop waiting for one that never returns."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], list, threading.Event] | None] | None = None
+
+    def __call__(self, function: Callable[[], _T], seconds: float) -> _T:
+        """Returns or raises what `function` does; TimeoutError after `seconds`."""
+        if self._tasks is None:
+            self._tasks = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=(self._tasks,), name="reverb-calls", daemon=True).start()
+        outcome: list[Any] = []
+        done = threading.Event()
+        self._tasks.put((function, outcome, done))
+        if not done.wait(seconds):
+            self._tasks = None  # That thread is stuck; the next call gets another one.
+            raise TimeoutError
+        value, error = outcome
+        if error is not None:
+            raise error
+        return value
+
+    def close(self) -> None:
+        """Ends the thread, when its call is over."""
+        if self._tasks is not None:
+            self._tasks.put(None)
+            self._tasks = None
+
+    @staticmethod
+    def _run(tasks: queue.SimpleQueue[Any]) -> None:
+        while (task := tasks.get()) is not None:
+            function, outcome, done = task
+            try:
+                outcome.extend([function(), None])
+            except BaseException as error:  # handed to the caller
+                outcome.extend([None, error])
+            done.set()
+
+
+def _closer(replay: weakref.ref[ReverbReplay]) -> Callable[[], None]:
+    def close() -> None:
+        alive = replay()
+        if alive is not None:
+            alive.close()
+
+    return close
+
+
+def _is_free(table: Table) -> bool:
+    """True where drawing ahead takes nothing from anyone."""
+    limiter = table.rate_limiter
+    free = math.isinf(limiter.min_difference) and math.isinf(limiter.max_difference)
+    return free and table.max_times_sampled == 0
+
+
+def _to_reverb(table: Table) -> reverb.Table:
+    names = specs.leaf_names(table.signature)
+    leaves = tree.flatten(table.signature)
+    try:
+        # Flat: Reverb's own encoding does not know every kind of nest.
+        signature = tuple(
+            tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype), name.replace("/", "."))
+            for name, leaf in zip(names, leaves, strict=True)
+        )
+    except TypeError as error:
+        raise ConfigError(
+            f"Table {table.name!r}: Reverb cannot store a dtype of its signature. {error}"
+        ) from error
+    return reverb.Table(
+        name=table.name,
+        sampler=_selector(table.sampler),
+        remover=_selector(table.remover),
+        max_size=table.max_size,
+        rate_limiter=_limiter(table.rate_limiter),
+        max_times_sampled=table.max_times_sampled,
+        signature=signature,
+    )
+
+
+def _selector(selector: Selector) -> Any:
+    if isinstance(selector, Prioritized):
+        return reverb.selectors.Prioritized(selector.exponent)
+    made = {
+        Uniform: reverb.selectors.Uniform,
+        Fifo: reverb.selectors.Fifo,
+        Lifo: reverb.selectors.Lifo,
+        MinHeap: reverb.selectors.MinHeap,
+        MaxHeap: reverb.selectors.MaxHeap,
+    }
+    return made[type(selector)]()
+
+
+def _limiter(limiter: RateLimiter) -> reverb.rate_limiters.RateLimiter:
+    most = sys.float_info.max
+    return reverb.rate_limiters.RateLimiter(
+        samples_per_insert=limiter.samples_per_insert,
+        min_size_to_sample=limiter.min_size_to_sample,
+        min_diff=max(limiter.min_difference, -most),
+        max_diff=min(limiter.max_difference, most),
+    )
+
+
+def _table_info(info: Any) -> TableInfo:
+    limiter = info.rate_limiter_info
+    return TableInfo(
+        name=info.name,
+        size=int(info.current_size),
+        max_size=int(info.max_size),
+        num_inserted=int(limiter.insert_stats.completed),
+        num_sampled=int(limiter.sample_stats.completed),
+    )
+
+
+def _describe(info: Any) -> dict[str, Any]:
+    """What must agree between a server's table and our description of it."""
+    limiter = info.rate_limiter_info
+    leaves = tree.flatten(info.signature) if info.signature is not None else []
+    return {
+        "max_size": int(info.max_size),
+        "max_times_sampled": int(info.max_times_sampled),
+        "sampler": str(info.sampler_options).replace("\n", " ").strip(),
+        "remover": str(info.remover_options).replace("\n", " ").strip(),
+        "rate_limiter": (
+            limiter.samples_per_insert,
+            int(limiter.min_size_to_sample),
+            limiter.min_diff,
+            limiter.max_diff,
+        ),
+        "signature": [f"{leaf.name}: {leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves],
+    }
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Sends file descriptor 2 nowhere for a moment: Reverb's C++ announces there what we know."""
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

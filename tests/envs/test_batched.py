@@ -1,0 +1,102 @@
+"""Batches of environments."""
+
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.envs.base import Environment
+from agentkit.envs.batched import BatchedEnvironment
+from agentkit.envs.catch import Catch
+from agentkit.envs.point_mass import PointMass
+from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.specs import Array, DiscreteArray
+from agentkit.testing.environment import BatchedEnvironmentContract
+
+
+class Nested(Environment):
+    """Dict observations, dict actions, a vector of rewards."""
+
+    def _start(self):
+        self._time = 0
+        return {"a": np.zeros((2, 2), np.float32), "b": (np.int32(0),)}
+
+    def _advance(self, action):
+        self._time += int(action["go"]) + 1
+        observation = {"a": np.full((2, 2), self._time, np.float32), "b": (np.int32(self._time),)}
+        return observation, np.array([self._time, 1.0]), self._time > 4
+
+    def observation_spec(self):
+        return {"a": Array((2, 2), np.float32), "b": (Array((), np.int32),)}
+
+    def action_spec(self):
+        return {"go": DiscreteArray(2, dtype=np.int32), "move": Array((3,), np.float32)}
+
+    def reward_spec(self):
+        return Array((2,), np.float64)
+
+
+class TestNestedBatch(BatchedEnvironmentContract):
+    num_steps = 30
+
+    def make_environment(self):
+        return BatchedEnvironment([ResumableEnvironment(Nested(), seed) for seed in range(3)])
+
+
+def test_elements_are_the_single_environments():
+    singles = [Catch(seed=seed) for seed in range(3)]
+    batch = BatchedEnvironment([Catch(seed=seed) for seed in range(3)])
+    expected = [single.reset() for single in singles]
+    found = batch.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        for i, timestep in enumerate(expected):
+            assert found.step_type[i] == timestep.step_type
+            assert found.reward[i] == (timestep.reward or 0.0)
+            assert found.discount[i] == (1.0 if timestep.first() else timestep.discount)
+            np.testing.assert_array_equal(found.observation[i], timestep.observation)
+        actions = rng.integers(3, size=3)
+        expected = [single.step(action) for single, action in zip(singles, actions, strict=True)]
+        found = batch.step(actions)
+
+
+def test_termination_and_truncation_are_kept_apart():
+    for inner, discount in ((Catch(rows=4), 0.0), (PointMass(max_steps=3), 1.0)):
+        batch = BatchedEnvironment([inner])
+        batch.reset()
+        actions = np.ones((1, *inner.action_spec().shape), np.int32)
+        timesteps = [batch.step(actions) for _ in range(3)]
+        assert timesteps[-1].step_type[0] == 2 and timesteps[-1].discount[0] == discount
+
+
+def test_reseed_equals_making():
+    made = envs.make("agentkit:catch", seed=5, num_envs=3)
+    reseeded = envs.make("agentkit:catch", seed=6, num_envs=3)
+    reseeded.reseed(5)
+    for _ in range(5):
+        np.testing.assert_array_equal(made.reset().observation, reseeded.reset().observation)
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="at least one"):
+        BatchedEnvironment([])
+    with pytest.raises(ConfigError, match="Batch once"):
+        BatchedEnvironment([BatchedEnvironment([Catch()])])
+    with pytest.raises(SpecError, match="number 1 has"):
+        BatchedEnvironment([Catch(), Catch(rows=4)])
+    with pytest.raises(SpecError, match="Expected a dm_env environment"):
+        BatchedEnvironment([object()])
+    batch = BatchedEnvironment([Catch(), Catch()])
+    batch.reset()
+    with pytest.raises(SpecError, match=r"expected shape \[2\], found \[3\]"):
+        batch.step(np.zeros(3, np.int32))
+    with pytest.raises(CheckpointError, match="cannot be saved in mid-episode"):
+        batch.save()
+    three = envs.make("agentkit:catch", num_envs=3)
+    with pytest.raises(CheckpointError, match="Expected the state of 3 environments"):
+        three.restore(envs.make("agentkit:catch", num_envs=2).save())
+
+
+def test_before_the_first_reset():
+    batch = envs.make("agentkit:catch", num_envs=2)
+    assert batch.restore(batch.save()) is None

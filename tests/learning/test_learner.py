@@ -1,0 +1,354 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import agentkit
+from agentkit import checkpoint
+from agentkit.datasets import FixedDataset
+from agentkit.errors import CheckpointError, ConfigError, ReplayTimeoutError
+from agentkit.learning import Learner, LearnerOutlets, Update, periodic, sgd
+from agentkit.types import LossOutput, ReplaySample, SampleInfo
+from agentkit.variables import VariableStore
+
+KEY = jax.random.PRNGKey(3)
+SIZE = 4
+
+
+def _init(key: jax.Array, hidden: int = 3) -> dict[str, Any]:
+    keys = jax.random.split(key, 2)
+    return {"w": jax.random.normal(keys[0], (2, hidden)), "v": jax.random.normal(keys[1], (hidden,))}
+
+
+def _loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    target = jax.lax.stop_gradient(jnp.tanh(batch.data["x"] @ target_params["w"]) @ target_params["v"])
+    error = jnp.tanh(batch.data["x"] @ params["w"]) @ params["v"] - batch.data["y"] - 0.1 * target
+    weighted = error * jnp.asarray(batch.info.probability, jnp.float32)
+    noise = jax.random.normal(key)
+    return LossOutput(jnp.mean(weighted**2) * (1 + 0.1 * noise), {"noise": noise}, jnp.abs(error))
+
+
+def _update(hidden: int = 3) -> Update:
+    return sgd(_loss, lambda key: _init(key, hidden), optax.adam(0.05), periodic(2))
+
+
+def _batches(num: int, num_updates: int | None = None, size: int = SIZE) -> list[ReplaySample]:
+    """The same data, as `num` batches of [B] or as stacks of [K, B]."""
+    rng = np.random.default_rng(0)
+    shape = (num, size)
+    info = SampleInfo(
+        key=(np.uint64(2**63) + np.arange(num * size, dtype=np.uint64)).reshape(shape),
+        probability=rng.uniform(0.1, 1, shape),
+        table_size=np.full(shape, 100),
+        priority=np.ones(shape),
+        times_sampled=np.ones(shape, np.int32),
+    )
+    data = {"x": rng.normal(size=(*shape, 2)).astype(np.float32), "y": rng.normal(size=shape).astype(np.float32)}
+    whole = ReplaySample(info, data)
+    if num_updates is None:
+        return [jax.tree.map(lambda x: x[i], whole) for i in range(num)]
+    stacked = jax.tree.map(lambda x: x.reshape(num // num_updates, num_updates, *x.shape[1:]), whole)
+    return [jax.tree.map(lambda x: x[i], stacked) for i in range(num // num_updates)]
+
+
+def _learner(num_updates: int = 1, outlets: LearnerOutlets | None = None, key: jax.Array = KEY) -> Learner:
+    batches = _batches(6, None if num_updates == 1 else num_updates)
+    return Learner(_update(), FixedDataset(batches), key, num_updates=num_updates, outlets=outlets)
+
+
+def _copy(nest: Any) -> Any:
+    return jax.tree.map(lambda x: np.array(x, copy=True), nest)
+
+
+def _assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("num_updates", [2, 3])
+def test_stacked_updates_in_one_call_are_the_single_ones(num_updates: int) -> None:
+    single, stacked = _learner(), _learner(num_updates)
+    for _ in range(6):
+        single.step()
+    for _ in range(6 // num_updates):
+        stacked.step()
+    assert single.num_updates_done == stacked.num_updates_done == 6 == int(stacked.state.num_updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-7), single.state, stacked.state)
+    np.testing.assert_array_equal(single.state.key, stacked.state.key)
+
+
+def test_equal_keys_learn_the_same_and_different_ones_do_not() -> None:
+    states = []
+    for key in (KEY, KEY, jax.random.PRNGKey(4)):
+        learner = _learner(key=key)
+        for _ in range(4):
+            learner.step()
+        states.append(learner.state)
+    _assert_same(states[0], states[1])
+    assert np.any(np.asarray(states[0].params["w"]) != np.asarray(states[2].params["w"]))
+
+
+class Published:
+    """Keeps every version as published, and a copy of the learner's parameters at that moment."""
+
+    def __init__(self) -> None:
+        self.versions: list[tuple[int, Mapping[str, Any]]] = []
+
+    def publish(self, version: int, variables: Mapping[str, Any]) -> None:
+        self.versions.append((version, variables))
+
+
+@pytest.mark.parametrize("num_updates", [1, 3])
+def test_published_parameters_stay_as_they_were_while_the_state_is_donated(num_updates: int) -> None:
+    published = Published()
+    learner = _learner(num_updates, LearnerOutlets(publisher=published))
+    expected, old = [_copy(learner.state.params)], []
+    for _ in range(5):
+        old.append(learner.state)
+        learner.step()
+        expected.append(_copy(learner.state.params))
+        # Not the state's own buffers, which the next step gives away.
+        ours = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(learner.state)}
+        theirs = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(published.versions[-1][1])}
+        assert not ours & theirs
+    assert [version for version, _ in published.versions] == [num_updates * i for i in range(6)]
+    for (_, variables), params in zip(published.versions, expected, strict=True):
+        assert variables.keys() == {"policy"}
+        _assert_same(variables["policy"], params)
+    # Otherwise donation was off and this test showed nothing.
+    assert all(leaf.is_deleted() for state in old for leaf in jax.tree.leaves(state.params))
+
+
+def test_a_saved_state_stays_as_it_was_while_learning_goes_on() -> None:
+    learner = _learner()
+    for _ in range(2):
+        learner.step()
+    saved = learner.save()
+    copy = _copy(saved)
+    for _ in range(4):
+        learner.step()
+    _assert_same(saved, copy)
+    again = _learner()
+    again.restore(saved)
+    again.step()
+    again.step()
+    _assert_same(saved, copy)
+
+
+@pytest.mark.parametrize("num_updates", [1, 2])
+def test_restored_it_goes_on_bit_for_bit(tmp_path: pathlib.Path, num_updates: int) -> None:
+    whole = _learner(num_updates)
+    whole.step()
+    whole.step()
+    checkpoint.write(tmp_path, 0, {"learner": whole.save()})
+    whole.step()
+    whole.step()
+
+    store = VariableStore()
+    resumed = _learner(num_updates, LearnerOutlets(publisher=store), key=jax.random.PRNGKey(99))
+    found = checkpoint.read_latest(tmp_path)
+    assert found is not None
+    resumed.restore(found.state["learner"])
+    assert resumed.num_updates_done == 2 * num_updates == store.version
+    published = store.get(["policy"])
+    assert published is not None
+    _assert_same(published.variables["policy"], _copy(resumed.state.params))
+    next(resumed._dataset), next(resumed._dataset)  # The dataset is replay's to restore.
+    resumed.step()
+    resumed.step()
+    _assert_same(resumed.state, whole.state)
+    _assert_same(_copy(published.variables["policy"]), {k: found.state["learner"]["state"][f".params['{k}']"] for k in "vw"})
+
+
+def _saved(change: Any) -> dict[str, Any]:
+    state = _learner().save()
+    change(state["state"])
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop(".params['w']"), r"\.params\['w'\]: expected float32\[2, 3\], found nothing"),
+        (lambda s: s.update({".params['w']": np.zeros((2, 4), np.float32)}), r"found float32\[2, 4\]"),
+        (lambda s: s.update({".params['w']": np.zeros((2, 3))}), r"\.params\['w'\]: .*found float64\[2, 3\]"),
+        (lambda s: s.update({".params['bias']": np.zeros(3)}), r"that this agent lacks: .*\.params\['bias'\]"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_naming_the_leaf(change: Any, message: str) -> None:
+    learner = _learner()
+    before = _copy(learner.state)
+    with pytest.raises(CheckpointError, match=message):
+        learner.restore(_saved(change))
+    _assert_same(learner.state, before)
+    assert learner.num_updates_done == 0
+    learner.step()
+
+
+def test_another_networks_checkpoint_is_refused() -> None:
+    wider = Learner(_update(hidden=5), FixedDataset(_batches(1)), KEY)
+    with pytest.raises(CheckpointError, match=r"expected float32\[3\], found float32\[5\].*Resume with the agent"):
+        _learner().restore(wider.save())
+
+
+@pytest.mark.parametrize("num_updates", [1, 3])
+def test_priorities_go_back_with_their_own_whole_keys(num_updates: int) -> None:
+    written: list[tuple[np.ndarray, np.ndarray]] = []
+    outlets = LearnerOutlets(write_priorities=lambda keys, priorities: written.append((keys, priorities)))
+    learner = _learner(num_updates, outlets)
+    batches = _batches(6)
+    for _ in range(6 // num_updates):
+        learner.step()
+    reference = sgd(_loss, _init, optax.adam(0.05), periodic(2))
+    state = jax.jit(reference.init)(KEY)
+    keys, priorities = (np.concatenate(part) for part in zip(*written, strict=True))
+    assert keys.dtype == np.uint64 and priorities.dtype == np.float64
+    assert all(k.shape == p.shape == (num_updates * SIZE,) for k, p in written)
+    for i, batch in enumerate(batches):
+        chosen = slice(SIZE * i, SIZE * (i + 1))
+        np.testing.assert_array_equal(keys[chosen], batch.info.key)
+        info = batch.info._replace(key=())
+        state, output = reference.update(state, batch._replace(info=info))
+        np.testing.assert_allclose(priorities[chosen], output.priorities, rtol=1e-4, atol=1e-5)
+
+
+def test_without_priorities_nothing_is_written() -> None:
+    def loss(*arguments: Any) -> LossOutput:
+        return _loss(*arguments)._replace(priorities=None)
+
+    def fail(keys: Any, priorities: Any) -> None:
+        raise AssertionError("nothing to write")
+
+    update = sgd(loss, _init, optax.sgd(0.1), periodic(1))
+    for num_updates, batches in ((1, _batches(2)), (2, _batches(2, 2))):
+        outlets = LearnerOutlets(write_priorities=fail)
+        Learner(update, FixedDataset(batches), KEY, num_updates=num_updates, outlets=outlets).step()
+
+
+def test_metrics_are_floats_and_means_over_stacked_updates() -> None:
+    single, stacked = _learner(), _learner(3)
+    seen = []
+    for _ in range(3):
+        single.step()
+        seen.append(single.metrics())
+    stacked.step()
+    metrics = stacked.metrics()
+    assert metrics.keys() == {"updates", "updates_per_second", "loss", "grad_norm", "noise"}
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert metrics["updates"] == 3 and metrics["updates_per_second"] > 0
+    for name in ("loss", "grad_norm", "noise"):
+        np.testing.assert_allclose(metrics[name], np.mean([m[name] for m in seen]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, [1, 2, 3]), (3600.0, [])])
+def test_logs_come_at_their_period(seconds: float, expected: list[int]) -> None:
+    rows: list[dict[str, float]] = []
+    learner = _learner(outlets=LearnerOutlets(log=rows.append, log_seconds=seconds))
+    for _ in range(3):
+        learner.step()
+    assert [row["updates"] for row in rows] == expected
+
+
+def test_an_error_of_the_dataset_leaves_the_learner_usable() -> None:
+    class Late(FixedDataset):
+        fail = True
+
+        def __next__(self) -> ReplaySample:
+            if self.fail:
+                raise ReplayTimeoutError("no data yet")
+            return super().__next__()
+
+    dataset = Late(_batches(1))
+    learner = Learner(_update(), dataset, KEY)
+    with pytest.raises(ReplayTimeoutError):
+        learner.step()
+    dataset.fail = False
+    learner.step()
+    assert learner.num_updates_done == 1
+
+
+def test_an_impossible_number_of_updates_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1, found 0"):
+        Learner(_update(), FixedDataset([]), KEY, num_updates=0)
+
+
+def _parameters_after(num_devices: int | None, num_updates: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Run in a process that has two devices; see `test_data_parallel`."""
+    written: list[np.ndarray] = []
+    dataset = FixedDataset(_batches(6, None if num_updates == 1 else num_updates, size=8))
+
+    def make(store: VariableStore) -> Learner:
+        outlets = LearnerOutlets(publisher=store, write_priorities=lambda keys, p: written.append(p))
+        devices = None if num_devices is None else jax.devices()[:num_devices]
+        return Learner(_update(), dataset, KEY, num_updates=num_updates, outlets=outlets, devices=devices)
+
+    learner = make(VariableStore())
+    learner.step()
+    checkpoint.write(folder, num_updates, {"learner": learner.save()})
+    found, store = checkpoint.read_latest(folder), VariableStore()
+    assert found is not None
+    learner = make(store)
+    learner.restore(found.state["learner"])
+    learner.step()
+    learner.step()
+    published = store.get(["policy"])
+    assert published is not None
+    _assert_same(_copy(published.variables["policy"]), _copy(learner.state.params))
+    return {
+        "params": {name: np.asarray(leaf).tolist() for name, leaf in learner.state.params.items()},
+        "num_devices": len(learner.state.params["w"].sharding.device_set),
+        "priorities": np.concatenate(written).tolist(),
+    }
+
+
+_PROGRAM = """
+import importlib.util, json, pathlib, sys
+spec = importlib.util.spec_from_file_location("test_learner", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps(module.main(pathlib.Path(sys.argv[2]))))
+"""
+
+
+def main(folder: pathlib.Path) -> dict[str, Any]:
+    """All cases of `test_data_parallel`, in a process of their own."""
+    cases = {
+        f"{devices} {updates}": _parameters_after(devices, updates, folder / f"{devices}-{updates}")
+        for devices in (None, 1, 2)
+        for updates in (1, 2)
+    }
+    try:
+        Learner(_update(), FixedDataset(_batches(1, size=3)), KEY, devices=jax.devices()).step()
+    except ConfigError as error:
+        return cases | {"error": str(error)}
+    return cases
+
+
+def test_data_parallel_over_two_devices_learns_the_same(tmp_path: pathlib.Path) -> None:
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONPATH": str(pathlib.Path(agentkit.__file__).parents[1]),
+    }
+    command = [sys.executable, "-W", "error", "-c", _PROGRAM, __file__, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(done.stdout.splitlines()[-1])
+    assert "3 items" in cases.pop("error")
+    for updates in (1, 2):
+        one, two = cases[f"None {updates}"], cases[f"2 {updates}"]
+        assert (one["num_devices"], cases[f"1 {updates}"]["num_devices"], two["num_devices"]) == (1, 1, 2)
+        for name in ("w", "v"):
+            np.testing.assert_allclose(one["params"][name], two["params"][name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one["priorities"], two["priorities"], rtol=1e-4, atol=1e-5)

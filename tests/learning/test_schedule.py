@@ -1,0 +1,47 @@
+import pytest
+
+from agentkit.core import BatchPlan
+from agentkit.errors import ConfigError
+from agentkit.learning import rate_limit
+
+
+def _drive(plan: BatchPlan, updates_per_insert: float, min_size: int, num_inserts: int) -> list[int]:
+    """Updates after each insert, taking turns as the single process does."""
+    limiter = rate_limit(plan, updates_per_insert, min_size)
+    portion = plan.batch_size * plan.num_updates
+    size = sampled = 0
+    updates = []
+    for _ in range(num_inserts):
+        assert limiter.can_insert(1, size=size, inserted=size, sampled=sampled)
+        size += 1
+        while limiter.can_sample(portion, size=size, inserted=size, sampled=sampled):
+            sampled += portion
+        updates.append(sampled // plan.batch_size)
+    return updates
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 1.0, 2.0])
+@pytest.mark.parametrize("num_updates", [1, 4])
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_updates_per_insert_hold_on_average(rate: float, num_updates: int, batch_size: int) -> None:
+    min_size, num_inserts = 20, 400
+    updates = _drive(BatchPlan("t", batch_size, num_updates), rate, min_size, num_inserts)
+    assert updates[: min_size - 1] == [0] * (min_size - 1)
+    ahead = 2 * max(num_updates, rate)
+    expected = rate * (num_inserts - min_size)
+    assert expected <= updates[-1] <= expected + ahead + 1e-6
+    # At no time more than its allowance ahead or one call behind.
+    for inserted, done in enumerate(updates[min_size:], start=min_size + 1):
+        due = rate * (inserted - min_size)
+        assert due - num_updates <= done <= due + ahead + 1e-6
+
+
+def test_one_update_per_step_is_exactly_that() -> None:
+    updates = _drive(BatchPlan("t", 64), 1.0, 10, 60)
+    assert [b - a for a, b in zip(updates[20:], updates[21:], strict=False)] == [1] * 39
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_rate_that_is_not_positive_is_refused(rate: float) -> None:
+    with pytest.raises(ConfigError, match="positive number of updates per step"):
+        rate_limit(BatchPlan("t", 1), rate, 1)

@@ -1,0 +1,50 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentkit.learning import init_statistics, normalize, update_statistics
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=4), seed=st.integers(0, 10_000))
+def test_batches_of_any_size_give_numpys_mean_and_variance(sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = rng.normal(3.0, 2.0, (sum(sizes), 3)).astype(np.float32)
+    statistics = init_statistics((3,))
+    for batch in np.split(data, np.cumsum(sizes)[:-1]):
+        statistics = update_statistics(statistics, jnp.asarray(batch))
+    assert float(statistics.count) == len(data)
+    np.testing.assert_allclose(statistics.mean, data.mean(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(statistics.squares / len(data), data.var(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_offset_does_not_drown_the_variance() -> None:
+    data = (1_000.0 + np.random.default_rng(0).normal(size=(512, 1))).astype(np.float32)
+    statistics = init_statistics((1,))
+    for batch in np.split(data, 8):
+        statistics = update_statistics(statistics, jnp.asarray(batch))
+    np.testing.assert_allclose(statistics.squares / 512, data.astype(np.float64).var(0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("leading", [(), (5,), (2, 5)])
+def test_normalised_values_of_any_leading_shape(leading: tuple[int, ...]) -> None:
+    data = np.random.default_rng(0).normal(5.0, 3.0, (100, 2)).astype(np.float32)
+    statistics = jax.jit(update_statistics)(init_statistics((2,)), data)
+    value = np.random.default_rng(1).normal(size=(*leading, 2)).astype(np.float32)
+    expected = (value - data.mean(0)) / data.std(0)
+    np.testing.assert_allclose(normalize(statistics, value), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_before_two_values_only_the_mean_is_taken_off() -> None:
+    np.testing.assert_allclose(normalize(init_statistics((2,)), np.float32([2, 3])), [2, 3], rtol=1e-5)
+    one = update_statistics(init_statistics((2,)), np.float32([[1, 1]]))
+    np.testing.assert_allclose(normalize(one, np.float32([2, 3])), [1, 2], rtol=1e-5)
+
+
+def test_a_constant_stays_finite() -> None:
+    statistics = update_statistics(init_statistics(()), jnp.ones(10))
+    assert float(normalize(statistics, jnp.float32(1.0))) == 0.0
+    assert np.isfinite(normalize(statistics, jnp.float32(2.0)))

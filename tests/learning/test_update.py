@@ -1,0 +1,89 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from agentkit.learning import adam, periodic, polyak, sgd
+from agentkit.types import LossOutput, ReplaySample
+
+KEY = jax.random.PRNGKey(3)
+X = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]], np.float32)
+Y = np.array([1.0, 2.0, -1.0], np.float32)
+BATCH = ReplaySample((), {"x": X, "y": Y})
+
+
+def _init(key: jax.Array) -> dict[str, jax.Array]:
+    return {"w": jax.random.normal(key, (2,))}
+
+
+def _loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    error = batch.data["x"] @ params["w"] - batch.data["y"]
+    target = () if target_params == () else target_params["w"]
+    metrics = {"noise": jax.random.uniform(key), "target": jnp.sum(jnp.asarray(target))}
+    return LossOutput(0.5 * jnp.mean(error**2), metrics, jnp.abs(error))
+
+
+def test_a_step_is_gradient_descent() -> None:
+    update = sgd(_loss, _init, optax.sgd(0.1))
+    state = update.init(KEY)
+    w = np.asarray(state.params["w"], np.float64)
+    for number in range(1, 4):
+        error = X @ w - Y
+        state, output = update.update(state, BATCH)
+        gradient = X.T @ error / len(Y)
+        np.testing.assert_allclose(output.metrics["loss"], 0.5 * np.mean(error**2), rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["grad_norm"], np.linalg.norm(gradient), rtol=1e-5)
+        np.testing.assert_allclose(output.priorities, np.abs(error), rtol=1e-4, atol=1e-6)
+        w = w - 0.1 * gradient
+        np.testing.assert_allclose(state.params["w"], w, rtol=1e-5)
+        assert int(state.num_updates) == number
+    assert state.target_params == ()
+    assert update.variables(state) == {"policy": state.params}
+
+
+def test_every_update_has_a_key_of_its_own_and_equal_keys_give_equal_runs() -> None:
+    def noises(key: jax.Array) -> list[float]:
+        update = sgd(_loss, _init, optax.sgd(0.1))
+        state, found = update.init(key), []
+        for _ in range(5):
+            state, output = update.update(state, BATCH)
+            found.append(float(output.metrics["noise"]))
+        return found
+
+    assert len(set(noises(KEY))) == 5
+    assert noises(KEY) == noises(KEY)
+    assert not set(noises(KEY)) & set(noises(jax.random.PRNGKey(4)))
+
+
+def test_targets_start_as_a_copy_and_follow_after_the_update() -> None:
+    for follow in (periodic(2), polyak(0.3)):
+        update = sgd(_loss, _init, optax.sgd(0.1), follow)
+        state = update.init(KEY)
+        np.testing.assert_array_equal(state.target_params["w"], state.params["w"])
+        target = np.asarray(state.params["w"])
+        for number in range(1, 6):
+            state, output = update.update(state, BATCH)
+            # The loss saw the target as it was before this update.
+            np.testing.assert_allclose(output.metrics["target"], target.sum(), rtol=1e-5)
+            target = np.asarray(follow(state.params, {"w": target}, number)["w"])
+            np.testing.assert_allclose(state.target_params["w"], target, rtol=1e-6)
+        assert np.any(target != np.asarray(state.params["w"]))
+
+
+def test_adam_clips_to_a_global_norm_only_if_told() -> None:
+    params, grads = {"a": jnp.zeros(2), "b": jnp.zeros(())}, {"a": jnp.array([300.0, 0.0]), "b": jnp.array(400.0)}
+    free, clipped = adam(0.1), adam(0.1, max_grad_norm=5.0)
+    expected = optax.adam(0.1)
+
+    def two_steps(optimizer: optax.GradientTransformation, scale: float) -> Any:
+        state = optimizer.init(params)
+        _, state = optimizer.update(jax.tree.map(lambda g: scale * g, grads), state, params)
+        updates, _ = optimizer.update(jax.tree.map(lambda g: g / 500, grads), state, params)
+        return updates
+
+    jax.tree.map(np.testing.assert_array_equal, two_steps(free, 1.0), two_steps(expected, 1.0))
+    # The norm of grads is 500: clipping to 5 is scaling by 1 / 100. The second step is below the limit.
+    jax.tree.map(np.testing.assert_allclose, two_steps(clipped, 1.0), two_steps(expected, 0.01))
+    assert float(two_steps(clipped, 1.0)["b"]) != float(two_steps(expected, 1.0)["b"])

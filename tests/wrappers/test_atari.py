@@ -1,0 +1,143 @@
+"""Atari preprocessing, on a scripted game and, where it is installed, on a real one."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.envs.base import Environment
+from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.errors import ConfigError, SpecError
+from agentkit.testing.environment import EnvironmentContract
+from agentkit.wrappers.atari import AtariPreprocessing
+
+
+class Game(Environment):
+    """Frame t is grey 10 t (even t) or black (odd t); a life is lost at steps 9 and 17 of the game."""
+
+    length = 30
+
+    def _start(self):
+        self.time = 0
+        self.last_info = {"lives": 3}
+        return self.frame()
+
+    def frame(self):
+        level = 10 * self.time % 250 if self.time % 2 == 0 else 0
+        return np.full((210, 160, 3), level, np.uint8)
+
+    def _advance(self, action):
+        self.time += 1
+        self.last_info = {"lives": 3 - (self.time >= 9) - (self.time >= 17)}
+        return self.frame(), 2.0, self.time == self.length
+
+    def observation_spec(self):
+        return specs.Array((210, 160, 3), np.uint8)
+
+    def action_spec(self):
+        return specs.DiscreteArray(3, dtype=np.int32)
+
+
+class TestScripted(EnvironmentContract):
+    num_steps = 30
+
+    def make_environment(self):
+        return ResumableEnvironment(AtariPreprocessing(Game(), max_noops=5), seed=3)
+
+
+def play(environment, num_steps):
+    return [environment.reset(), *(environment.step(1) for _ in range(num_steps))]
+
+
+def test_frames():
+    steps = play(AtariPreprocessing(Game(), max_noops=0), 8)
+    # Each step is four frames; the maximum of the last two is the even one, the fourth.
+    assert [step.observation[0, 0].tolist() for step in steps[:3]] == [
+        [0, 0, 0, 0],
+        [0, 0, 0, 40],
+        [0, 0, 40, 80],
+    ]
+    assert steps[1].observation.shape == (84, 84, 4) and steps[1].observation.dtype == np.uint8
+    assert steps[1].reward == 8.0 and steps[1].reward.dtype == np.float32
+    # 30 frames: seven whole steps and one of two frames.
+    assert [int(step.step_type) for step in steps] == [0] + [1] * 7 + [2]
+    assert steps[-1].reward == 4.0 and steps[-1].discount == 0.0
+
+
+def test_the_maximum_is_over_the_last_two_frames():
+    steps = play(AtariPreprocessing(Game(), max_noops=0, num_repeats=3, num_frames=1), 1)
+    assert steps[1].observation.max() == 20  # Frames 2 (grey 20) and 3 (black).
+
+
+def test_noops_differ_between_seeds_and_not_within_one():
+    environment = AtariPreprocessing(Game(), max_noops=20, num_repeats=1, num_frames=1)
+
+    def number_of_noops(seed):
+        environment.reseed(seed)
+        environment.reset()
+        return environment.environment.time
+
+    numbers = [number_of_noops(seed) for seed in range(30)]
+    assert len(set(numbers)) > 5 and max(numbers) <= 20
+    assert numbers == [number_of_noops(seed) for seed in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("life_loss", "discounts", "last"),
+    [
+        ("ignore", [1, 1, 1, 1, 1], 1),
+        ("zero_discount", [1, 1, 0, 1, 0], 1),
+        ("terminate", [1, 1, 0], 2),
+    ],
+)
+def test_life_loss(life_loss, discounts, last):
+    steps = play(AtariPreprocessing(Game(), max_noops=0, life_loss=life_loss), len(discounts))
+    assert [float(step.discount) for step in steps[1:]] == discounts
+    assert steps[-1].step_type == last
+
+
+def test_a_terminated_life_begins_a_new_game():
+    environment = AtariPreprocessing(Game(), max_noops=0, life_loss="terminate")
+    play(environment, 3)
+    assert environment.step(0).first() and environment.environment.time == 0
+
+
+def test_reward_clipping():
+    assert play(AtariPreprocessing(Game(), max_noops=0, clip_reward=True), 1)[1].reward == 1.0
+
+
+def test_averaging_keeps_the_mean_and_a_step_edge():
+    environment = AtariPreprocessing(Game(), max_noops=0)
+    frame = np.zeros((210, 160), np.uint8)
+    frame[:105] = 200
+    small = environment._process(frame)
+    assert (small[:42] == 200).all() and (small[42:] == 0).all()
+    noise = np.random.default_rng(0).integers(0, 256, (210, 160, 3), np.uint8)
+    luminance = (noise @ np.array([0.299, 0.587, 0.114])).mean()
+    assert environment._process(noise).mean() == pytest.approx(luminance, abs=0.1)
+
+
+def test_refusals():
+    with pytest.raises(SpecError, match="expects frames uint8"):
+        AtariPreprocessing(envs.make("agentkit:catch", raw=True))
+    with pytest.raises(ConfigError, match="life_loss: expected ignore"):
+        AtariPreprocessing(Game(), life_loss="yes")
+    with pytest.raises(ConfigError, match="at least 1"):
+        AtariPreprocessing(Game(), num_repeats=0)
+
+
+if importlib.util.find_spec("ale_py") is not None:
+
+    class TestPong(EnvironmentContract):
+        num_steps = 40
+        save_points = (0, 20)
+
+        def make_environment(self):
+            return envs.make(
+                "gymnasium:ALE/Pong-v5",
+                seed=1,
+                frameskip=1,
+                repeat_action_probability=0.25,
+                wrappers=[AtariPreprocessing],
+            )

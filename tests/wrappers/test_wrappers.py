@@ -1,0 +1,381 @@
+"""Every wrapper: the contract around a real environment, and what it changes."""
+
+import dm_env
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.envs.bandit import Bandit
+from agentkit.envs.base import Environment
+from agentkit.envs.batched import BatchedEnvironment
+from agentkit.envs.catch import Catch
+from agentkit.envs.point_mass import PointMass
+from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
+from agentkit.testing.environment import EnvironmentContract, assert_same_timestep, sample_action
+from agentkit.wrappers.action_repeat import ActionRepeat
+from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.wrappers.concat_observations import ConcatObservations
+from agentkit.wrappers.frame_stack import FrameStack
+from agentkit.wrappers.normalize_observations import NormalizeObservations
+from agentkit.wrappers.observation_action_reward import OAR, ObservationActionReward
+from agentkit.wrappers.single_precision import SinglePrecision
+from agentkit.wrappers.step_limit import StepLimit
+
+
+class Counter(Environment):
+    """Observation: the time; reward: the time; ends as told, after `length` steps."""
+
+    def __init__(self, length=7, terminates=True, discount=1.0, seed=0):
+        super().__init__(seed)
+        self.length, self.terminates, self.discount = length, terminates, discount
+        self.actions = []
+
+    def _start(self):
+        self.time = 0
+        return {"time": np.array([0.0]), "scalar": np.float64(self._rng.normal())}
+
+    def _advance(self, action):
+        self.actions.append(action)
+        self.time += 1
+        return (
+            {"time": np.array([float(self.time)]), "scalar": np.float64(-self.time)},
+            float(self.time),
+            self.terminates and self.time == self.length,
+        )
+
+    def step(self, action):
+        timestep = super().step(action)
+        return timestep._replace(discount=self.discount) if timestep.mid() else timestep
+
+    def observation_spec(self):
+        return {"time": specs.Array((1,), np.float64), "scalar": specs.Array((), np.float64)}
+
+    def action_spec(self):
+        return specs.BoundedArray((2,), np.float64, [-3.0, 0.0], [1.0, 10.0])
+
+
+def repeated(inner):
+    return ActionRepeat(inner, 3)
+
+
+WRAPPED = {
+    "single_precision": lambda: SinglePrecision(Counter()),
+    "canonical_actions": lambda: CanonicalActions(Counter(), clip=True),
+    "step_limit": lambda: StepLimit(Counter(), 5),
+    "action_repeat": lambda: ActionRepeat(Counter(), 3),
+    "frame_stack": lambda: FrameStack(Catch(), 4),
+    "frame_stack_nested": lambda: FrameStack(Counter(), 2, flatten=False),
+    "observation_action_reward": lambda: ObservationActionReward(Counter()),
+    "concat_observations": lambda: ConcatObservations(Counter()),
+    "normalize_observations": lambda: NormalizeObservations(Counter()),
+    "many": lambda: FrameStack(NormalizeObservations(ConcatObservations(repeated(Counter()))), 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPED))
+class TestWrappers(EnvironmentContract):
+    """Around each wrapper a resumable layer; statistics go on over `reseed`, frames do not."""
+
+    num_steps = 50
+
+    @pytest.fixture(autouse=True)
+    def _name(self, name):
+        self.name = name
+
+    def make_environment(self):
+        return ResumableEnvironment(WRAPPED[self.name](), seed=2)
+
+    def test_reseed_repeats_the_episodes(self):
+        if self.name not in ("normalize_observations", "many"):  # Their statistics go on, as they should.
+            super().test_reseed_repeats_the_episodes()
+
+
+@pytest.mark.parametrize("name", sorted(set(WRAPPED) - {"frame_stack", "step_limit"}))
+@pytest.mark.parametrize(("terminates", "discount"), [(True, 0.0), (False, 1.0)])
+def test_every_wrapper_keeps_the_kind_of_ending(monkeypatch, name, terminates, discount):
+    made = []
+
+    def counter():
+        made.append(StepLimit(Counter(length=4, terminates=terminates), 4))
+        return made[-1]
+
+    monkeypatch.setitem(globals(), "Counter", counter)  # What the lambdas above will call.
+    environment = WRAPPED[name]()
+    assert made
+    timestep = environment.reset()
+    while not timestep.last():
+        timestep = environment.step(np.zeros(2))
+    assert timestep.discount == discount
+
+
+def last_of(environment, action):
+    timestep = environment.reset()
+    steps = []
+    while not timestep.last():
+        timestep = environment.step(action)
+        steps.append(timestep)
+    return steps
+
+
+def test_base_delegates_public_names_only():
+    inner = Catch()
+    wrapper = EnvironmentWrapper(inner)
+    wrapper.reset()
+    np.testing.assert_array_equal(wrapper.render(), inner.render())
+    assert wrapper.environment is inner
+    assert hasattr(wrapper, "reseed") and not hasattr(wrapper, "num_envs")
+    with pytest.raises(AttributeError, match="_secret"):
+        _ = wrapper._secret
+    with pytest.raises(SpecError, match="Expected a dm_env environment, found object"):
+        EnvironmentWrapper(object())
+
+
+def test_base_closes_the_inside(monkeypatch):
+    inner, closed = Catch(), []
+    monkeypatch.setattr(inner, "close", lambda: closed.append(True))
+    StepLimit(SinglePrecision(inner), 3).close()
+    assert closed == [True]
+
+
+def test_only_elementwise_wrappers_take_batches():
+    batch = BatchedEnvironment([Counter(), Counter()])
+    for make in (lambda e: StepLimit(e, 3), repeated, lambda e: FrameStack(e, 2), ObservationActionReward):
+        with pytest.raises(ConfigError, match="found a batch of 2"):
+            make(batch)
+    ready = SinglePrecision(CanonicalActions(ConcatObservations(batch), clip=True))
+    ready.reset()
+    timestep = ready.step(np.ones((2, 2), np.float32))
+    assert timestep.observation.shape == (2, 2)
+    assert {timestep.observation.dtype, timestep.reward.dtype, timestep.discount.dtype} == {np.dtype("f4")}
+
+
+def test_single_precision_narrows_and_leaves_the_rest():
+    class Mixed(Counter):
+        def observation_spec(self):
+            return {
+                "f8": specs.BoundedArray((2,), np.float64, -1e300, 1e300),
+                "i8": specs.BoundedArray((), np.int64, -(2**40), 2**40),
+                "u1": specs.Array((3,), np.uint8),
+            }
+
+        def _start(self):
+            return {"f8": np.ones(2), "i8": np.int64(3), "u1": np.zeros(3, np.uint8)}
+
+        def action_spec(self):
+            return specs.DiscreteArray(4, dtype=np.int64)
+
+    environment = SinglePrecision(Mixed())
+    spec = environment.observation_spec()
+    assert [spec[k].dtype for k in ("f8", "i8", "u1")] == [np.float32, np.int32, np.uint8]
+    assert (spec["i8"].minimum, spec["i8"].maximum) == (-(2**31), 2**31 - 1)
+    assert environment.action_spec() == specs.DiscreteArray(4, dtype=np.int32)
+    observation = environment.reset().observation
+    specs.validate(observation, spec)
+
+
+@pytest.mark.parametrize(
+    ("action", "inside"),
+    [([-1, -1], [-3, 0]), ([1, 1], [1, 10]), ([0, 0], [-1, 5]), ([-7, 9], [-3, 10])],
+)
+def test_canonical_actions(action, inside):
+    inner = Counter()
+    environment = CanonicalActions(inner, clip=True)
+    spec = environment.action_spec()
+    assert (spec.minimum == -1).all() and (spec.maximum == 1).all()
+    environment.reset()
+    environment.step(np.array(action, np.float32))
+    np.testing.assert_allclose(inner.actions[0], inside)
+
+
+def test_canonical_actions_without_clipping_and_of_other_shapes():
+    inner = Counter()
+    environment = CanonicalActions(inner)
+    environment.reset()
+    environment.step(np.array([2.0, -2.0]))
+    np.testing.assert_allclose(inner.actions[0], [3.0, -5.0])
+    with pytest.raises(SpecError, match=r"expected shape \[2\], found \[1\]"):
+        environment.step(np.zeros(1))
+    with pytest.raises(SpecError, match=r"found \[\]"):
+        environment.step(0.0)
+
+
+def test_canonical_actions_leave_discrete_and_unbounded_ones():
+    assert CanonicalActions(Catch()).action_spec() == Catch().action_spec()
+
+    class Unbounded(Counter):
+        def action_spec(self):
+            return specs.BoundedArray((2,), np.float64, -np.inf, 1.0)
+
+    inner = Unbounded()
+    environment = CanonicalActions(inner, clip=True)
+    assert environment.action_spec() == inner.action_spec()
+    environment.reset()
+    environment.step(np.array([5.0, 6.0]))
+    np.testing.assert_array_equal(inner.actions[0], [5.0, 6.0])
+
+
+def test_canonical_actions_refuse_empty_bounds():
+    class Empty(Counter):
+        def action_spec(self):
+            return specs.BoundedArray((2,), np.float64, 0.0, [0.0, 1.0])
+
+    with pytest.raises(ConfigError, match="every minimum below its maximum"):
+        CanonicalActions(Empty())
+
+
+@pytest.mark.parametrize(
+    ("length", "terminates", "limit", "count", "discount"),
+    [(7, True, 3, 3, 1.0), (3, True, 3, 3, 0.0), (2, True, 3, 2, 0.0), (9, False, 1, 1, 1.0)],
+)
+def test_step_limit(length, terminates, limit, count, discount):
+    environment = StepLimit(Counter(length, terminates), limit)
+    for _ in range(2):
+        steps = last_of(environment, np.zeros(2))
+        assert len(steps) == count and steps[-1].discount == discount
+    assert environment.step(np.zeros(2)).first()
+
+
+def test_step_limit_keeps_the_discount_of_the_step():
+    environment = StepLimit(Counter(discount=0.5), 2)
+    assert last_of(environment, np.zeros(2))[-1].discount == 0.5
+
+
+def test_action_repeat():
+    inner = Counter(length=7, discount=0.5)
+    steps = last_of(ActionRepeat(inner, 3), np.zeros(2))
+    # Times 1..3, 4..6, 7; discounts 0.5 but for the last, which is 0.
+    assert [step.reward for step in steps] == [1 + 2 / 2 + 3 / 4, 4 + 5 / 2 + 6 / 4, 7.0]
+    assert [step.discount for step in steps] == [0.125, 0.125, 0.0]
+    assert [float(step.observation["time"][0]) for step in steps] == [3.0, 6.0, 7.0]
+    assert len(inner.actions) == 7
+
+
+def test_frame_stack():
+    environment = FrameStack(ConcatObservations(Counter(), names=["time"]), 3)
+    assert environment.observation_spec().shape == (3,)
+    seen = [environment.reset().observation.tolist()]
+    seen += [step.observation.tolist() for step in last_of(environment, np.zeros(2))]
+    assert seen[:4] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
+    assert environment.step(np.zeros(2)).observation.tolist() == [0, 0, 0]  # Nothing leaks over.
+
+
+def test_frame_stack_shapes_and_bounds():
+    flat, new = FrameStack(Catch(), 4), FrameStack(Catch(), 4, flatten=False)
+    assert flat.observation_spec().shape == flat.reset().observation.shape == (10, 20)
+    assert new.observation_spec().shape == new.reset().observation.shape == (10, 5, 4)
+    assert isinstance(flat.observation_spec(), specs.BoundedArray)
+    with pytest.raises(SpecError, match="flatten=False"):
+        FrameStack(Counter(), 2)
+    with pytest.raises(ConfigError, match="at least 1"):
+        FrameStack(Catch(), 0)
+
+
+def test_observation_action_reward():
+    environment = ObservationActionReward(Bandit())
+    first = environment.reset().observation
+    assert isinstance(first, OAR) and first.action == 0 and first.reward == 0
+    specs.validate(first, environment.observation_spec())
+    arm = int(first.observation.argmax())
+    then = environment.step(arm).observation
+    assert then.action == arm and then.action.dtype == np.int32 and then.reward == 1.0
+    specs.validate(then, environment.observation_spec())
+
+
+def test_concat_observations():
+    environment = ConcatObservations(Counter(), names=["time", "scalar"])
+    environment.reset()
+    observation = environment.step(np.zeros(2)).observation
+    assert observation.dtype == np.float32 and observation.tolist() == [1.0, -1.0]
+    with pytest.raises(UnknownNameError, match="Did you mean 'time'"):
+        ConcatObservations(Counter(), names=["tim"])
+    with pytest.raises(SpecError, match="expects a dict observation, found BoundedArray"):
+        ConcatObservations(Catch())
+
+
+def test_normalize_observations_equals_numpy_over_all_seen():
+    inner, environment = PointMass(seed=1), NormalizeObservations(PointMass(seed=1), clip=None)
+    rng = np.random.default_rng(0)
+    seen = [inner.reset().observation]
+    environment.reset()
+    for _ in range(100):
+        action = rng.uniform(-1, 1, 2)
+        seen.append(inner.step(action).observation)
+        found = environment.step(action).observation
+    data = np.array(seen, np.float64)
+    expected = (data[-1] - data.mean(0)) / data.std(0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found.dtype == np.float32
+
+
+def test_normalize_observations_frozen_with_saved_statistics():
+    training = NormalizeObservations(PointMass())
+    for _ in range(20):
+        training.reset()
+    evaluation = NormalizeObservations(PointMass())
+    evaluation.restore(training.save())
+    evaluation.freeze()
+    one, other = evaluation.reset(), evaluation.reset()
+    assert evaluation.num_observations == training.num_observations == 20
+    evaluation.reseed(0)
+    assert_same_timestep(evaluation.reset(), one)
+    assert not np.array_equal(one.observation, other.observation)
+    evaluation.freeze(False)
+    evaluation.reset()
+    assert evaluation.num_observations == 21
+
+
+def test_normalize_observations_clips():
+    environment = NormalizeObservations(ConcatObservations(Counter(length=500)), clip=0.25)
+    values = [step.observation for step in last_of(environment, np.zeros(2))]
+    assert np.abs(values).max() == 0.25
+
+
+def test_normalize_observations_refusals():
+    class Image(Counter):
+        def observation_spec(self):
+            return {"pixels": specs.Array((4, 4), np.uint8)}
+
+    with pytest.raises(ConfigError, match="expects floats, found uint8 in 'pixels'"):
+        NormalizeObservations(Image())
+    with pytest.raises(ConfigError, match="positive clip"):
+        NormalizeObservations(PointMass(), clip=0)
+    environment = NormalizeObservations(PointMass())
+    with pytest.raises(CheckpointError, match="They are of another environment"):
+        environment.restore(NormalizeObservations(PointMass(num_dimensions=3)).save())
+    with pytest.raises(CheckpointError, match="Expected saved statistics"):
+        environment.restore({"wrapper": {}})
+    with pytest.raises(CheckpointError, match="same wrappers"):
+        environment.restore({})
+
+
+def test_state_for_a_stateless_wrapper_is_refused():
+    environment = SinglePrecision(PointMass())
+    with pytest.raises(CheckpointError, match="keeps no state"):
+        environment.restore(NormalizeObservations(PointMass()).save())
+
+
+def test_make_with_every_wrapper_resumes():
+    def make():
+        return envs.make(
+            "agentkit:catch",
+            seed=1,
+            wrappers=[
+                NormalizeObservations,
+                lambda e: FrameStack(e, 2),
+                lambda e: StepLimit(e, 6),
+                ObservationActionReward,
+            ],
+        )
+
+    one, other = make(), make()
+    rng = np.random.default_rng(0)
+    one.reset()
+    for _ in range(33):
+        last = one.step(sample_action(one.action_spec(), rng))
+    assert_same_timestep(other.restore(one.save()), last)
+    assert isinstance(last, dm_env.TimeStep)
+    for _ in range(20):
+        action = sample_action(one.action_spec(), rng)
+        assert_same_timestep(one.step(action), other.step(action))
