@@ -81,7 +81,7 @@ def write(
         arrays: dict[str, np.ndarray] = {}
         (partial / "state.json").write_text(json.dumps(_encode(state, "", arrays)))
         with open(partial / "arrays.npz", "wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
         for name, write_folder in (folders or {}).items():
             (partial / name).mkdir()
             write_folder(partial / name)

@@ -23,7 +23,8 @@ class Counter:
     """
 
     def __init__(self, parent: Counter | None = None, prefix: str = ""):
-        """
+        """Makes one.
+
         Args:
             parent: where counts are kept; None keeps them here.
             prefix: put before the names this counter increments, with an underscore.

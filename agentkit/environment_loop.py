@@ -60,7 +60,8 @@ class EnvironmentLoop:
         log: Log | None = None,
         observers: Sequence[Observer] = (),
     ):
-        """
+        """Makes one.
+
         Args:
             environment: a dm_env environment.
             actor: chooses actions and records.

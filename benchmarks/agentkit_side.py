@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from step_clock import StepClock
@@ -20,7 +20,7 @@ class PartTimer:
     def __init__(self) -> None:
         self._stack = ["rest"]
         self._since = 0.0
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self.window: dict[str, float] = {}
 
     def on_window(self, begins: bool) -> None:

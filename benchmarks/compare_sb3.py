@@ -13,7 +13,6 @@ with its parent's peak memory, so this one stays small.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import json
 import os
@@ -28,76 +27,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workloads import LEARNING_STARTS, WORKLOADS
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-LEARNING_STARTS = 1_000
 PEER_PACKAGES = (("torch==2.13.0",), ("stable-baselines3", "gymnasium[mujoco]", "mujoco<4"))
 
 Row = dict[str, Any]
 
-
-@dataclasses.dataclass(frozen=True)
-class Workload:
-    """What both sides do.
-
-    Attributes:
-        environment: gymnasium's name.
-        window: steps to measure.
-        settings: what both sides are set to, under agentkit's names.
-        agentkit_only: settings that the peer has by other means, or lacks.
-        variants: agentkit's variants, each with the settings that make it.
-    """
-
-    environment: str
-    window: int
-    settings: dict[str, Any]
-    agentkit_only: dict[str, Any]
-    variants: dict[str, dict[str, Any]]
-
-
-WORKLOADS = {
-    "sac": Workload(
-        environment="HalfCheetah-v5",
-        window=4_000,
-        settings={
-            "hidden_sizes": [256, 256],
-            "batch_size": 256,
-            "replay_size": 1_000_000,
-            "learning_rate": 3e-4,
-            "discount": 0.99,
-            "tau": 0.005,
-        },
-        agentkit_only={"min_replay_size": LEARNING_STARTS, "num_random_steps": LEARNING_STARTS, "n_step": 1},
-        variants={"updates_per_call=1": {"updates_per_call": 1}},
-    ),
-    "dqn": Workload(
-        environment="CartPole-v1",
-        window=10_000,
-        settings={
-            "hidden_sizes": [64, 64],
-            "batch_size": 64,
-            "replay_size": 100_000,
-            "learning_rate": 5e-4,
-            "discount": 0.99,
-            "target_update_period": 500,
-            "epsilon_start": 1.0,
-            "epsilon_end": 0.05,
-            "epsilon_steps": 5_000,
-            "max_grad_norm": 10.0,
-        },
-        agentkit_only={
-            "min_replay_size": LEARNING_STARTS,
-            "n_step": 1,
-            "double": False,
-            "duelling": False,
-            "prioritized": False,
-        },
-        variants={
-            "updates_per_call=1": {"updates_per_call": 1},
-            "updates_per_call=8": {"updates_per_call": 8},
-        },
-    ),
-}
 
 # Name in a row, name in a table, and which way is better.
 QUANTITIES = (
@@ -152,9 +89,7 @@ def run_rounds(name: str, options: argparse.Namespace, peer_python: str) -> Iter
         for i in range(max(len(variants), len(threads))):
             if i < len(variants):
                 job = make_job(name, variants[i], seed, options)
-                found["agentkit"][variants[i]] = run_side(
-                    sys.executable, "agentkit_side.py", job, options.timeout
-                )[0]
+                found["agentkit"][variants[i]] = run_side(sys.executable, "agentkit_side.py", job, options.timeout)[0]
             if i < len(threads):
                 job = make_job(name, None, seed, options) | {"threads": threads[i]}
                 found["peer"][str(threads[i])] = run_side(peer_python, "sb3_side.py", job, options.timeout)[0]
@@ -204,8 +139,8 @@ def as_markdown(name: str, rounds: Sequence[dict[str, Any]]) -> str:
         cores = [statistics.median(found["agentkit"][variant]["cores_used"] for found in rounds)]
         cores.append(statistics.median(best_peer(found)[1]["cores_used"] for found in rounds))
         lines += [
-            f"agentkit with {variant}. Cores busy: {cores[0]:.2f} and {cores[1]:.2f} (SB3). Threads at which SB3 "
-            f"was fastest, round by round: {', '.join(threads)}.",
+            f"agentkit with {variant}. Cores busy: {cores[0]:.2f} and {cores[1]:.2f} (SB3). SB3's threads where "
+            f"it was fastest, round by round: {', '.join(threads)}.",
             "",
             "| | agentkit | SB3 | agentkit / SB3: median (least to greatest of the pairs) | better |",
             "|---|---|---|---|---|",
@@ -233,17 +168,13 @@ def break_down(name: str, variant: str, options: argparse.Namespace) -> dict[str
         plain, _ = run_side(sys.executable, "agentkit_side.py", job, options.timeout)
         for way in WAYS:
             timed, lines = run_side(sys.executable, "agentkit_side.py", job | {"parts": way}, options.timeout)
-            (found,) = [
-                json.loads(line.removeprefix("parts ")) for line in lines if line.startswith("parts ")
-            ]
+            (found,) = [json.loads(line.removeprefix("parts ")) for line in lines if line.startswith("parts ")]
             parts[way].append({part: found.get(part, 0.0) / steps for part in PARTS})
             ratios[way].append(timed["steps_per_second"] / plain["steps_per_second"])
     return {
         "workload": name,
         "variant": variant,
-        "parts": {
-            way: {part: statistics.median(row[part] for row in parts[way]) for part in PARTS} for way in WAYS
-        },
+        "parts": {way: {part: statistics.median(row[part] for row in parts[way]) for part in PARTS} for way in WAYS},
         "timed_over_untimed": {way: statistics.median(ratios[way]) for way in WAYS},
     }
 
@@ -251,9 +182,10 @@ def break_down(name: str, variant: str, options: argparse.Namespace) -> dict[str
 def breakdown_markdown(results: Sequence[dict[str, Any]]) -> str:
     """A table for each variant: share of a step's time, and microseconds."""
     lines = [
-        "Share of a step's wall time in agentkit, and microseconds; medians of the rounds. Left as it runs: the",
-        "device computes while the environment steps, and what is left of the update is waited for in *acting*.",
-        "Right with a wait after every update, so that *update* is its whole cost and nothing overlaps.",
+        "Share of a step's wall time in agentkit, and microseconds; medians of the rounds. Left as it runs:",
+        "the device computes while the environment steps, and what is left of the update is waited for in",
+        "*acting*. Right with a wait after every update, so that *update* is its whole cost and nothing",
+        "overlaps.",
         "",
     ]
     for result in results:
@@ -328,9 +260,7 @@ def compare(options: argparse.Namespace, peer_python: str) -> None:
             peer = best_peer(found)[1]["steps_per_second"]
             for variant, row in found["agentkit"].items():
                 ratio = row["steps_per_second"] / peer
-                print(
-                    f"{name} {number}/{options.pairs} {variant}: {ratio:.2f} times SB3's steps/s", flush=True
-                )
+                print(f"{name} {number}/{options.pairs} {variant}: {ratio:.2f} times SB3's steps/s", flush=True)
     last = rounds[options.workloads[0]][-1]
     record = {
         "machine": machine,
@@ -361,9 +291,7 @@ def install_peer(directory: pathlib.Path) -> str:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--peer-python", help="an interpreter that has stable-baselines3; default: installs one"
-    )
+    parser.add_argument("--peer-python", help="an interpreter that has stable-baselines3; default: installs one")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--pairs", type=int, default=5, help="rounds, each a pair of runs for every variant")
     parser.add_argument("--peer-threads", type=int, nargs="+", default=[1, 2], help="the faster one counts")
@@ -383,9 +311,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(options: argparse.Namespace) -> None:
     """Breaks down, or compares."""
     if os.getloadavg()[0] > 0.5:
-        print(
-            f"warning: the machine is busy (load {os.getloadavg()[0]:.2f}); timings will be off", flush=True
-        )
+        print(f"warning: the machine is busy (load {os.getloadavg()[0]:.2f}); timings will be off", flush=True)
     if options.breakdown:
         machine = describe_machine()
         results = [break_down(n, v, options) for n in options.workloads for v in WORKLOADS[n].variants]

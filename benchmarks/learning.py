@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,14 @@ class Case:
 CASES = (
     Case("dqn-cartpole", "dqn", "gymnasium:CartPole-v1", 50_000, 475, paper="500 is the maximum"),
     Case("sac-pendulum", "sac", "gymnasium:Pendulum-v1", 20_000, -200, paper="about -150 is optimal"),
-    Case("sac-inverted-pendulum", "sac", "gymnasium:InvertedPendulum-v5", 20_000, 950, paper="1000 is the maximum"),
+    Case(
+        "sac-inverted-pendulum",
+        "sac",
+        "gymnasium:InvertedPendulum-v5",
+        20_000,
+        950,
+        paper="1000 is the maximum",
+    ),
     Case(
         "sac-halfcheetah",
         "sac",
@@ -51,7 +59,15 @@ CASES = (
         3_000,
         paper="Haarnoja et al. 2018, fig. 1: about 4,000-5,000 at 0.1 million steps (read off the plot, HalfCheetah-v2)",
     ),
-    Case("sac-cheetah-run", "sac", "dm_control:cheetah/run", 50_000, 200, seeds=(0,), paper="1000 is the maximum"),
+    Case(
+        "sac-cheetah-run",
+        "sac",
+        "dm_control:cheetah/run",
+        50_000,
+        200,
+        seeds=(0,),
+        paper="1000 is the maximum",
+    ),
     Case("dqn-bsuite-catch", "dqn", "bsuite:catch/0", 20_000, 0.9, seeds=(0,), paper="1 is the maximum"),
 )
 
@@ -65,7 +81,8 @@ class Job:
     seed: int
 
     def directory(self, out: pathlib.Path) -> pathlib.Path:
-        return out / f"{self.case.name}-{self.replay}-{self.seed}"
+        environment = re.sub(r"[^A-Za-z0-9._-]+", "_", self.case.environment)  # as `agentkit train` names it
+        return out / f"{self.case.name}-{self.replay}" / f"{self.case.agent}-{environment}-seed{self.seed}"
 
     def command(self, out: pathlib.Path) -> list[str]:
         directory = self.directory(out)
@@ -75,7 +92,7 @@ class Job:
         settings = [part for setting in case.settings for part in ("--set", setting)]
         return [
             *("train", case.agent, "--env", case.environment, "--steps", str(case.num_steps)),
-            *("--seed", str(self.seed), "--replay", self.replay, "--out", str(directory)),
+            *("--seed", str(self.seed), "--replay", self.replay, "--out", str(directory.parent)),
             *("--eval-every", str(case.num_steps // 10), "--checkpoint-every", str(case.num_steps // 5)),
             *settings,
         ]
@@ -92,7 +109,8 @@ def run_job(job: Job, out: pathlib.Path, core: int) -> None:
     prefix = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
     agentkit = [*prefix, sys.executable, "-m", "agentkit.cli"]
     started = time.time()
-    with open(out / f"{directory.name}.log", "ab") as log:
+    directory.parent.mkdir(exist_ok=True)
+    with open(out / f"{directory.parent.name}-{job.seed}.log", "ab") as log:
         subprocess.run([*agentkit, *command], check=True, stdout=log, stderr=log)
         seconds = time.time() - started
         script = (
@@ -100,13 +118,19 @@ def run_job(job: Job, out: pathlib.Path, core: int) -> None:
             f"print(json.dumps(e.evaluate(sys.argv[1], {EVALUATION_EPISODES})))"
         )
         done = subprocess.run(
-            [*prefix, sys.executable, "-c", script, str(directory)], check=True, stdout=subprocess.PIPE, stderr=log
+            [*prefix, sys.executable, "-c", script, str(directory)],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
     values = json.loads(done.stdout.splitlines()[-1])
     values |= {"seconds": seconds, "command": "agentkit " + " ".join(command)}
     result.write_text(json.dumps(values))
     mean = sum(values["episode_return"]) / EVALUATION_EPISODES
-    print(f"{directory.name}: {mean:.1f} (expected {job.case.expected}) in {seconds:.0f} s", flush=True)
+    print(
+        f"{directory.parent.name} seed {job.seed}: {mean:.1f} (expected {job.case.expected}) in {seconds:.0f} s",
+        flush=True,
+    )
 
 
 def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
@@ -125,7 +149,7 @@ def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
             try:
                 run_job(job, out, core)
             except subprocess.CalledProcessError as error:
-                failures.append(f"{job.directory(out).name}: {error}; see its log")
+                failures.append(f"{job.case.name} {job.replay} {job.seed}: {error}; see its log")
 
     threads = [threading.Thread(target=work, args=(core,)) for core in cores]
     for thread in threads:
@@ -151,7 +175,9 @@ def report(out: pathlib.Path, docs: pathlib.Path) -> None:
                 job = Job(case, replay, seed)
                 path = job.directory(out) / "result.json"
                 if not path.exists():
-                    rows.append(f"| {case.name} | {replay} | {seed} | | not run | {case.expected} | no | {case.paper} |")
+                    rows.append(
+                        f"| {case.name} | {replay} | {seed} | | not run | {case.expected} | no | {case.paper} |"
+                    )
                     continue
                 values = json.loads(path.read_text())
                 mean = sum(values["episode_return"]) / len(values["episode_return"])
@@ -164,12 +190,16 @@ def report(out: pathlib.Path, docs: pathlib.Path) -> None:
                 runs.append(str(job.directory(out)))
             if runs:
                 image = docs / f"{case.name}-{replay}.png"
-                subprocess.run([sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True)
+                subprocess.run(
+                    [sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True
+                )
     (docs / "table.md").write_text("\n".join(rows) + "\n\n```\n" + "\n".join(commands) + "\n```\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the run folders")
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
     parser.add_argument("--replay", nargs="*", default=["in_process"], choices=["in_process", "reverb"])

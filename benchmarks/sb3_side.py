@@ -1,4 +1,4 @@
-"""One run of Stable-Baselines3, by an interpreter that has it: ``python sb3_side.py JOB``; see compare_sb3.py."""
+"""One run of Stable-Baselines3: ``python sb3_side.py JOB`` where it is installed; see compare_sb3.py."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 import os
 
+import hypothesis
+
 # One CPU device, whatever the machine has: results then do not depend on where the tests run.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # jax reads this when it is first imported; tests that never touch jax stay free of it.
@@ -12,3 +14,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # dm_control picks a renderer when imported; the tests of physics need none.
 os.environ.setdefault("MUJOCO_GL", "disabled")
+
+# The same examples each time, and no deadline for one: test machines are busy.
+hypothesis.settings.register_profile("agentkit", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("agentkit")

@@ -25,7 +25,8 @@ class PolicyActor(Actor):
     """Acts in one environment."""
 
     def __init__(self, policy: Policy, key: jax.Array, client: Parameters, adder: Adder | None = None):
-        """
+        """Makes one.
+
         Args:
             policy: how to act.
             key: PRNG key ``uint32[2]``; equal keys, parameters and observations give equal actions.
@@ -36,7 +37,7 @@ class PolicyActor(Actor):
         self._adder = adder
         init_key, self._key = jax.random.split(key)
         self._state = policy.init(init_key)
-        self._is_first = np.True_
+        self._is_first: np.bool_ = np.True_
         self._extras: Nest = ()
 
         def act(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
@@ -102,7 +103,8 @@ class BatchedPolicyActor(Actor):
         *,
         num_envs: int,
     ):
-        """
+        """Makes one.
+
         Args:
             policy: how to act in a single environment; mapped over the N.
             key: PRNG key ``uint32[2]``.

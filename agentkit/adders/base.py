@@ -32,9 +32,7 @@ def parse_tables(tables: Tables) -> tuple[tuple[str, PriorityFn | None], ...]:
         raise ConfigError("An adder needs at least one table to write to, found none.")
     for name, function in pairs:
         if function is not None and not callable(function):
-            raise ConfigError(
-                f"Table {name!r}: expected a priority function or None, found {type(function).__name__}."
-            )
+            raise ConfigError(f"Table {name!r}: expected a priority function or None, found {type(function).__name__}.")
     return pairs
 
 
@@ -80,8 +78,7 @@ def _describe(timestep: Any) -> str:
     if not isinstance(timestep, dm_env.TimeStep):
         return f"a {type(timestep).__name__}"
     return (
-        f"a TimeStep of type {timestep.step_type!r} with reward {timestep.reward!r} "
-        f"and discount {timestep.discount!r}"
+        f"a TimeStep of type {timestep.step_type!r} with reward {timestep.reward!r} and discount {timestep.discount!r}"
     )
 
 
@@ -91,8 +88,7 @@ def check_extras(extras: Nest, extras_spec: Nest) -> None:
         specs.validate(extras, extras_spec, "extras")
     except SpecError as error:
         raise SpecError(
-            f"{error} The adder and its table's signature must be made with the extras_spec of the policy "
-            "that acts."
+            f"{error} The adder and its table's signature must be made with the extras_spec of the policy that acts."
         ) from error
 
 

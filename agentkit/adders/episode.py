@@ -61,9 +61,7 @@ class EpisodeAdder(core.Adder):
             ConfigError: a setting is impossible.
         """
         if max_length < 2:
-            raise ConfigError(
-                f"max_length counts the final row too and must be at least 2, found {max_length}."
-            )
+            raise ConfigError(f"max_length counts the final row too and must be at least 2, found {max_length}.")
         if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be one of {get_args(TooLong)}, found {too_long!r}.")
         self._stream = StepStream(writer, spec, tables, max_length, extras_spec)

@@ -277,9 +277,7 @@ class _Returns:
         if self._scalar:
             reward, discount = _discounted(window, gamma)
             return NStepReturn(self._reward_type(reward), self._discount_type(discount))
-        rewards = [
-            _discounted([(r[i], d[j]) for r, d in window], gamma)[0] for i, j in enumerate(self._partners)
-        ]
+        rewards = [_discounted([(r[i], d[j]) for r, d in window], gamma)[0] for i, j in enumerate(self._partners)]
         num_discounts = len(tree.flatten(self._inline.discount))
         discounts = [_discounted([(0.0, d[j]) for _, d in window], gamma)[1] for j in range(num_discounts)]
         specs_flat = tree.flatten(self._inline)

@@ -82,9 +82,7 @@ class SequenceAdder(core.Adder):
                 f"found length {length} and period {period}."
             )
         if end_of_episode not in get_args(EndOfEpisode):
-            raise ConfigError(
-                f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}."
-            )
+            raise ConfigError(f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}.")
         self._stream = StepStream(writer, spec, tables, length, extras_spec)
         self._length = length
         self._period = period

@@ -139,8 +139,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         features = jnp.concatenate([nets.torso(observation), action], axis=-1)
         return nets.mlp(features, config.hidden_sizes, 1)[:, 0]
 
-    policy_network = hk.without_apply_rng(hk.transform(policy))
-    critic_network = hk.without_apply_rng(hk.transform(critic))
+    policy_network: hk.Transformed = hk.without_apply_rng(hk.transform(policy))
+    critic_network: hk.Transformed = hk.without_apply_rng(hk.transform(critic))
     observation, action = jax.tree.map(
         lambda x: x[None], (specs.zeros(environment_spec.observations), specs.zeros(actions))
     )
@@ -172,7 +172,9 @@ def make_update(networks: Networks, config: Config) -> Update:
     """One step each on critics, policy and temperature (paper, algorithm 1)."""
     optimizer = adam(config.learning_rate)
     follow = polyak(config.tau)
-    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+    target_entropy = (
+        -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+    )
 
     def both(critics: tuple[Any, Any], observation: Nest, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return tuple(networks.critic(params, observation, action) for params in critics)  # type: ignore[return-value]
@@ -182,13 +184,17 @@ def make_update(networks: Networks, config: Config) -> Update:
         loss = 0.5 * jnp.mean(jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 5
         return loss, jnp.mean(q_1)
 
-    def policy_loss(policy: Any, critics: Any, temperature: jax.Array, observation: Nest, key: jax.Array) -> Any:
+    def policy_loss(
+        policy: Any, critics: Any, temperature: jax.Array, observation: Nest, key: jax.Array
+    ) -> Any:
         action, log_prob = nets.sample_and_log_prob(networks.policy(policy, observation), key)
         q = jnp.minimum(*both(critics, observation, action))
         return jnp.mean(temperature * log_prob - q), jnp.mean(log_prob)  # eq. 9
 
     def soft_target(state: TrainingState, transition: Any, key: jax.Array) -> jax.Array:
-        action, log_prob = nets.sample_and_log_prob(networks.policy(state.policy, transition.next_observation), key)
+        action, log_prob = nets.sample_and_log_prob(
+            networks.policy(state.policy, transition.next_observation), key
+        )
         q = jnp.minimum(*both(state.target_critics, transition.next_observation, action))
         value = q - jnp.exp(state.log_temperature) * log_prob  # eq. 3
         return transition.reward + transition.discount * value  # [B]
@@ -200,7 +206,9 @@ def make_update(networks: Networks, config: Config) -> Update:
         log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
         opt_states = (optimizer.init(policy), optimizer.init(critics), optimizer.init(log_temperature))
         targets = jax.tree.map(jnp.copy, critics)
-        return TrainingState(policy, critics, targets, log_temperature, opt_states, key, jnp.zeros((), jnp.int32))
+        return TrainingState(
+            policy, critics, targets, log_temperature, opt_states, key, jnp.zeros((), jnp.int32)
+        )
 
     def update(state: TrainingState, batch: ReplaySample) -> tuple[TrainingState, UpdateOutput]:
         transition = batch.data

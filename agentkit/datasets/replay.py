@@ -23,7 +23,8 @@ class ReplayDataset:
     """
 
     def __init__(self, replay: Replay, plan: BatchPlan, *, timeout: float | None = None):
-        """
+        """Makes one.
+
         Args:
             replay: where to sample.
             plan: table, batch size and number of stacked batches.
@@ -71,7 +72,8 @@ class Prefetch:
         transfer: Callable[[ReplaySample], ReplaySample] | None = None,
         timeout: float = 60.0,
     ):
-        """
+        """Makes one.
+
         Args:
             dataset: what to draw from; closed with this.
             size: batches to hold ready.

@@ -47,9 +47,7 @@ def make(name: str, seed: int = 0, num_envs: int = 1, **kwargs: Any) -> EnvPoolE
         pool = envpool.make_gymnasium(name, num_envs=num_envs, seed=seed, **kwargs)
     except TypeError as error:
         known = ", ".join(sorted(envpool.make_spec(name).config._fields))
-        raise ConfigError(
-            f"EnvPool refused the settings {sorted(kwargs)}: {error}. Known: {known}"
-        ) from error
+        raise ConfigError(f"EnvPool refused the settings {sorted(kwargs)}: {error}. Known: {known}") from error
     return EnvPoolEnvironment(pool)
 
 
@@ -76,9 +74,7 @@ class EnvPoolEnvironment(dm_env.Environment):
         config = pool.config
         self._num_envs = int(config["num_envs"])
         if config.get("max_num_players", 1) != 1:
-            raise ConfigError(
-                f"Expected a task of one player, found {config['max_num_players']}. Choose another task."
-            )
+            raise ConfigError(f"Expected a task of one player, found {config['max_num_players']}. Choose another task.")
         with warnings.catch_warnings():  # Its gymnasium spaces, made on the first reset, warn of casts.
             warnings.simplefilter("ignore")
             observation, _ = pool.reset()

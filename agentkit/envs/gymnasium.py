@@ -130,9 +130,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Takes an action; after LAST it starts an episode instead and ignores the action."""
         if self._reset_next_step:
             return self.reset()
-        observation, reward, terminated, truncated, self.last_info = self._environment.step(
-            self._write(action)
-        )
+        observation, reward, terminated, truncated, self.last_info = self._environment.step(self._write(action))
         observation = self._read(observation)
         if terminated or truncated:
             self._reset_next_step = True

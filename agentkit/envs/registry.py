@@ -81,10 +81,7 @@ def make(
     from agentkit.envs.batched import BatchedEnvironment
     from agentkit.envs.resumable import episode_seed
 
-    children = [
-        _make_one(factory, prefix, rest, episode_seed(seed, i), raw, wrappers, kwargs)
-        for i in range(num_envs)
-    ]
+    children = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, wrappers, kwargs) for i in range(num_envs)]
     return BatchedEnvironment(children)
 
 

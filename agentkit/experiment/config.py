@@ -20,7 +20,18 @@ from agentkit.errors import CheckpointError, ConfigError, unknown_name
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
-_PACKAGES = ("agentkit", "jax", "jaxlib", "numpy", "dm-haiku", "optax", "rlax", "dm-reverb", "gymnasium", "mujoco")
+_PACKAGES = (
+    "agentkit",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "dm-haiku",
+    "optax",
+    "rlax",
+    "dm-reverb",
+    "gymnasium",
+    "mujoco",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +138,9 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
     """
     path = pathlib.Path(directory) / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
+        raise ConfigError(
+            f"{directory} is not a run folder: it has no config.json. Give the folder that train made."
+        )
     record = json.loads(path.read_text())
     if record["agent"] is None or record["environment"] is None:
         raise ConfigError(
@@ -138,7 +151,9 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in record["agent_config"].items()}
     unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
     if unknown:
-        raise CheckpointError(f"The run {directory} has agent settings this version does not know: {sorted(unknown)}.")
+        raise CheckpointError(
+            f"The run {directory} has agent settings this version does not know: {sorted(unknown)}."
+        )
     names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "run_directory"}
     settings = {name: value for name, value in record.items() if name in names} | changes
     agent = registry.make(record["agent"], values)

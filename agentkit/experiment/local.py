@@ -24,6 +24,7 @@ from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
 
+
 class Result(NamedTuple):
     """What a run ended with.
 
@@ -206,11 +207,16 @@ class _Run:
 
 
 def _build(
-    experiment: ExperimentConfig, stack: contextlib.ExitStack, resume: bool, found: checkpoint.Checkpoint | None
+    experiment: ExperimentConfig,
+    stack: contextlib.ExitStack,
+    resume: bool,
+    found: checkpoint.Checkpoint | None,
 ) -> _Run:
     """Makes every part; the stack closes them in the order writer, iterator, server, logs, environment."""
     agent = experiment.agent
-    environment = stack.enter_context(contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)))
+    environment = stack.enter_context(
+        contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs))
+    )
     spec = make_environment_spec(environment)
     networks = agent.make_networks(spec)
     start = found.step if found is not None else 0
@@ -233,7 +239,11 @@ def _build(
         log_seconds=experiment.log_seconds,
     )
     learner = Learner(
-        agent.make_update(networks), dataset, learner_key, num_updates=agent.batch_plan.num_updates, outlets=outlets
+        agent.make_update(networks),
+        dataset,
+        learner_key,
+        num_updates=agent.batch_plan.num_updates,
+        outlets=outlets,
     )
     evaluator = None
     if experiment.evaluation_period:
@@ -251,7 +261,12 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
 
 
 def _make_actor(
-    experiment: ExperimentConfig, policy: Policy, store: VariableStore, environment: Any, replay: Replay, key: jax.Array
+    experiment: ExperimentConfig,
+    policy: Policy,
+    store: VariableStore,
+    environment: Any,
+    replay: Replay,
+    key: jax.Array,
 ) -> PolicyActor | BatchedPolicyActor:
     client, spec = VariableClient(store), make_environment_spec(environment)
     make_adder = experiment.agent.make_adder

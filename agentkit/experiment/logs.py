@@ -19,7 +19,8 @@ class RunLogs:
     """The logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
     def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
-        """
+        """Makes one.
+
         Args:
             experiment: says which logs are wanted.
             stack: closes them.

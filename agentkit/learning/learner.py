@@ -60,7 +60,8 @@ class Learner(core.Learner):
         outlets: LearnerOutlets | None = None,
         devices: Sequence[jax.Device] | None = None,
     ):
-        """
+        """Makes one.
+
         Args:
             update: the algorithm.
             dataset: batches with leaves ``[B, ...]``, or ``[K, B, ...]`` where `num_updates` K > 1.
@@ -194,6 +195,6 @@ class Learner(core.Learner):
             new.append(jnp.array(found))
         if saved:
             raise CheckpointError(f"The checkpoint has learner state that this agent lacks: {sorted(saved)}.")
-        self._state = self._place(structure.unflatten(new))
+        self._state = self._place(jax.tree.unflatten(structure, new))
         self._version = self._log_version = int(state["num_updates"])
         self._publish(jax.jit(self._variables)(self._state))

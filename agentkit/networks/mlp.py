@@ -8,13 +8,26 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agentkit.errors import SpecError
 from agentkit.types import Array, Nest
+
+_MIN_PIXELS = 36
 
 
 class AtariTorso(hk.Module):
-    """The convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``."""
+    """The convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``.
+
+    Raises:
+        SpecError: images of less than 36 x 36 pixels, of which the convolutions would leave nothing.
+    """
 
     def __call__(self, observation: Array) -> Array:
+        """The features of a batch of images."""
+        if min(observation.shape[1:3]) < _MIN_PIXELS:
+            raise SpecError(
+                f"These convolutions need images of at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, found "
+                f"{list(observation.shape[1:3])}. Give the agent networks of your own: Agent(make_networks=...)."
+            )
         x = observation.astype(jnp.float32) / 255.0
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = jax.nn.relu(hk.Conv2D(channels, kernel, stride, padding="VALID")(x))

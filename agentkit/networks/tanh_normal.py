@@ -45,5 +45,5 @@ def sample(distribution: TanhNormal, key: jax.Array) -> Array:
 
 
 def mode(distribution: TanhNormal) -> Array:
-    """tanh of the mean ``[..., A]``: the action to be judged by."""
+    """Tanh of the mean ``[..., A]``: the action to be judged by."""
     return jnp.tanh(distribution.mean)

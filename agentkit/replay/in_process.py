@@ -12,7 +12,6 @@ import json
 import pathlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,26 +19,18 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError, SpecError
+from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay import arrays, base
+from agentkit.replay.in_process_writer import InProcessWriter, Window
 from agentkit.replay.item_table import ItemTable
-from agentkit.replay.step_store import PADDING_ROW, StepStore
-from agentkit.replay.table import Table, describe_leaves
+from agentkit.replay.step_store import StepStore
+from agentkit.replay.table import Table
 from agentkit.types import Nest, ReplaySample, Seed, TableInfo
 
 FORMAT = 1
 """Version of what `save` writes."""
 
 STATE_FILE = "replay.json"
-
-
-class _Window(collections.deque[int]):
-    """The rows of a writer's last steps, oldest first; each row holds a reference for it."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]  # told apart by identity, not by rows
-    __eq__ = object.__eq__
-
-    store = 0  # index of the step store that the rows are in
 
 
 class InProcessReplay(base.Replay):
@@ -68,9 +59,9 @@ class InProcessReplay(base.Replay):
         self._changed = threading.Condition(self._lock)
         self._num_waiting = 0
         self._closed = False
-        self._windows: set[_Window] = set()
-        self._orphans: collections.deque[_Window] = collections.deque()  # of writers that are gone
-        self._restored: set[_Window] = set()  # of writers that are yet to be restored
+        self._windows: set[Window] = set()
+        self._orphans: collections.deque[Window] = collections.deque()  # of writers that are gone
+        self._restored: set[Window] = set()  # of writers that are yet to be restored
         self._make_tables()
 
     def _make_tables(self) -> None:
@@ -124,7 +115,7 @@ class InProcessReplay(base.Replay):
             self._check_open()
             items = self._items[table]
             if np.size(priorities):
-                _check_power(items, float(np.max(priorities)))
+                items.check_power(float(np.max(priorities)))
             items.update_priorities(keys, priorities)
 
     def info(self, table: str) -> TableInfo:
@@ -181,7 +172,7 @@ class InProcessReplay(base.Replay):
         while self._orphans:
             self._free_window(self._orphans.popleft())
 
-    def _free_window(self, window: _Window) -> None:
+    def _free_window(self, window: Window) -> None:
         self._windows.discard(window)
         if self._stores:
             store = self._stores[window.store]
@@ -264,7 +255,7 @@ class InProcessReplay(base.Replay):
             self._windows |= self._restored
             self._changed.notify_all()
 
-    def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[_Window]:
+    def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[Window]:
         if state["format"] != FORMAT:
             raise CheckpointError(
                 f"The replay checkpoint {directory} has format {state['format']}, expected {FORMAT}. "
@@ -275,7 +266,7 @@ class InProcessReplay(base.Replay):
             items.restore(directory, f"table{index}.", saved)
         windows = []
         for saved in state["windows"]:
-            window = _Window(int(row) for row in saved["rows"])
+            window = Window(int(row) for row in saved["rows"])
             window.store = int(saved["store"])
             windows.append(window)
         for index, (store, saved) in enumerate(zip(self._stores, state["stores"], strict=True)):
@@ -289,187 +280,6 @@ class InProcessReplay(base.Replay):
                 raise CheckpointError(f"The replay checkpoint {directory} refers to steps it does not hold.")
             store.refill(columns, num_rows, held)
         return windows
-
-
-class InProcessWriter(base.Writer):
-    """Writes one stream of steps into an `InProcessReplay`; made by its `writer`."""
-
-    def __init__(self, replay: InProcessReplay, history: int, timeout: float):
-        self._replay = replay
-        self._history = history
-        self._timeout = timeout
-        self._closed = False
-        self._num_steps = 0
-        # With one step structure there is nothing to choose; else the first step chooses.
-        self._bound = len(replay._stores) == 1
-        self._adopt(_Window())
-
-    def _adopt(self, window: _Window) -> None:
-        self._window = window
-        self._replay._windows.add(window)
-        # The collector may run in the middle of anything, so it only leaves a note.
-        self._finalizer = weakref.finalize(self, self._replay._orphans.append, window)
-        self._finalizer.atexit = False
-
-    def append(self, step: Nest) -> int:
-        """Stores one step; see `Writer.append`."""
-        self._check_open()
-        replay, window = self._replay, self._window
-        if not self._bound:
-            self._bind(step)
-        leaves = replay._stores[window.store].read_leaves(step)
-        with replay._lock:
-            replay._check_open()
-            store = replay._stores[window.store]
-            if replay._orphans:
-                replay._bury_orphans()
-            window.append(store.add(leaves))
-            if len(window) > self._history:
-                store.release(window.popleft())
-        index = self._num_steps
-        self._num_steps = index + 1
-        return index
-
-    def _bind(self, step: Nest) -> None:
-        found: list[str] = []
-        for index, store in enumerate(self._replay._stores):
-            try:
-                store.read_leaves(step)
-            except SpecError as error:
-                found.append(str(error))
-                continue
-            self._window.store, self._bound = index, True
-            return
-        raise SpecError("The step fits no table of this replay. " + " | ".join(found))
-
-    def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
-    ) -> int:
-        """Creates an item at once; see `Writer.create_item`. Refused or timed out, nothing is changed."""
-        self._check_open()
-        replay, window = self._replay, self._window
-        items = replay._items.get(table)
-        if items is None:
-            replay.table(table)  # raises unless replay was closed
-            raise ReplayClosedError("This replay is closed; make a new one.")
-        base.check_priority(table, priority)
-        _check_power(items, priority)
-        base.check_steps(items.table, self._num_steps, self._history, start, stop, padding)
-        if items.store is not replay._stores[window.store]:
-            raise SpecError(
-                f"Table {table!r} holds steps {describe_leaves(items.store.spec)}; this writer's are "
-                f"{describe_leaves(replay._stores[window.store].spec)}. Use another writer for it."
-            )
-        leaves = items.read_inline(inline)
-        begin = start - self._num_steps + len(window)
-        end = stop - self._num_steps + len(window)
-        rows: list[int] | tuple[int, int]
-        if items.takes_all:
-            rows = [window[i] for i in range(begin, end)] + [PADDING_ROW] * padding
-        else:
-            rows = window[begin], PADDING_ROW if padding else window[end - 1]
-        with replay._lock:
-            replay._check_open()
-            if not items.can_insert(1):
-                self._wait_for(table, items)
-            key = items.insert(float(priority), rows, leaves)
-            if replay._num_waiting:
-                replay._changed.notify_all()
-        return key
-
-    def _wait_for(self, table: str, items: ItemTable) -> None:
-        def ready() -> bool:
-            self._replay._check_open()
-            self._check_open()
-            return items.can_insert(1)
-
-        def describe() -> str:
-            return (
-                f"Table {table!r} let no item in for {self._timeout:g} s: its rate limiter waits for samples "
-                f"({items.describe()}). Sample from it in another thread or in turns (ask can_insert), or "
-                "give the limiter a greater error buffer."
-            )
-
-        self._replay._wait(ready, self._timeout, describe)
-
-    def end_episode(self) -> None:
-        """Forgets this episode's steps; the next `append` returns 0 again."""
-        self._check_open()
-        with self._replay._lock:
-            self._replay._check_open()
-            self._release()
-
-    def _release(self) -> None:
-        store = self._replay._stores[self._window.store]
-        for row in self._window:
-            store.release(row)
-        self._window.clear()
-        self._num_steps = 0
-
-    def flush(self) -> None:
-        """Items are in as soon as they are created: nothing to wait for."""
-        self._check_open()
-        self._replay._check_open()
-
-    def close(self) -> None:
-        """Frees the writer's steps."""
-        with self._replay._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._finalizer.detach()
-            self._replay._free_window(self._window)
-            self._replay._changed.notify_all()
-
-    def save(self) -> dict[str, Any]:
-        """The episode's length and which rows of the saved replay are its last steps."""
-        self._check_open()
-        return {
-            "num_steps": self._num_steps,
-            "store": self._window.store,
-            "rows": np.array(self._window, np.int64),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes on with the saved episode.
-
-        Raises:
-            CheckpointError: the replay was not restored from the same checkpoint, the state holds
-                more steps than this writer's history, or this writer has begun an episode.
-        """
-        self._check_open()
-        try:
-            rows = [int(row) for row in np.asarray(state["rows"]).reshape(-1)]
-            num_steps, store = int(state["num_steps"]), int(state["store"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"This is no saved writer: {error!r}.") from error
-        if len(rows) > self._history or num_steps < len(rows):
-            raise CheckpointError(
-                f"The saved writer holds {len(rows)} of {num_steps} steps, this one's history is "
-                f"{self._history}. Make it with the history that it had."
-            )
-        replay = self._replay
-        with replay._lock:
-            replay._check_open()
-            if self._num_steps:
-                raise CheckpointError("A writer is restored before its first step; this one has begun.")
-            found = [w for w in replay._restored if list(w) == rows and w.store == store]
-            if rows and not found:
-                raise CheckpointError(
-                    "The replay holds no steps for this writer. Restore the replay first, from the "
-                    "checkpoint that the writer was saved with, and each writer once."
-                )
-            if rows:
-                self._finalizer.detach()
-                replay._windows.discard(self._window)
-                replay._restored.discard(found[0])
-                self._adopt(found[0])
-                self._bound = True
-            self._num_steps = num_steps
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ReplayClosedError("This writer is closed; make a new one with replay.writer(history).")
 
 
 class InProcessSampler(base.Sampler):
@@ -526,14 +336,6 @@ def _same_specs(a: Nest, b: Nest) -> bool:
     pairs = zip(tree.flatten(a), tree.flatten(b), strict=True)
     same_leaves = all(tuple(x.shape) == tuple(y.shape) and x.dtype == y.dtype for x, y in pairs)
     return same_leaves and specs.leaf_names(a) == specs.leaf_names(b)
-
-
-def _check_power(items: ItemTable, priority: float) -> None:
-    if priority > items.max_priority:
-        raise SpecError(
-            f"Table {items.table.name!r}: a priority of {priority:g} is too great for {items.table.sampler}, "
-            f"{items.table.remover}; at most {items.max_priority:g} fits. Scale it down."
-        )
 
 
 def _check_fingerprints(tables: Sequence[Table], saved: Sequence[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from agentkit.errors import CheckpointError
+from agentkit.errors import CheckpointError, SpecError
 from agentkit.replay import arrays
 from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.replay.selectors import SlotSelector, make_selector, max_priority
@@ -56,9 +56,7 @@ class ItemTable:
         self._build = make_builder(table.layout.data)
         self.takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in sources)
         width = table.layout.length if self.takes_all and table.layout.length else 2
-        self._rows: np.ndarray = np.zeros(
-            (0, width), np.int32
-        )  # [n, T], or [n, 2]: the first row and the last
+        self._rows: np.ndarray = np.zeros((0, width), np.int32)  # [n, T], or [n, 2]: the first row and the last
         self._keys: np.ndarray = np.zeros(0, np.int64)  # of the item in a slot, or of the next one
         self._times: np.ndarray = np.zeros(0, np.int32)
         by_priority = Prioritized | MinHeap | MaxHeap
@@ -174,6 +172,14 @@ class ItemTable:
         self._times[slot] = EMPTY
         self._keys[slot] += self._capacity
 
+    def check_power(self, priority: float) -> None:
+        """Refuses a priority whose power would overflow a sum tree of this table."""
+        if priority > self.max_priority:
+            raise SpecError(
+                f"Table {self.table.name!r}: a priority of {priority:g} is too great for {self.table.sampler}, "
+                f"{self.table.remover}; at most {self.max_priority:g} fits. Scale it down."
+            )
+
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities ``[n]``, checked by the caller; unknown keys are passed over.
 
@@ -281,9 +287,7 @@ class ItemTable:
     def nbytes(self) -> int:
         """Memory of the items' own columns, in bytes; selectors excluded."""
         columns = [self._rows, self._keys, self._times, *self._inline]
-        return sum(column.nbytes for column in columns) + (
-            0 if self._priorities is None else self._priorities.nbytes
-        )
+        return sum(column.nbytes for column in columns) + (0 if self._priorities is None else self._priorities.nbytes)
 
     def save(self, directory: pathlib.Path, prefix: str) -> dict[str, Any]:
         """Writes arrays named `prefix`... into `directory`; returns the rest, for JSON."""

@@ -41,7 +41,7 @@ def check_port_free(port: int) -> None:
                 if family == socket.AF_INET6 and "assign" in str(error).lower():
                     continue
                 raise ConfigError(
-                    f"Port {port} is taken ({error.strerror}). Choose another one, or none to find a free one."
+                    f"Port {port} is taken ({error.strerror}). Choose another one, or none for a free one."
                 ) from error
 
 

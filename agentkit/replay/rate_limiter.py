@@ -84,14 +84,14 @@ class RateLimiter:
                 "set it to 0, or lower samples_per_insert."
             )
 
-    def check_batch(self, name: str, batch_size: int) -> None:
+    def check_batch(self, name: str, batch_size: int, max_times_sampled: int = 0) -> None:
         """Refuses a batch so large that the limit could never let it through.
 
         Inserts stop at the greatest difference from which one more would pass `max_difference`. With
         batches of one size the differences are multiples of the greatest common divisor of that size
         and samples_per_insert, so the least such difference is known.
         """
-        if not (math.isfinite(self.min_difference) and math.isfinite(self.max_difference)):
+        if not math.isfinite(self.max_difference):
             return
         per_insert = fractions.Fraction(self.samples_per_insert)
         unit = fractions.Fraction(
@@ -99,11 +99,19 @@ class RateLimiter:
         )
         below = fractions.Fraction(self.max_difference) - per_insert
         reached = (math.floor(below / unit) + 1) * unit
-        if reached - batch_size < fractions.Fraction(self.min_difference):
+        if reached - batch_size < self.min_difference:
             raise ConfigError(
                 f"Table {name!r}: a batch of {batch_size} items can never be drawn: inserts may stop when "
                 f"{float(reached) - self.min_difference:g} samples may be taken. Raise the error buffer or "
                 "lower the batch size."
+            )
+        # Items of which each goes after a few draws have at least as many left as samples are owed.
+        lasting = max(float(reached), float(self.min_size_to_sample))
+        if max_times_sampled and batch_size > lasting:
+            raise ConfigError(
+                f"Table {name!r}: a batch of {batch_size} items can never be drawn: items go after "
+                f"{max_times_sampled} samples, and inserts may stop when the items left last for "
+                f"{lasting:g}. Raise max_difference or the minimum size, or lower the batch size."
             )
 
 

@@ -134,9 +134,7 @@ class ReverbReplay(Replay):
         self._port = port
         if address is not None:
             if port is not None or checkpoint_directory is not None:
-                raise ConfigError(
-                    "port and checkpoint_directory belong to a server; with address there is none here."
-                )
+                raise ConfigError("port and checkpoint_directory belong to a server; with address there is none here.")
             self.address = address
             self._client = reverb.Client(address)
             self._check_server()
@@ -223,9 +221,7 @@ class ReverbReplay(Replay):
         return writer
 
     def _make_writer(self, columns: Columns, keep: int) -> Any:
-        options = pybind.ConstantChunkerOptions(
-            max_chunk_length=columns.chunk_length, num_keep_alive_refs=keep
-        )
+        options = pybind.ConstantChunkerOptions(max_chunk_length=columns.chunk_length, num_keep_alive_refs=keep)
         return pybind.Client(self.address).NewTrajectoryWriter(options, False)  # we validate ourselves
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> ReverbSampler:
@@ -275,13 +271,24 @@ class ReverbReplay(Replay):
             yield [leaf.numpy() for leaf in (*sample.info, *sample.data)]
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """See `Replay`. Items on their way to the server are not yet counted."""
+        """See `Replay`. Counts the items that this replay's writers have on their way."""
         self._check_open()
         description = self.table(table)
-        if table in self._served:
-            return self._served[table].can_insert(num_items)
-        info = self._remote_info(table)
-        return description.rate_limiter.can_insert(
+        writers = [writer for writer in list(self._writers) if writer.num_unconfirmed(table)]
+        under_way = sum(writer.num_unconfirmed(table) for writer in writers)
+        if self._lets_in(description, num_items + under_way):
+            return True
+        # Too near the limit for a guess: ask again when all has arrived.
+        if under_way == 0 or not all(writer.try_confirm() for writer in writers):
+            return False
+        return self._lets_in(description, num_items)
+
+    def _lets_in(self, table: Table, num_items: int) -> bool:
+        served = self._served.get(table.name)
+        if served is not None:
+            return served.can_insert(num_items)
+        info = self._remote_info(table.name)
+        return table.rate_limiter.can_insert(
             num_items, size=info.size, inserted=info.num_inserted, sampled=info.num_sampled
         )
 
@@ -304,12 +311,8 @@ class ReverbReplay(Replay):
         if len(keys) == 0:
             return
         check_power(description, float(np.max(priorities)))
-        updates = dict(
-            zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True)
-        )
-        self._call(
-            lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}"
-        )
+        updates = dict(zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True))
+        self._call(lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}")
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -324,9 +327,7 @@ class ReverbReplay(Replay):
         try:
             return _table_info(self._client.server_info(math.ceil(max(1.0, self.default_timeout)))[table])
         except (RuntimeError, reverb.errors.ReverbError) as error:
-            raise ReplayClosedError(
-                f"The Reverb server at {self.address} does not answer: {error}"
-            ) from error
+            raise ReplayClosedError(f"The Reverb server at {self.address} does not answer: {error}") from error
 
     def reset(self, table: str) -> None:
         """See `Replay`."""
@@ -494,9 +495,7 @@ def _to_reverb(table: Table) -> reverb.Table:
             for name, leaf in zip(names, leaves, strict=True)
         )
     except TypeError as error:
-        raise ConfigError(
-            f"Table {table.name!r}: Reverb cannot store a dtype of its signature. {error}"
-        ) from error
+        raise ConfigError(f"Table {table.name!r}: Reverb cannot store a dtype of its signature. {error}") from error
     return reverb.Table(
         name=table.name,
         sampler=_selector(table.sampler),

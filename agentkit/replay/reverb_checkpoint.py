@@ -88,10 +88,7 @@ def _read_index(directory: pathlib.Path) -> dict[str, Any]:
             raise ValueError(f"format {index['format']!r}")
         if not (isinstance(index["files"], dict) and isinstance(index["tables"], dict)):
             raise TypeError("files and tables must be objects")
-        if (
-            not isinstance(index["checkpoint"], str)
-            or pathlib.Path(index["checkpoint"]).name != index["checkpoint"]
-        ):
+        if not isinstance(index["checkpoint"], str) or pathlib.Path(index["checkpoint"]).name != index["checkpoint"]:
             raise ValueError(f"checkpoint {index['checkpoint']!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is no index of a saved Reverb replay: {error!r}") from error
@@ -100,19 +97,13 @@ def _read_index(directory: pathlib.Path) -> dict[str, Any]:
 
 def _compare(saved: dict[str, Any], ours: dict[str, Any]) -> None:
     if set(saved) != set(ours):
-        raise CheckpointError(
-            f"The checkpoint holds the replay tables {sorted(saved)}, expected {sorted(ours)}."
-        )
+        raise CheckpointError(f"The checkpoint holds the replay tables {sorted(saved)}, expected {sorted(ours)}.")
     for name, fingerprint in ours.items():
         found = saved[name]
         changed = [key for key in fingerprint if found.get(key) != fingerprint[key]]
         if changed:
-            listing = "; ".join(
-                f"{key}: saved {found.get(key)!r}, now {fingerprint[key]!r}" for key in changed
-            )
-            raise CheckpointError(
-                f"Table {name!r} was saved by other settings. {listing}. Use those, or start empty."
-            )
+            listing = "; ".join(f"{key}: saved {found.get(key)!r}, now {fingerprint[key]!r}" for key in changed)
+            raise CheckpointError(f"Table {name!r} was saved by other settings. {listing}. Use those, or start empty.")
 
 
 def _checksum(path: pathlib.Path) -> list[int]:

@@ -78,7 +78,10 @@ class ReverbSampler(Sampler):
         self._thread.start()
 
     def ready(self) -> bool:
-        """See `Sampler`."""
+        """See `Sampler`. Where it is False, the thread that fetches gets a chance to run."""
+        if self._batches:
+            return True
+        time.sleep(0)  # else a caller who asks in a loop keeps Python's lock for 5 ms at a time
         return bool(self._batches)
 
     def __next__(self) -> ReplaySample:
@@ -86,9 +89,7 @@ class ReverbSampler(Sampler):
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closed or self._error, self._timeout)
             if self._closed:
-                raise ReplayClosedError(
-                    f"The sampler of table {self._table.name!r}, or its replay, is closed."
-                )
+                raise ReplayClosedError(f"The sampler of table {self._table.name!r}, or its replay, is closed.")
             if self._batches:
                 leaves = self._batches.popleft()
                 self._changed.notify_all()

@@ -32,6 +32,9 @@ MIN_IN_FLIGHT = 8
 SLICE_MS = 100
 """A wait for confirmation is cut in slices, between which a writer notices that its replay closed."""
 
+CONFIRM_MS = 20
+"""How long `try_confirm` waits: many times what a server takes that is not held back."""
+
 TRANSITION_CHUNK = 2
 """Steps compressed together where items take single steps: fastest, as measured."""
 
@@ -167,6 +170,7 @@ class ReverbWriter(Writer):
         self._writer: Any = None
         self._readers = [LeafReader(group.step, "step") for group in groups]
         self._fed: set[str] = set()
+        self._unconfirmed: dict[str, int] = {}  # at most so many, by table
         self._start_episode()
         if len(groups) == 1:
             self._choose(0)
@@ -191,9 +195,7 @@ class ReverbWriter(Writer):
         if self._columns is None:
             self._choose(self._find_group(step))
         if self._padding:
-            raise SpecError(
-                "A step was appended behind padding. Padding ends an episode: call end_episode first."
-            )
+            raise SpecError("A step was appended behind padding. Padding ends an episode: call end_episode first.")
         refs = self._append([*self._read(step), *self._no_inline])
         rows = self._rows
         rows.append(refs)
@@ -254,7 +256,9 @@ class ReverbWriter(Writer):
                 raise self._broken(error) from error
         self._fed.add(table)
         assert self._columns is not None
-        self._wait(self._columns.max_in_flight)
+        most = self._columns.max_in_flight
+        self._unconfirmed[table] = min(self._unconfirmed.get(table, 0), most) + 1
+        self._wait(most)
         return None
 
     def _plan(self, table: str) -> _Plan:
@@ -298,6 +302,22 @@ class ReverbWriter(Writer):
         if self._writer is not None:
             self._wait(0)
 
+    def num_unconfirmed(self, table: str) -> int:
+        """The most items that may be on their way to this table."""
+        return self._unconfirmed.get(table, 0)
+
+    def try_confirm(self) -> bool:
+        """Whether all items so far are confirmed, or become so in a moment; from any thread."""
+        with self._lock:
+            if self._closed or not self._unconfirmed:
+                return True
+            try:
+                self._writer.Flush(0, CONFIRM_MS)
+            except RuntimeError:
+                return False  # held back, or broken: the writer's own next call says which
+            self._unconfirmed = {}
+            return True
+
     def _wait(self, allowed: int) -> None:
         """Waits until at most `allowed` items are unconfirmed."""
         started = time.monotonic()
@@ -308,6 +328,8 @@ class ReverbWriter(Writer):
                     raise ReplayClosedError("The replay was closed while a writer waited for it.")
                 try:
                     self._writer.Flush(allowed, max(1, min(SLICE_MS, int(1000 * left))))
+                    if allowed == 0:
+                        self._unconfirmed = {}
                     return
                 except RuntimeError as error:
                     if "Timeout exceeded" not in str(error):

@@ -208,7 +208,7 @@ class Table:
                 f"Table {self.name!r}: a batch of {batch_size} items is larger than the table, which holds "
                 f"{self.max_size} at most. Raise max_size or lower the batch size."
             )
-        self.rate_limiter.check_batch(self.name, batch_size)
+        self.rate_limiter.check_batch(self.name, batch_size, self.max_times_sampled)
 
     @property
     def signature(self) -> Nest:

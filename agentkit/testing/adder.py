@@ -196,9 +196,7 @@ def _steps(*rows: str, extras: bool = False) -> Step:
     return tree.map_structure(lambda *leaves: np.stack(leaves), *parsed)
 
 
-def _n_step(
-    name: str, n: int, gamma: float, episodes: list[Episode], items: list, **flags: bool
-) -> AdderCase:
+def _n_step(name: str, n: int, gamma: float, episodes: list[Episode], items: list, **flags: bool) -> AdderCase:
     return AdderCase(name, "n_step", {"n": n, "discount": gamma}, episodes, items, **flags)
 
 
@@ -357,9 +355,7 @@ SEQUENCE_CASES = [
 ]
 
 
-def _episode(
-    name: str, max_length: int, episodes: list[Episode], items: list[Step], **flags: Any
-) -> AdderCase:
+def _episode(name: str, max_length: int, episodes: list[Episode], items: list[Step], **flags: Any) -> AdderCase:
     return AdderCase(name, "episode", {"max_length": max_length}, episodes, items, **flags)
 
 
@@ -388,9 +384,7 @@ CASES = [*N_STEP_CASES, *SEQUENCE_CASES, *EPISODE_CASES]
 
 def make_table(layout: Layout, name: str = "table", max_size: int = 1000) -> Table:
     """A table that hands out every item once, oldest first."""
-    return Table(
-        name, layout, max_size, sampler=Fifo(), remover=Fifo(), rate_limiter=MinSize(1), max_times_sampled=1
-    )
+    return Table(name, layout, max_size, sampler=Fifo(), remover=Fifo(), rate_limiter=MinSize(1), max_times_sampled=1)
 
 
 def assert_items(found: Sequence[Nest], expected: Sequence[Nest], signature: Nest) -> None:

@@ -203,8 +203,7 @@ class EnvironmentContract(_Contract):
         _check_leaves(environment.discount_spec(), timestep.discount, "discount")
         assert all(np.isfinite(leaf).all() for leaf in tree.flatten(timestep.reward))
         assert all(
-            (np.asarray(leaf) >= 0).all() and (np.asarray(leaf) <= 1).all()
-            for leaf in tree.flatten(timestep.discount)
+            (np.asarray(leaf) >= 0).all() and (np.asarray(leaf) <= 1).all() for leaf in tree.flatten(timestep.discount)
         )
 
 

@@ -13,7 +13,8 @@ class VariableClient:
     """Holds the newest parameters of one name that it has fetched."""
 
     def __init__(self, source: VariableSource, name: str = "policy", *, update_period: int = 1, timeout: float = 60.0):
-        """
+        """Makes one.
+
         Args:
             source: where to fetch.
             name: which variables.

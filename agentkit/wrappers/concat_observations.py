@@ -35,8 +35,7 @@ class ConcatObservations(ObservationWrapper):
         inner = environment.observation_spec()
         if not isinstance(inner, dict):
             raise SpecError(
-                f"ConcatObservations expects a dict observation, found {type(inner).__name__}. "
-                "Leave the wrapper away."
+                f"ConcatObservations expects a dict observation, found {type(inner).__name__}. Leave the wrapper away."
             )
         self._names = list(inner) if names is None else list(names)
         for name in self._names:

@@ -85,9 +85,7 @@ def _narrow_spec(spec: specs.Array) -> specs.Array:
             limits = np.iinfo(np.int32)
             minimum, maximum = np.clip(minimum, limits.min, None), np.clip(maximum, None, limits.max)
         with np.errstate(over="ignore"):  # A float64 bound of 1.8e308 means infinity.
-            return dm_specs.BoundedArray(
-                spec.shape, dtype, minimum.astype(dtype), maximum.astype(dtype), spec.name
-            )
+            return dm_specs.BoundedArray(spec.shape, dtype, minimum.astype(dtype), maximum.astype(dtype), spec.name)
     return dm_specs.Array(spec.shape, dtype, spec.name)
 
 
@@ -107,8 +105,7 @@ def _caster(spec: Nest, scalars: bool = False) -> Any:
     def cast(value: Nest) -> Nest:
         flat = tree.flatten(value)
         cast_flat = [
-            leaf if dtype is None else np.asarray(leaf, dtype)
-            for leaf, dtype in zip(flat, dtypes, strict=True)
+            leaf if dtype is None else np.asarray(leaf, dtype) for leaf, dtype in zip(flat, dtypes, strict=True)
         ]
         return tree.unflatten_as(value, cast_flat)
 

@@ -10,9 +10,7 @@ from agentkit.testing.adder import SPEC, Episode, RecordingWriter, make_table
 
 
 def recorder(max_length):
-    return RecordingWriter(
-        [make_table(EpisodeAdder.layout(SPEC, max_length))], EpisodeAdder.history(max_length)
-    )
+    return RecordingWriter([make_table(EpisodeAdder.layout(SPEC, max_length))], EpisodeAdder.history(max_length))
 
 
 @pytest.mark.parametrize("case", cases.EPISODE_CASES, ids=lambda case: case.name)

@@ -39,9 +39,7 @@ def oracle(episode, n, gamma):
     pairs += [(start, length) for start in range(max(0, length - n) + 1, length)]
     items = []
     for start, end in pairs:
-        total = sum(
-            rewards[j] * gamma ** (j - start) * float(np.prod(discounts[start:j])) for j in range(start, end)
-        )
+        total = sum(rewards[j] * gamma ** (j - start) * float(np.prod(discounts[start:j])) for j in range(start, end))
         weight = gamma ** (end - start) * float(np.prod(discounts[start:end]))
         items.append((episode.offset + start, episode.offset + end, total, weight))
     return items

@@ -171,10 +171,10 @@ def test_restored_it_goes_on_bit_for_bit(tmp_path: pathlib.Path, num_updates: in
     _assert_same(_copy(published.variables["policy"]), {k: found.state["learner"]["state"][f".params['{k}']"] for k in "vw"})
 
 
-def _saved(change: Any) -> dict[str, Any]:
-    state = _learner().save()
-    change(state["state"])
-    return state
+@pytest.fixture(scope="module")
+def fresh() -> Learner:
+    """A learner that no test steps."""
+    return _learner()
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,21 @@ def _saved(change: Any) -> dict[str, Any]:
         (lambda s: s.update({".params['bias']": np.zeros(3)}), r"that this agent lacks: .*\.params\['bias'\]"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused_naming_the_leaf(change: Any, message: str) -> None:
-    learner = _learner()
-    before = _copy(learner.state)
+def test_a_checkpoint_that_does_not_fit_is_refused_naming_the_leaf(
+    fresh: Learner, change: Any, message: str
+) -> None:
+    before, saved = _copy(fresh.state), fresh.save()
+    change(saved["state"])
     with pytest.raises(CheckpointError, match=message):
-        learner.restore(_saved(change))
-    _assert_same(learner.state, before)
-    assert learner.num_updates_done == 0
-    learner.step()
+        fresh.restore(saved)
+    _assert_same(_copy(fresh.state), before)
+    assert fresh.num_updates_done == 0
 
 
-def test_another_networks_checkpoint_is_refused() -> None:
+def test_another_networks_checkpoint_is_refused(fresh: Learner) -> None:
     wider = Learner(_update(hidden=5), FixedDataset(_batches(1)), KEY)
     with pytest.raises(CheckpointError, match=r"expected float32\[3\], found float32\[5\].*Resume with the agent"):
-        _learner().restore(wider.save())
+        fresh.restore(wider.save())
 
 
 @pytest.mark.parametrize("num_updates", [1, 3])
@@ -288,23 +289,18 @@ def _parameters_after(num_devices: int | None, num_updates: int, folder: pathlib
     written: list[np.ndarray] = []
     dataset = FixedDataset(_batches(6, None if num_updates == 1 else num_updates, size=8))
 
-    def make(store: VariableStore) -> Learner:
-        outlets = LearnerOutlets(publisher=store, write_priorities=lambda keys, p: written.append(p))
-        devices = None if num_devices is None else jax.devices()[:num_devices]
-        return Learner(_update(), dataset, KEY, num_updates=num_updates, outlets=outlets, devices=devices)
-
-    learner = make(VariableStore())
+    published = Published()
+    outlets = LearnerOutlets(publisher=published, write_priorities=lambda keys, p: written.append(p))
+    devices = None if num_devices is None else jax.devices()[:num_devices]
+    learner = Learner(_update(), dataset, KEY, num_updates=num_updates, outlets=outlets, devices=devices)
     learner.step()
     checkpoint.write(folder, num_updates, {"learner": learner.save()})
-    found, store = checkpoint.read_latest(folder), VariableStore()
+    found = checkpoint.read_latest(folder)
     assert found is not None
-    learner = make(store)
     learner.restore(found.state["learner"])
-    learner.step()
-    learner.step()
-    published = store.get(["policy"])
-    assert published is not None
-    _assert_same(_copy(published.variables["policy"]), _copy(learner.state.params))
+    while learner.num_updates_done < 6:
+        learner.step()
+    _assert_same(_copy(published.versions[-1][1]["policy"]), _copy(learner.state.params))
     return {
         "params": {name: np.asarray(leaf).tolist() for name, leaf in learner.state.params.items()},
         "num_devices": len(learner.state.params["w"].sharding.device_set),
@@ -325,8 +321,7 @@ def main(folder: pathlib.Path) -> dict[str, Any]:
     """All cases of `test_data_parallel`, in a process of their own."""
     cases = {
         f"{devices} {updates}": _parameters_after(devices, updates, folder / f"{devices}-{updates}")
-        for devices in (None, 1, 2)
-        for updates in (1, 2)
+        for devices, updates in ((None, 1), (2, 1), (2, 2))
     }
     try:
         Learner(_update(), FixedDataset(_batches(1, size=3)), KEY, devices=jax.devices()).step()
@@ -346,9 +341,9 @@ def test_data_parallel_over_two_devices_learns_the_same(tmp_path: pathlib.Path) 
     assert done.returncode == 0, done.stderr
     cases = json.loads(done.stdout.splitlines()[-1])
     assert "3 items" in cases.pop("error")
-    for updates in (1, 2):
-        one, two = cases[f"None {updates}"], cases[f"2 {updates}"]
-        assert (one["num_devices"], cases[f"1 {updates}"]["num_devices"], two["num_devices"]) == (1, 1, 2)
+    one = cases["None 1"]
+    for two in (cases["2 1"], cases["2 2"]):
+        assert (one["num_devices"], two["num_devices"]) == (1, 2)
         for name in ("w", "v"):
             np.testing.assert_allclose(one["params"][name], two["params"][name], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(one["priorities"], two["priorities"], rtol=1e-4, atol=1e-5)

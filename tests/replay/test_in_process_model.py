@@ -100,9 +100,7 @@ def contents(replay: InProcessReplay, name: str) -> dict[int, tuple[int, int]]:
     slots = items._slots.by_age()
     data = items._gather(slots)
     keys = items._keys[slots].tolist()
-    return dict(
-        zip(keys, zip(data.action.tolist(), data.last[:, 0].astype(int).tolist(), strict=True), strict=True)
-    )
+    return dict(zip(keys, zip(data.action.tolist(), data.last[:, 0].astype(int).tolist(), strict=True), strict=True))
 
 
 OPERATIONS = st.lists(
@@ -155,9 +153,7 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
                         sample = next(s)
                         for i in range(batch):
                             key, probability, size, priority, times = (x[i].item() for x in sample.info)
-                            item = oracle.sample(
-                                key, size, probability, priority, times if max_times else None
-                            )
+                            item = oracle.sample(key, size, probability, priority, times if max_times else None)
                             data = tree.map_structure(lambda x, i=i: x[i], sample.data)
                             assert data.action == data.first[0] == data.value == item.number
                             assert data.last[0] == -data.last[1] == item.last
@@ -377,9 +373,7 @@ def test_memory_of_a_transition():
     """At most 1.3 times the raw bytes of a HalfCheetah transition stored once, at every size."""
     step = {"observation": specs.Array((17,), np.float32), "action": specs.Array((6,), np.float32)}
     layout = pair_layout()
-    layout = dataclasses.replace(
-        layout, step=step, inline=(specs.Array((), np.float32), specs.Array((), np.float32))
-    )
+    layout = dataclasses.replace(layout, step=step, inline=(specs.Array((), np.float32), specs.Array((), np.float32)))
     raw, size = (17 + 6 + 1 + 1) * 4, 200_000
     with InProcessReplay([Table("t", layout, size)]) as replay:
         writer = replay.writer(2)
@@ -420,6 +414,19 @@ def test_priorities_that_overflow_their_power_are_refused():
         with pytest.raises(ValueError, match="too great"):
             replay.update_priorities("pairs", np.array([key]), np.array([1e200]))
         assert next(replay.sampler("pairs", 2)).info.probability.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("sampler", [Prioritized(1.0), MinHeap()], ids=repr)
+def test_keys_that_nobody_was_given_name_nothing(sampler):
+    with InProcessReplay([pair_table(max_size=4, sampler=sampler, max_times_sampled=1)]) as replay:
+        writer = replay.writer(1)
+        sampler = replay.sampler("pairs", 1)
+        for i in range(20):
+            writer.append(make_step(i))
+            writer.create_item("pairs", 1.0, i, i + 1, np.float32(i))
+            sample = next(sampler)
+            assert sample.data.value.tolist() == [i] and sample.info.probability.tolist() == [1.0]
+            replay.update_priorities("pairs", np.arange(200, dtype=np.uint64), np.full(200, 0.5))
 
 
 def test_two_threads_leave_the_counts_exact():

@@ -15,17 +15,17 @@ class Point(NamedTuple):
     y: object
 
 
-F, I = specs.Array((2,), np.float32), specs.Array((), np.int32)
+FLOAT, INT = specs.Array((2,), np.float32), specs.Array((), np.int32)
 
 STRUCTURES = [
-    F,
+    FLOAT,
     (),
     {},
-    {"b": F, "a": I},
-    Point(F, I),
-    [F, (I, {"z": F, "k": [I]}), Point((), {"q": I})],
-    collections.OrderedDict([("b", F), ("a", I)]),
-    {"outer": collections.OrderedDict([("b", F)])},
+    {"b": FLOAT, "a": INT},
+    Point(FLOAT, INT),
+    [FLOAT, (INT, {"z": FLOAT, "k": [INT]}), Point((), {"q": INT})],
+    collections.OrderedDict([("b", FLOAT), ("a", INT)]),
+    {"outer": collections.OrderedDict([("b", FLOAT)])},
 ]
 
 
@@ -49,18 +49,18 @@ def test_reads_and_builds_what_tree_does(spec):
 @pytest.mark.parametrize(
     "spec, value",
     [
-        ({"a": I}, {"a": np.int64(1)}),
-        ({"a": I}, {"a": np.zeros(1, np.int32)}),
-        ({"a": I}, {"a": np.zeros((), ">i4")}),
-        ({"a": I}, {"b": np.int32(1)}),
-        ({"a": I}, {"a": np.int32(1), "b": np.int32(1)}),
-        ({"a": I}, {"a": None}),
-        (Point(I, I), (np.int32(1), np.int32(1))),
-        ([I], [np.int32(1), np.int32(1)]),
-        ([I], np.int32(1)),
-        (F, [np.float32(1), np.float32(2)]),
+        ({"a": INT}, {"a": np.int64(1)}),
+        ({"a": INT}, {"a": np.zeros(1, np.int32)}),
+        ({"a": INT}, {"a": np.zeros((), ">i4")}),
+        ({"a": INT}, {"b": np.int32(1)}),
+        ({"a": INT}, {"a": np.int32(1), "b": np.int32(1)}),
+        ({"a": INT}, {"a": None}),
+        (Point(INT, INT), (np.int32(1), np.int32(1))),
+        ([INT], [np.int32(1), np.int32(1)]),
+        ([INT], np.int32(1)),
+        (FLOAT, [np.float32(1), np.float32(2)]),
         ((), np.int32(1)),
-        (I, ()),
+        (INT, ()),
     ],
     ids=repr,
 )

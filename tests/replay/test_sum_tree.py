@@ -75,3 +75,13 @@ def test_extreme_weights():
     assert tree.sample(np.array([0.0, 0.5, 0.999])).tolist() == [1, 1, 1]
     tree.set(1, 0.0)
     assert tree.total == 0.0
+
+
+def test_a_target_between_two_ways_of_rounding_a_sum():
+    """Sums of blocks are rounded otherwise than prefix sums; a target in between takes a positive weight."""
+    tree = SumTree(5000)
+    weights = np.zeros(5000)
+    weights[:15] = [1.0] + [1e-16] * 14
+    tree.fill(weights)
+    assert tree.total > weights[:16].cumsum()[-1], "else this tests nothing"
+    assert (weights[tree.sample(np.nextafter(1.0, np.linspace(0.0, 0.9, 5)))] > 0).all()

@@ -56,21 +56,17 @@ class Counter(Environment):
         return specs.BoundedArray((2,), np.float64, [-3.0, 0.0], [1.0, 10.0])
 
 
-def repeated(inner):
-    return ActionRepeat(inner, 3)
-
-
 WRAPPED = {
-    "single_precision": lambda: SinglePrecision(Counter()),
-    "canonical_actions": lambda: CanonicalActions(Counter(), clip=True),
-    "step_limit": lambda: StepLimit(Counter(), 5),
-    "action_repeat": lambda: ActionRepeat(Counter(), 3),
-    "frame_stack": lambda: FrameStack(Catch(), 4),
-    "frame_stack_nested": lambda: FrameStack(Counter(), 2, flatten=False),
-    "observation_action_reward": lambda: ObservationActionReward(Counter()),
-    "concat_observations": lambda: ConcatObservations(Counter()),
-    "normalize_observations": lambda: NormalizeObservations(Counter()),
-    "many": lambda: FrameStack(NormalizeObservations(ConcatObservations(repeated(Counter()))), 2),
+    "single_precision": SinglePrecision,
+    "canonical_actions": lambda inner: CanonicalActions(inner, clip=True),
+    "step_limit": lambda inner: StepLimit(inner, 5),
+    "action_repeat": lambda inner: ActionRepeat(inner, 3),
+    "frame_stack": lambda inner: FrameStack(ConcatObservations(inner), 4),
+    "frame_stack_nested": lambda inner: FrameStack(inner, 2, flatten=False),
+    "observation_action_reward": ObservationActionReward,
+    "concat_observations": ConcatObservations,
+    "normalize_observations": NormalizeObservations,
+    "many": lambda inner: FrameStack(NormalizeObservations(ConcatObservations(ActionRepeat(inner, 3))), 2),
 }
 
 
@@ -85,29 +81,27 @@ class TestWrappers(EnvironmentContract):
         self.name = name
 
     def make_environment(self):
-        return ResumableEnvironment(WRAPPED[self.name](), seed=2)
+        return ResumableEnvironment(WRAPPED[self.name](Counter()), seed=2)
 
     def test_reseed_repeats_the_episodes(self):
         if self.name not in ("normalize_observations", "many"):  # Their statistics go on, as they should.
             super().test_reseed_repeats_the_episodes()
 
 
-@pytest.mark.parametrize("name", sorted(set(WRAPPED) - {"frame_stack", "step_limit"}))
+class TestWrappersAlone(TestWrappers):
+    """Without the resumable layer, which would turn a step after LAST into a reset."""
+
+    can_resume = False
+
+    def make_environment(self):
+        return WRAPPED[self.name](Counter())
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPED))
 @pytest.mark.parametrize(("terminates", "discount"), [(True, 0.0), (False, 1.0)])
-def test_every_wrapper_keeps_the_kind_of_ending(monkeypatch, name, terminates, discount):
-    made = []
-
-    def counter():
-        made.append(StepLimit(Counter(length=4, terminates=terminates), 4))
-        return made[-1]
-
-    monkeypatch.setitem(globals(), "Counter", counter)  # What the lambdas above will call.
-    environment = WRAPPED[name]()
-    assert made
-    timestep = environment.reset()
-    while not timestep.last():
-        timestep = environment.step(np.zeros(2))
-    assert timestep.discount == discount
+def test_every_wrapper_keeps_the_kind_of_ending(name, terminates, discount):
+    environment = WRAPPED[name](StepLimit(Counter(length=4, terminates=terminates), 4))
+    assert last_of(environment, np.zeros(2))[-1].discount == discount
 
 
 def last_of(environment, action):
@@ -141,9 +135,11 @@ def test_base_closes_the_inside(monkeypatch):
 
 def test_only_elementwise_wrappers_take_batches():
     batch = BatchedEnvironment([Counter(), Counter()])
-    for make in (lambda e: StepLimit(e, 3), repeated, lambda e: FrameStack(e, 2), ObservationActionReward):
+    for make in (WRAPPED[name] for name in ("step_limit", "action_repeat", "frame_stack", "many")):
         with pytest.raises(ConfigError, match="found a batch of 2"):
             make(batch)
+    with pytest.raises(ConfigError, match="found a batch of 2"):
+        ObservationActionReward(batch)
     ready = SinglePrecision(CanonicalActions(ConcatObservations(batch), clip=True))
     ready.reset()
     timestep = ready.step(np.ones((2, 2), np.float32))

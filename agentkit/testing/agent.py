@@ -1,0 +1,313 @@
+"""A contract that every agent must satisfy: determinism, resuming, batches, discounts, settings.
+
+Inherit from `AgentContract` and say which agent and which environment::
+
+    class TestMyAgent(AgentContract):
+        unsuitable_environment = "agentkit:point_mass"
+        refused = {"discount": 1.5}
+        changes = {"discount": 0.5, "importance_exponent": Change(1.0, given={"prioritized": True}), ...}
+
+        def make_agent(self, **settings):
+            return my_agent.Agent(my_agent.Config(**{"min_replay_size": 20, **settings}))
+
+        def make_environment(self, seed):
+            return envs.make("agentkit:catch", seed=seed)
+
+Whether it learns is another question: see `agentkit.testing.learning`.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import numpy as np
+import pytest
+import tree
+
+from agentkit import checkpoint, core, envs, specs
+from agentkit.datasets import ReplayDataset
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, Result, run
+from agentkit.replay import InProcessReplay, MinSize
+from agentkit.types import ReplaySample, Transition
+
+_KEY = jax.random.PRNGKey(0)
+
+
+class Change(NamedTuple):
+    """Another value for a config field, and the settings under which the field matters."""
+
+    value: Any
+    given: Mapping[str, Any] = {}
+
+
+class _Killed(Exception):
+    """Stands for kill -9: nothing of agentkit catches it."""
+
+
+class _Watched:
+    """An environment that notes the actions it gets, and dies at action number `die_at`."""
+
+    def __init__(self, environment: Any, actions: list[Any], die_at: float):
+        self._environment = environment
+        self._actions = actions
+        self._die_at = die_at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step."""
+        if len(self._actions) >= self._die_at:
+            raise _Killed
+        self._actions.append(np.array(tree.flatten(action)))
+        return self._environment.step(action)
+
+
+class _Trained(NamedTuple):
+    """What a run left: the result, its last checkpoint's state and replay files, and the actions."""
+
+    result: Result
+    state: dict[str, Any]
+    replay: dict[str, bytes]
+    actions: list[Any]
+
+
+class AgentContract(abc.ABC):
+    """Inherit, name the class ``Test...``, and pytest runs every case.
+
+    Attributes:
+        unsuitable_environment: name of an environment whose actions the agent cannot take.
+        changes: for every field of the agent's Config another value than `make_agent`'s, or a
+            `Change`; each must change what the agent does.
+        refused: values, by field, that must be refused with a ConfigError.
+        num_steps: of a training; half of it should fall into mid-episode.
+    """
+
+    unsuitable_environment: str
+    changes: Mapping[str, Any]
+    refused: Mapping[str, Any]
+    num_steps = 130
+
+    @abc.abstractmethod
+    def make_agent(self, **settings: Any) -> core.Agent:
+        """A small agent that learns from its 20th step or so on, but for `settings` of its Config."""
+
+    @abc.abstractmethod
+    def make_environment(self, seed: int) -> Any:
+        """A resumable environment that suits it, of short episodes."""
+
+    def _train(
+        self,
+        directory: pathlib.Path,
+        seed: int = 0,
+        num_envs: int | None = None,
+        *,
+        resume: bool = False,
+        die_at: float = float("inf"),
+    ) -> _Trained:
+        actions: list[Any] = []
+        experiment = ExperimentConfig(
+            agent=self.make_agent(),
+            environment=lambda seed: _Watched(self.make_environment(seed), actions, die_at),
+            num_steps=self.num_steps,
+            seed=seed,
+            run_directory=directory,
+            num_envs=num_envs,
+            evaluation_period=0,
+            checkpoint_period=self.num_steps // 2,
+        )
+        result = run(experiment, resume=resume)
+        found = checkpoint.read_latest(directory / "checkpoints")
+        assert found is not None and found.step == result.steps
+        folder = found.path / "replay"
+        files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        return _Trained(result, found.state, files, actions)
+
+    @pytest.fixture(scope="class")
+    def trained(self, tmp_path_factory: pytest.TempPathFactory) -> _Trained:
+        """One training with seed 0, never interrupted."""
+        return self._train(tmp_path_factory.mktemp("trained") / "run")
+
+    def test_it_takes_the_steps_it_was_asked_for_and_learns_on_the_way(self, trained: _Trained) -> None:
+        assert trained.result.steps == len(trained.actions) == self.num_steps
+        assert trained.result.updates > 0 and not trained.result.interrupted
+
+    def test_equal_seeds_train_bit_for_bit(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
+        again = self._train(tmp_path / "run")
+        np.testing.assert_array_equal(again.actions, trained.actions)
+        _assert_same(again.state, trained.state)
+        assert again.replay == trained.replay
+
+    def test_different_seeds_differ_in_parameters_and_actions(
+        self, trained: _Trained, tmp_path: pathlib.Path
+    ) -> None:
+        other = self._train(tmp_path / "run", seed=1)
+        assert np.any(np.array(other.actions) != np.array(trained.actions))
+        mine, theirs = trained.state["learner"]["state"], other.state["learner"]["state"]
+        matrices = [name for name, leaf in mine.items() if leaf.ndim >= 2]
+        assert matrices
+        for name in matrices:
+            assert np.any(mine[name] != theirs[name]), f"{name} does not depend on the seed"
+
+    @pytest.mark.parametrize("num_envs", [None, 3])
+    def test_killed_and_resumed_it_ends_as_if_never_stopped(
+        self, trained: _Trained, tmp_path: pathlib.Path, num_envs: int | None
+    ) -> None:
+        whole = trained if num_envs is None else self._train(tmp_path / "whole", num_envs=num_envs)
+        with pytest.raises(_Killed):
+            self._train(tmp_path / "run", num_envs=num_envs, die_at=self.num_steps * 3 // 4)
+        resumed = self._train(tmp_path / "run", num_envs=num_envs, resume=True)
+        assert 0 < len(resumed.actions) < len(whole.actions)
+        np.testing.assert_array_equal(resumed.actions, whole.actions[-len(resumed.actions) :])
+        _assert_same(resumed.state, whole.state)
+        assert resumed.replay == whole.replay
+        assert resumed.result.updates == whole.result.updates > 0
+
+    def test_an_unsuitable_action_space_is_refused(self) -> None:
+        environment = envs.make(self.unsuitable_environment, seed=0)
+        with pytest.raises(SpecError, match="found") as caught:
+            self.make_agent().make_networks(specs.make_environment_spec(environment))
+        assert "action" in str(caught.value)
+        with pytest.raises(SpecError, match="found"):
+            run(ExperimentConfig(self.make_agent(), self.unsuitable_environment, num_steps=1))
+
+    def test_termination_and_truncation_are_learned_from_differently(self) -> None:
+        """The same episodes, ended by LAST with discount 0, and by LAST with discount 1."""
+        agent = self.make_agent()
+        learned = [self._learned(agent, self._batch(agent, last)) for last in (0.0, 1.0)]
+        assert any(np.any(learned[0][name] != learned[1][name]) for name in learned[0])
+
+    def test_where_the_discount_is_zero_nothing_is_bootstrapped(self) -> None:
+        agent = self.make_agent()
+        batch = self._batch(agent, 0.0)
+        if not isinstance(batch.data, Transition):
+            return  # Only a transition names what it bootstraps from.
+
+        def learned(discount: float, shift: float) -> dict[str, np.ndarray]:
+            data = batch.data._replace(
+                discount=np.full_like(batch.data.discount, discount),
+                next_observation=tree.map_structure(lambda x: (x + shift).astype(x.dtype), batch.data.next_observation),
+            )
+            return self._learned(agent, batch._replace(data=data))
+
+        _assert_same(learned(0.0, shift=0.0), learned(0.0, shift=1.0))
+        bootstrapped, shifted = learned(1.0, shift=0.0), learned(1.0, shift=1.0)
+        assert any(np.any(bootstrapped[name] != shifted[name]) for name in shifted)
+
+    def test_every_setting_has_a_case(self) -> None:
+        fields = {field.name for field in dataclasses.fields(self.make_agent().config)}
+        assert fields == set(self.changes), "`changes` needs exactly the fields of the agent's Config"
+
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        without_effect: list[str] = []
+        default = self._behaviour()
+        for name, change in self.changes.items():
+            value, given = change if isinstance(change, Change) else (change, {})
+            before = self._behaviour(**given) if given else default
+            if not _differ(before, self._behaviour(**{**given, name: value})):
+                without_effect.append(name)
+        assert not without_effect, f"nothing that the agent does depends on {without_effect}"
+
+    def test_impossible_settings_are_refused_when_built(self) -> None:
+        spec = specs.make_environment_spec(self.make_environment(0))
+        for name, value in self.refused.items():
+            with pytest.raises(ConfigError) as caught:
+                agent = self.make_agent(**{name: value})
+                for table in agent.make_tables(spec):
+                    table.check_batch(agent.batch_plan.batch_size)
+                agent.make_update(agent.make_networks(spec))
+            assert str(value) in str(caught.value), f"{name}={value}: the message does not say what it found"
+
+    def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
+        """A batch as the agent itself stores and samples it, of episodes with random actions."""
+        environment = self.make_environment(0)
+        spec = specs.make_environment_spec(environment)
+        tables = [dataclasses.replace(t, rate_limiter=MinSize(1)) for t in agent.make_tables(spec)]
+        rng = np.random.default_rng(0)
+        with InProcessReplay(tables, seed=0) as replay:
+            adder = agent.make_adder(replay, spec)
+            timestep = dm_env.truncation(0.0, None)
+            for t in range(num_steps):
+                if timestep.last():
+                    timestep = environment.reset()
+                    adder.add_first(timestep)
+                action = _random_action(spec.actions, rng)
+                timestep = environment.step(action)
+                if timestep.last() or t == num_steps - 1:
+                    timestep = timestep._replace(step_type=dm_env.StepType.LAST, discount=np.float32(last_discount))
+                adder.add(action, timestep)
+            return next(ReplayDataset(replay, agent.batch_plan._replace(num_updates=1), timeout=1.0))
+
+    def _learned(self, agent: core.Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
+        """The training state after three updates on `batch`, and the last priorities, by name."""
+        update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
+        state, output = update.init(_KEY), None
+        batch = batch._replace(info=batch.info._replace(key=()))
+        for _ in range(3):
+            state, output = update.update(state, batch)
+        return _by_name({"state": state, "priorities": () if output is None else output.priorities})
+
+    def _behaviour(self, **settings: Any) -> dict[str, Any]:
+        """What can be seen of the agent with these settings: its tables, batches, learning and actions."""
+        agent = self.make_agent(**settings)
+        environment = self.make_environment(0)
+        spec = specs.make_environment_spec(environment)
+        networks, batch = agent.make_networks(spec), self._batch(agent, 0.0)
+        seen: dict[str, Any] = {
+            "plan": agent.batch_plan,
+            "tables": [table.fingerprint() for table in agent.make_tables(spec)],
+            **_by_name({"batch": batch._replace(info=batch.info._replace(key=()))}),
+            **self._learned(agent, batch),
+        }
+        update = agent.make_update(networks)
+        params = update.variables(update.init(_KEY))["policy"]
+        observation = environment.reset().observation
+        for evaluation in (False, True):
+            policy = agent.make_policy(networks, evaluation)
+            state = policy.init(_KEY)
+            actions = []
+            for number in range(20):
+                key = jax.random.fold_in(_KEY, number)
+                action, state, extras = policy.act(params, key, observation, state)
+                actions.append((action, extras))
+            seen |= _by_name({f"actions, evaluation={evaluation}": actions})
+        return seen
+
+
+def _random_action(spec: Any, rng: np.random.Generator) -> Any:
+    def one(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, specs.DiscreteArray):
+            return np.asarray(rng.integers(leaf.num_values), leaf.dtype)
+        return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
+
+    return tree.map_structure(one, spec)
+
+
+def _by_name(nest: Any) -> dict[str, np.ndarray]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """True where two nests of dicts differ in a key, a type, or a bit."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.dtype, a.shape, a.tobytes()) != (b.dtype, b.shape, b.tobytes())
+    return type(a) is not type(b) or a != b
+
+
+def _assert_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: str = "") -> None:
+    assert found.keys() == expected.keys(), path
+    for key, value in found.items():
+        if isinstance(value, Mapping) and isinstance(expected[key], Mapping):
+            _assert_same(value, expected[key], f"{path}/{key}")
+        else:
+            assert not _differ(value, expected[key]), f"{path}/{key}: found {value}, expected {expected[key]}"

@@ -1,0 +1,59 @@
+from typing import Any
+
+from agentkit import envs
+from agentkit.agents import sac
+from agentkit.testing.agent import AgentContract, Change
+from agentkit.testing.learning import learns
+
+
+class TestSac(AgentContract):
+    unsuitable_environment = "agentkit:catch"
+    refused = {
+        "discount": -0.5,
+        "n_step": 0,
+        "tau": 1.5,
+        "initial_temperature": 0.0,
+        "batch_size": 0,
+        "updates_per_step": 0.0,
+        "replay_size": 10,
+        "min_replay_size": 0,
+    }
+    changes = {
+        "hidden_sizes": (8, 8),
+        "discount": 0.5,
+        "n_step": 3,
+        "learning_rate": 1e-2,
+        "tau": 0.5,
+        "target_entropy": -7.0,
+        "initial_temperature": 0.1,
+        "learn_temperature": False,
+        "min_log_std": 1.5,
+        "max_log_std": -5.0,
+        "batch_size": 4,
+        "updates_per_step": 0.5,
+        "updates_per_call": 2,
+        "replay_size": 500,
+        "min_replay_size": 30,
+        "num_random_steps": Change(0, {"num_random_steps": 10}),
+    }
+
+    def make_agent(self, **settings: Any) -> sac.Agent:
+        small = {
+            "hidden_sizes": (8,),
+            "batch_size": 8,
+            "replay_size": 1_000,
+            "min_replay_size": 20,
+            "num_random_steps": 20,
+        }
+        return sac.Agent(sac.Config(**{**small, **settings}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+def test_it_learns_the_point_mass() -> None:
+    config = sac.Config(
+        hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, min_replay_size=100, num_random_steps=200
+    )
+    returns = learns(sac.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    assert len(returns) == 3

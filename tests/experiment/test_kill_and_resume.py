@@ -1,0 +1,110 @@
+"""A run that is killed at random instants and resumed ends bit for bit as an uninterrupted one."""
+
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from agentkit import checkpoint
+
+_CASES = {
+    "dqn": ("gymnasium:CartPole-v1", 6_000, ["prioritized=true", "n_step=3", "updates_per_call=2"]),
+    "sac": ("gymnasium:Pendulum-v1", 2_500, ["hidden_sizes=32,32", "batch_size=32"]),
+}
+_NUM_KILLS = 10
+
+
+def _folder(agent: str, out: pathlib.Path) -> pathlib.Path:
+    return out / f"{agent}-{_CASES[agent][0].replace(':', '_')}-seed3"
+
+
+def _train(agent: str, out: pathlib.Path) -> subprocess.Popen:
+    environment, num_steps, settings = _CASES[agent]
+    folder = _folder(agent, out)
+    if (folder / "config.json").exists():
+        arguments = ["train", "--resume", str(folder)]
+    else:
+        arguments = ["train", agent, "--env", environment, "--steps", str(num_steps), "--seed", "3"]
+        arguments += ["--out", str(out), "--checkpoint-every", "100", "--eval-every", "1000"]
+        arguments += ["--eval-episodes", "1", *(part for s in settings for part in ("--set", s))]
+    return subprocess.Popen(
+        [sys.executable, "-m", "agentkit.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _files(folder: pathlib.Path) -> dict[str, np.ndarray | bytes]:
+    """Everything in a checkpoint: arrays by file and name, other files as bytes."""
+    found: dict[str, np.ndarray | bytes] = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                found |= {f"{name}/{key}": file[key] for key in file.files}
+        elif path.suffix == ".npy":
+            found[name] = np.load(path)
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", sorted(_CASES))
+def test_killed_ten_times_equals_uninterrupted(agent: str, tmp_path: pathlib.Path) -> None:
+    process = _train(agent, tmp_path / "whole")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+
+    rng = random.Random(agent)
+    folder, reference = (_folder(agent, tmp_path / out) for out in ("killed", "whole"))
+    steps_at_kill = []
+    for _ in range(_NUM_KILLS):
+        process = _train(agent, tmp_path / "killed")
+        deadline = time.monotonic() + 60
+        # Importing takes most of a short life: wait for this life's first checkpoint, then any instant will do.
+        before = _newest(folder)
+        while _newest(folder) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0.0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+        found = checkpoint.read_latest(folder / "checkpoints")
+        assert found is not None, output
+        steps_at_kill.append(found.step)
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 0, output
+    process = _train(agent, tmp_path / "killed")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert len(set(steps_at_kill)) > _NUM_KILLS // 2, steps_at_kill
+
+    whole = checkpoint.read_latest(reference / "checkpoints")
+    killed = checkpoint.read_latest(folder / "checkpoints")
+    assert whole is not None and killed is not None
+    assert whole.step == killed.step == _CASES[agent][1]
+    expected, found_files = _files(whole.path), _files(killed.path)
+    assert expected.keys() == found_files.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(value, found_files[name], err_msg=name)
+    for log in ("train.csv", "evaluation.csv"):
+        columns = ("steps", "episodes", "episode_return")
+        assert _column(reference / "logs" / log, columns) == _column(folder / "logs" / log, columns)
+
+
+def _newest(folder: pathlib.Path) -> int:
+    steps = [int(p.name[5:]) for p in (folder / "checkpoints").glob("step_*")]
+    return max(steps, default=-1)
+
+
+def _column(path: pathlib.Path, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    import csv
+
+    with open(path) as file:
+        return [tuple(row.get(name, "") for name in names) for row in csv.DictReader(file)]

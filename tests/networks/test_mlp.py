@@ -1,0 +1,94 @@
+from collections.abc import Callable
+from typing import Any
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import networks
+from agentkit.errors import SpecError
+
+KEY = jax.random.PRNGKey(0)
+
+
+def _run(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:
+    network = hk.without_apply_rng(hk.transform(function))
+    params = network.init(KEY, *inputs)
+    return jax.tree.map(np.asarray, params), network.apply(params, *inputs)
+
+
+def test_mlp_is_relu_layers_then_a_linear_one() -> None:
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    params, y = _run(lambda x: networks.mlp(x, (4, 2), 6), x)
+    assert y.shape == (5, 6)
+    layers = [params["linear"], params["linear_1"], params["linear_2"]]
+    expected = x
+    for number, layer in enumerate(layers):
+        expected = expected @ layer["w"] + layer["b"]
+        expected = np.maximum(expected, 0) if number < 2 else expected
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mlp_without_outputs_ends_in_its_last_hidden_layer() -> None:
+    _, y = _run(lambda x: networks.mlp(x, (4, 2)), np.ones((5, 3), np.float32))
+    assert y.shape == (5, 2) and np.all(y >= 0)
+
+
+@pytest.mark.parametrize(
+    ("observation", "num_features"),
+    [
+        (np.ones((2, 3), np.float32), 3),
+        (np.ones(2, np.float32), 1),
+        (np.ones((2, 10, 5), np.float32), 50),
+        (np.ones((2, 3), np.int32), 3),
+        ({"a": np.ones((2, 3), np.float32), "b": (np.ones(2, bool), np.ones((2, 2, 2), np.float64))}, 8),
+    ],
+)
+def test_observations_of_any_kind_become_one_vector(observation: Any, num_features: int) -> None:
+    features = networks.torso(observation)
+    assert features.shape == (2, num_features) and features.dtype == jnp.float32
+    np.testing.assert_array_equal(features, np.ones((2, num_features)))
+
+
+def test_nested_observations_are_joined_leaf_by_leaf() -> None:
+    observation = {"a": np.float32([[1, 2], [3, 4]]), "b": np.float32([5, 6])}
+    np.testing.assert_array_equal(networks.torso(observation), [[1, 2, 5], [3, 4, 6]])
+
+
+def test_images_go_through_the_convolutions_scaled_to_one() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (2, 84, 84, 4), np.uint8)
+    params, features = _run(networks.torso, image)
+    assert features.shape == (2, 7 * 7 * 64)  # 84 -> 20 -> 9 -> 7, as in the paper.
+    assert params["atari_torso/conv2_d"]["w"].shape == (8, 8, 4, 32)
+    network = hk.without_apply_rng(hk.transform(networks.torso))
+    np.testing.assert_allclose(network.apply(params, np.zeros_like(image)), 0.0)
+    assert 0 < float(jnp.abs(features).max()) < 50
+
+
+def test_images_too_small_for_the_convolutions_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"at least 36 x 36.*\[10, 10\]"):
+        _run(networks.torso, np.zeros((2, 10, 10, 3), np.uint8))
+    _, features = _run(networks.torso, np.zeros((1, 36, 36, 1), np.uint8))
+    assert features.shape == (1, 64)
+
+
+def test_q_values_are_one_per_action() -> None:
+    for head in (networks.q_values, networks.duelling_q_values):
+        _, q = _run(lambda x, head=head: head(x, 3, (8,)), np.ones((5, 2), np.float32))
+        assert q.shape == (5, 3) and q.dtype == jnp.float32
+
+
+def test_duelling_streams_are_identified_by_a_mean_advantage_of_zero() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    params, q = _run(lambda x: networks.duelling_q_values(x, 3, (8,)), x)
+
+    def stream(first: str, last: str) -> np.ndarray:
+        hidden = np.maximum(x @ params[first]["w"] + params[first]["b"], 0)
+        return np.asarray(hidden @ params[last]["w"] + params[last]["b"])
+
+    value, advantage = stream("linear", "linear_1"), stream("linear_2", "linear_3")
+    assert value.shape == (6, 1) and advantage.shape == (6, 3)
+    np.testing.assert_allclose(np.mean(q, axis=1), value[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(q, value + advantage - advantage.mean(1, keepdims=True), rtol=1e-4, atol=1e-5)
