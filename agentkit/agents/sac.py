@@ -5,6 +5,7 @@ Twin critics, a tanh-Gaussian policy and a temperature learned towards a target 
 Deviations from the paper:
   * The temperature's logarithm is the learned parameter (as in the authors' code).
   * Episodes begin with `num_random_steps` uniform actions, so that the first batches are varied.
+  * Weights begin orthogonal, those of the policy's last layer small.
   * Truncated episodes bootstrap.
 """
 
@@ -72,7 +73,7 @@ class Config:
     updates_per_call: int = 1
     replay_size: int = 1_000_000
     min_replay_size: int = 1_000
-    num_random_steps: int = 1_000
+    num_random_steps: int = 5_000
 
 
 class Networks(NamedTuple):
@@ -131,13 +132,13 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     (size,) = actions.shape
 
     def policy(observation: Nest) -> nets.TanhNormal:
-        outputs = nets.mlp(nets.torso(observation), config.hidden_sizes, 2 * size)
+        outputs = nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, 2 * size, output_scale=0.01)
         mean, log_std = jnp.split(outputs, 2, axis=-1)
         return nets.TanhNormal(mean, jnp.clip(log_std, config.min_log_std, config.max_log_std))
 
     def critic(observation: Nest, action: jax.Array) -> jax.Array:
         features = jnp.concatenate([nets.torso(observation), action], axis=-1)
-        return nets.mlp(features, config.hidden_sizes, 1)[:, 0]
+        return nets.orthogonal_mlp(features, config.hidden_sizes, 1)[:, 0]
 
     policy_network: hk.Transformed = hk.without_apply_rng(hk.transform(policy))
     critic_network: hk.Transformed = hk.without_apply_rng(hk.transform(critic))

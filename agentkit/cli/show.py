@@ -15,6 +15,13 @@ from typing import Any
 from agentkit.cli.values import field_types, type_name
 
 _INDENT = " " * 8
+# What follows a simulator's prefix, by example.
+_EXAMPLES = {
+    "bsuite:": "catch/0",
+    "dm_control:": "cheetah/run",
+    "envpool:": "HalfCheetah-v4",
+    "gymnasium:": "HalfCheetah-v5",
+}
 
 
 def list_all(arguments: argparse.Namespace) -> int:
@@ -26,7 +33,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     print("Agents (agentkit show NAME):")
     _print_lines({name: registry.describe(name) for name in registry.names()})
     print("\nEnvironments (agentkit train AGENT --env NAME):")
-    _print_lines({name: _first_line(name) for name in envs.available()})
+    _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()})
     return 0
 
 
@@ -103,13 +110,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _first_line(environment: str) -> str:
-    """What an environment's file says it holds, read without importing its simulator."""
+    """The first sentence of an environment's file, read without importing its simulator."""
     prefix, _, name = environment.partition(":")
     spec = importlib.util.find_spec(f"agentkit.envs.{name or prefix}")
     if spec is None or spec.origin is None:
         return "registered by your own code"
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-    return (docstring or "").partition("\n")[0]
+    return (docstring or "").partition("\n")[0].partition(". ")[0].removesuffix(".") + "."
 
 
 def _print_lines(meanings: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Networks: Haiku modules and distributions; pure once transformed."""
 
-from agentkit.networks.mlp import AtariTorso, duelling_q_values, mlp, q_values, torso
+from agentkit.networks.mlp import AtariTorso, duelling_q_values, mlp, orthogonal_mlp, q_values, torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "duelling_q_values",
     "mlp",
     "mode",
+    "orthogonal_mlp",
     "q_values",
     "sample",
     "sample_and_log_prob",

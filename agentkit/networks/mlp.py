@@ -46,11 +46,24 @@ def torso(observation: Nest) -> Array:
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in leaves], axis=-1)
 
 
-def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int | None = None) -> Array:
-    """ReLU layers of `hidden_sizes` over ``[B, F]``, then a linear one of `num_outputs` if given."""
+def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> Array:
+    """ReLU layers of `hidden_sizes` over ``[B, F]``, then a linear one: ``[B, num_outputs]``."""
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))
-    return features if num_outputs is None else hk.Linear(num_outputs)(features)
+    return hk.Linear(num_outputs)(features)
+
+
+def orthogonal_mlp(
+    features: Array, hidden_sizes: Sequence[int], num_outputs: int, output_scale: float = 1.0
+) -> Array:
+    """`mlp` with orthogonal weights (Saxe et al. 2014), scaled sqrt(2) for ReLU and `output_scale` at the end.
+
+    A policy head begins with a small scale, so that its first actions do not depend on the observation
+    (Andrychowicz et al. 2021, section 3.2).
+    """
+    for size in hidden_sizes:
+        features = jax.nn.relu(hk.Linear(size, w_init=hk.initializers.Orthogonal(2.0**0.5))(features))
+    return hk.Linear(num_outputs, w_init=hk.initializers.Orthogonal(output_scale))(features)
 
 
 def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:

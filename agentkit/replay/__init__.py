@@ -26,8 +26,9 @@ from agentkit.replay.table import (
 )
 
 if TYPE_CHECKING:
-    from agentkit.replay.reverb import ReverbReplay
+    from agentkit.replay.reverb import ReverbReplay as ReverbReplay
 
+# Not ReverbReplay: a star import must work without Reverb.
 __all__ = [
     "Fifo",
     "FromInline",
@@ -42,7 +43,6 @@ __all__ = [
     "Queue",
     "RateLimiter",
     "Replay",
-    "ReverbReplay",
     "SampleToInsertRatio",
     "Sampler",
     "Select",

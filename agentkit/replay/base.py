@@ -256,6 +256,5 @@ def check_steps(table: Table, num_steps: int, history: int, start: int, stop: in
     length = table.layout.length
     if length is not None and stop - start + padding != length:
         raise SpecError(
-            f"Table {table.name!r}: every item has {length} steps, found {stop - start} and {padding} of "
-            "padding."
+            f"Table {table.name!r}: every item has {length} steps, found {stop - start} and {padding} of padding."
         )

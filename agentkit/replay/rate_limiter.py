@@ -38,9 +38,7 @@ class RateLimiter:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.samples_per_insert) and self.samples_per_insert > 0):
-            raise ConfigError(
-                f"samples_per_insert must be finite and > 0, found {self.samples_per_insert!r}."
-            )
+            raise ConfigError(f"samples_per_insert must be finite and > 0, found {self.samples_per_insert!r}.")
         if not isinstance(self.min_size_to_sample, int | np.integer) or self.min_size_to_sample < 1:
             raise ConfigError(
                 f"min_size_to_sample must be a whole number of at least 1, found {self.min_size_to_sample!r}."

@@ -262,8 +262,6 @@ class ReverbReplay(Replay):
         )
         options = tf.data.Options()
         # Left to itself, tf.data prefetches: it would draw a batch that nobody asked for.
-        options.autotune.enabled = False
-        options.experimental_optimization.apply_default_optimizations = False
         options.experimental_optimization.inject_prefetch = False
         batches = dataset.batch(batch_size).with_options(options)
         # Repeating opens a new stream at the next request: cheaper than a new iterator.

@@ -107,7 +107,6 @@ def make_columns(spec: Nest, what: str) -> list[np.ndarray]:
     for name, leaf in zip(specs.leaf_names(spec), tree.flatten(spec), strict=True):
         if np.dtype(leaf.dtype).hasobject:
             raise ConfigError(
-                f"Replay stores arrays of numbers; {what} leaf {name!r} has dtype {leaf.dtype}. "
-                "Encode it as numbers."
+                f"Replay stores arrays of numbers; {what} leaf {name!r} has dtype {leaf.dtype}. Encode it as numbers."
             )
     return [np.zeros((0, *leaf.shape), leaf.dtype) for leaf in tree.flatten(spec)]

@@ -68,17 +68,13 @@ class Layout:
     def __post_init__(self) -> None:
         takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in tree.flatten(self.data))
         if takes_all and not (isinstance(self.length, int) and self.length >= 1):
-            raise ConfigError(
-                f"A layout with a leaf that selects ALL steps needs length >= 1, found {self.length!r}."
-            )
+            raise ConfigError(f"A layout with a leaf that selects ALL steps needs length >= 1, found {self.length!r}.")
         if self.length is not None and self.length < 1:
             raise ConfigError(f"A layout's length must be None or at least 1, found {self.length!r}.")
         counts = {FromStep: len(tree.flatten(self.step)), FromInline: len(tree.flatten(self.inline))}
         for name, source in zip(specs.leaf_names(self.data), tree.flatten(self.data), strict=True):
             if type(source) not in counts:
-                raise ConfigError(
-                    f"A layout's data holds FromStep and FromInline only, found {source!r} at {name!r}."
-                )
+                raise ConfigError(f"A layout's data holds FromStep and FromInline only, found {source!r} at {name!r}.")
             count = counts[type(source)]
             if not 0 <= source.column < count:
                 raise ConfigError(
@@ -175,8 +171,7 @@ class Table:
             raise ConfigError("A table needs a name that is not empty.")
         if not isinstance(self.max_size, int | np.integer) or self.max_size < 1:
             raise ConfigError(
-                f"Table {self.name!r}: max_size must be a whole number of at least 1, "
-                f"found {self.max_size!r}."
+                f"Table {self.name!r}: max_size must be a whole number of at least 1, found {self.max_size!r}."
             )
         if not isinstance(self.max_times_sampled, int | np.integer) or self.max_times_sampled < 0:
             raise ConfigError(

@@ -18,13 +18,13 @@ class TestDqn(AgentContract):
         "updates_per_step": 0.0,
         "replay_size": 10,
         "min_replay_size": 0,
-        "priority_exponent": -1.0,
+        "priority_exponent": Change(-1.0, PRIORITIZED),
         "epsilon_steps": 0,
     }
     changes = {
         "hidden_sizes": (8, 8),
         "duelling": True,
-        "double": False,
+        "double": Change(False, {"learning_rate": 0.1}),
         "n_step": 1,
         "discount": 0.5,
         "learning_rate": 1e-2,

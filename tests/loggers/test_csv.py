@@ -35,7 +35,7 @@ def test_resume_drops_later_rows_and_a_torn_one(tmp_path):
     path = tmp_path / "a.csv"
     _write(path, [{"steps": s, "x": 10 * s} for s in (0, 5, 10, 15)])
     with open(path, "a") as file:
-        file.write("20,2")  # killed here
+        file.write("10,1")  # killed here, in the middle of 10,100
     _write(path, [{"steps": 12, "x": 1}], resume_step=10)
     assert read_csv(path)[1] == [
         {"steps": s, "x": x} for s, x in [("0", "0"), ("5", "50"), ("10", "100"), ("12", "1")]

@@ -344,12 +344,15 @@ def test_restore_refuses_a_writer_in_mid_episode_and_frees_writers_that_never_re
         _check_no_leak(replay, [])
 
 
-def test_writers_that_are_gone_free_their_steps():
+@pytest.mark.parametrize("closed", [True, False])
+def test_writers_that_are_gone_free_their_steps(closed):
     with InProcessReplay([pair_table(max_size=4)]) as replay:
         for _ in range(50):
             writer = replay.writer(10)
             for i in range(10):
                 writer.append(make_step(i))
+            if closed:
+                writer.close()
             del writer
         assert replay._stores[0].num_rows <= 12
 

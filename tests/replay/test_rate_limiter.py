@@ -53,6 +53,22 @@ def test_tables_that_cannot_work_are_refused(kwargs, words):
         pair_table(**kwargs)
 
 
+def test_bounds_hold_exactly():
+    limit = RateLimiter(2.0, 3, 0.0, 4.0)
+    for size, inserted, sampled, inserts, samples in [
+        (0, 0, 0, 3, 0),  # up to the minimum size inserts are free
+        (2, 2, 0, 1, 0),
+        (3, 3, 0, 0, 6),
+        (3, 3, 2, 0, 4),
+        (3, 3, 4, 1, 2),
+        (3, 3, 6, 2, 0),
+    ]:
+        counts = {"size": size, "inserted": inserted, "sampled": sampled}
+        allowed = [n for n in range(1, 9) if limit.can_insert(n, **counts)]
+        drawn = [n for n in range(1, 9) if limit.can_sample(n, **counts)]
+        assert (allowed, drawn) == (list(range(1, inserts + 1)), list(range(1, samples + 1))), counts
+
+
 def test_queue_serves_batches_up_to_its_size():
     Queue(4).check_batch("q", 4)
     with pytest.raises(ConfigError, match="never be drawn"):

@@ -1,6 +1,7 @@
 """ReverbReplay against the replay contract and the adder contract, and what only it does."""
 
 import gc
+import os
 import socket
 import subprocess
 import sys
@@ -252,7 +253,7 @@ def can_connect(host, port):
         return False
 
 
-def test_listens_to_this_machine_alone_unless_told():
+def test_listens_to_this_machine_alone_unless_told(caplog):
     host = outward_address()
     for listen, reachable in (("lo", False), ("all", True)):
         port = free_port()
@@ -260,6 +261,7 @@ def test_listens_to_this_machine_alone_unless_told():
             assert can_connect("127.0.0.1", port)
             if host is not None and not host.startswith("127."):
                 assert can_connect(host, port) == reachable
+    assert not caplog.records, "it says so where it cannot be confined"
     with pytest.raises(errors.ConfigError, match="no-such-device"):
         ReverbReplay([pair_table()], listen="no-such-device")
 
@@ -284,6 +286,23 @@ def test_restore_comes_first(tmp_path):
         with pytest.raises(errors.CheckpointError, match="before any writer"):
             replay.restore(tmp_path)
         writer.close()
+
+
+def test_a_changed_byte_is_noticed(tmp_path):
+    """Reverb would read some of them as other data."""
+    with ReverbReplay([pair_table()], default_timeout=LONG) as replay:
+        writer = replay.writer(1)
+        write_pairs(writer, "pairs", range(5))
+        replay.save(tmp_path)
+        writer.close()
+    for path in sorted(tmp_path.rglob("*.tfrecord")):
+        good = path.read_bytes()
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        with ReverbReplay([pair_table()]) as replay:
+            with pytest.raises(errors.CheckpointError, match=f"(?s){path.name}.*damaged"):
+                replay.restore(tmp_path)
+            assert replay.info("pairs").size == 0
+        path.write_bytes(good)
 
 
 def test_saved_again_and_again(tmp_path):
@@ -349,9 +368,12 @@ SERVER = """
 """
 
 
-def start_server(port):
+def start_server(port, folder):
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVER), str(port)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(SERVER), str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},  # who is killed leaves its files behind
     )
     assert process.stdout.readline().strip() == "up"
     return process
@@ -364,10 +386,10 @@ def stop_server(server):
 
 
 @pytest.mark.slow  # two processes import TensorFlow
-def test_a_server_that_is_killed_and_comes_back():
+def test_a_server_that_is_killed_and_comes_back(tmp_path):
     """Every call ends with ReplayClosedError within its timeout; then the same objects go on."""
     port = free_port()
-    server = start_server(port)
+    server = start_server(port, tmp_path)
     replay = ReverbReplay([pair_table()], address=f"localhost:{port}", default_timeout=LONG)
     writer, sampler = replay.writer(1, timeout=0.5), replay.sampler("pairs", 2, timeout=0.5)
     try:
@@ -389,7 +411,7 @@ def test_a_server_that_is_killed_and_comes_back():
             with pytest.raises(errors.ReplayClosedError):
                 call()
             assert time.monotonic() - started < 8
-        server = start_server(port)
+        server = start_server(port, tmp_path)
         replay.default_timeout = LONG
 
         def delivered():
