@@ -30,7 +30,7 @@ class Counter:
             prefix: put before the names this counter increments, with an underscore.
         """
         self._parent = parent
-        self._prefix = ("" if parent is None else parent._prefix) + (f"{prefix}_" if prefix else "")
+        self._prefix: str = ("" if parent is None else parent._prefix) + (f"{prefix}_" if prefix else "")
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
 

@@ -24,8 +24,8 @@ ROWS = [
 ]
 ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 
-# Pairs (importer, imported) within a row that the design allows: none.
-SIDEWAYS: set[tuple[str, str]] = set()
+# Pairs (importer, imported) within a row: `envs.make` gives environments that are ready for agents, so it wraps.
+SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = ["core", "envs", "wrappers", "adders", "replay", "distributed", "loggers", "counting", "checkpoint"]
 HEAVY = {

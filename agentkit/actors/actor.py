@@ -219,4 +219,4 @@ def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[
             )
     for i, adder in enumerate(adders):
         adder.restore(state["adders"][str(i)])
-    return jnp.asarray(state["key"]), structure.unflatten(new), state["is_first"]
+    return jnp.asarray(state["key"]), jax.tree.unflatten(structure, new), state["is_first"]

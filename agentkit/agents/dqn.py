@@ -108,7 +108,11 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
             "Use an agent for continuous actions, such as sac."
         )
     head = nets.duelling_q_values if config.duelling else nets.q_values
-    network: hk.Transformed = hk.without_apply_rng(hk.transform(lambda o: head(o, actions.num_values, config.hidden_sizes)))
+
+    def q_values(observation: Nest) -> jax.Array:
+        return head(observation, actions.num_values, config.hidden_sizes)
+
+    network: hk.Transformed = hk.without_apply_rng(hk.transform(q_values))
     dummy = jax.tree.map(lambda x: x[None], specs.zeros(environment_spec.observations))
     return Networks(lambda key: network.init(key, dummy), network.apply, actions.num_values)
 

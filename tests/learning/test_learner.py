@@ -55,9 +55,9 @@ def _batches(num: int, num_updates: int | None = None, size: int = SIZE) -> list
     data = {"x": rng.normal(size=(*shape, 2)).astype(np.float32), "y": rng.normal(size=shape).astype(np.float32)}
     whole = ReplaySample(info, data)
     if num_updates is None:
-        return [jax.tree.map(lambda x: x[i], whole) for i in range(num)]
+        return [jax.tree.map(lambda x, i=i: x[i], whole) for i in range(num)]
     stacked = jax.tree.map(lambda x: x.reshape(num // num_updates, num_updates, *x.shape[1:]), whole)
-    return [jax.tree.map(lambda x: x[i], stacked) for i in range(num // num_updates)]
+    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(num // num_updates)]
 
 
 def _learner(num_updates: int = 1, outlets: LearnerOutlets | None = None, key: jax.Array = KEY) -> Learner:
@@ -168,7 +168,8 @@ def test_restored_it_goes_on_bit_for_bit(tmp_path: pathlib.Path, num_updates: in
     resumed.step()
     resumed.step()
     _assert_same(resumed.state, whole.state)
-    _assert_same(_copy(published.variables["policy"]), {k: found.state["learner"]["state"][f".params['{k}']"] for k in "vw"})
+    saved = found.state["learner"]["state"]
+    _assert_same(_copy(published.variables["policy"]), {k: saved[f".params['{k}']"] for k in "vw"})
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +187,7 @@ def fresh() -> Learner:
         (lambda s: s.update({".params['bias']": np.zeros(3)}), r"that this agent lacks: .*\.params\['bias'\]"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused_naming_the_leaf(
-    fresh: Learner, change: Any, message: str
-) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused_naming_the_leaf(fresh: Learner, change: Any, message: str) -> None:
     before, saved = _copy(fresh.state), fresh.save()
     change(saved["state"])
     with pytest.raises(CheckpointError, match=message):

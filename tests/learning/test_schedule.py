@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from agentkit.core import BatchPlan
@@ -9,11 +11,10 @@ def _drive(plan: BatchPlan, updates_per_insert: float, min_size: int, num_insert
     """Updates after each insert, taking turns as the single process does."""
     limiter = rate_limit(plan, updates_per_insert, min_size)
     portion = plan.batch_size * plan.num_updates
-    size = sampled = 0
+    sampled = 0
     updates = []
-    for _ in range(num_inserts):
-        assert limiter.can_insert(1, size=size, inserted=size, sampled=sampled)
-        size += 1
+    for size in range(1, num_inserts + 1):
+        assert limiter.can_insert(1, size=size - 1, inserted=size - 1, sampled=sampled)
         while limiter.can_sample(portion, size=size, inserted=size, sampled=sampled):
             sampled += portion
         updates.append(sampled // plan.batch_size)
@@ -38,7 +39,7 @@ def test_updates_per_insert_hold_on_average(rate: float, num_updates: int, batch
 
 def test_one_update_per_step_is_exactly_that() -> None:
     updates = _drive(BatchPlan("t", 64), 1.0, 10, 60)
-    assert [b - a for a, b in zip(updates[20:], updates[21:], strict=False)] == [1] * 39
+    assert [b - a for a, b in itertools.pairwise(updates[20:])] == [1] * 39
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])

@@ -31,9 +31,15 @@ def test_mlp_is_relu_layers_then_a_linear_one() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_mlp_without_outputs_ends_in_its_last_hidden_layer() -> None:
-    _, y = _run(lambda x: networks.mlp(x, (4, 2)), np.ones((5, 3), np.float32))
-    assert y.shape == (5, 2) and np.all(y >= 0)
+def test_orthogonal_weights_keep_lengths_up_to_their_scale() -> None:
+    x = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+    params, y = _run(lambda x: networks.orthogonal_mlp(x, (8, 16), 4, output_scale=0.01), x)
+    assert y.shape == (5, 4) and float(np.abs(y).max()) < 0.1
+    first, second, last = (params[name]["w"] for name in ("linear", "linear_1", "linear_2"))
+    np.testing.assert_allclose(first @ first.T, 2 * np.eye(8), atol=1e-5)
+    np.testing.assert_allclose(second @ second.T, 2 * np.eye(8), atol=1e-5)
+    np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(4), atol=1e-8)
+    assert np.any(np.abs(first @ second[:, :8] - 2 * np.eye(8)) > 0.1)  # Layers have keys of their own.
 
 
 @pytest.mark.parametrize(
