@@ -1,7 +1,8 @@
 """Atomic checkpoints: after kill -9 at any instant the newest complete one is whole.
 
-A checkpoint is a folder ``step_000000050000`` (``.1`` if written again) that appears by one rename, after everything in it has
-reached the disk, and whose ``manifest.json`` holds the size and CRC-32 of each file::
+A checkpoint is a folder ``step_000000050000`` (``.1`` and so on if the step is written again). It appears
+by one rename, after everything in it has reached the disk, and its ``manifest.json`` holds the size and
+CRC-32 of each file::
 
     state.json    the nest of plain values, with each array replaced by its name
     arrays.npz    the arrays

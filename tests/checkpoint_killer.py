@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,14 +48,38 @@ def _read(directory: pathlib.Path) -> int:
     return step
 
 
-def _fork(function) -> int:
+def _fork(function: Callable[..., None], *arguments: object) -> int:
     child = os.fork()
     if child == 0:
         try:
-            function()
+            function(*arguments)
         finally:
             os._exit(0)
     return child
+
+
+def _write_for_ever(directory: pathlib.Path, begun: int) -> None:
+    """Goes on from what is there, and tells the file descriptor `begun` each step before it is written."""
+    step = _read(directory)
+    while True:
+        step += 1
+        os.write(begun, step.to_bytes(8, "big"))
+        _write(directory, step)
+
+
+def _write_and_die(directory: pathlib.Path, step: int, max_to_keep: int, number: int) -> None:
+    """Dies at file operation `number`, at once and without cleaning up."""
+    count = 0
+
+    def hook(event: str, args: tuple) -> None:
+        nonlocal count
+        if event == "open" or event.startswith(("os.", "shutil.")):
+            count += 1
+            if count == number:
+                os._exit(KILLED)
+
+    sys.addaudithook(hook)
+    _write(directory, step, max_to_keep=max_to_keep)
 
 
 def kill_at_random(directory: pathlib.Path, num_kills: int, seed: int) -> dict:
@@ -65,14 +90,7 @@ def kill_at_random(directory: pathlib.Path, num_kills: int, seed: int) -> dict:
     for _ in range(num_kills):
         begun_end, begun_start = os.pipe()
 
-        def write_for_ever() -> None:
-            step = _read(directory)
-            while True:
-                step += 1
-                os.write(begun_start, step.to_bytes(8, "big"))
-                _write(directory, step)
-
-        child = _fork(write_for_ever)
+        child = _fork(_write_for_ever, directory, begun_start)
         os.close(begun_start)
         begun = os.read(begun_end, 8)
         time.sleep(rng.uniform(0.0, 0.03))
@@ -100,20 +118,8 @@ def kill_everywhere(directory: pathlib.Path, max_to_keep: int, same_step: bool) 
         before = max_to_keep - 1
         after = before if same_step else before + 1
 
-        def write_and_die() -> None:
-            count = 0
-
-            def hook(event: str, args: tuple) -> None:
-                nonlocal count
-                if event == "open" or event.startswith(("os.", "shutil.")):
-                    count += 1
-                    if count == number:
-                        os._exit(KILLED)
-
-            sys.addaudithook(hook)
-            _write(directory, after, max_to_keep=max_to_keep)
-
-        status = os.waitstatus_to_exitcode(os.waitpid(_fork(write_and_die), 0)[1])
+        child = _fork(_write_and_die, directory, after, max_to_keep, number)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         found = _read(directory)
         assert found in (before, after), f"killed at operation {number}: found {found}"
         # The next writer clears what the dead one left.

@@ -110,7 +110,7 @@ def sgd(
 
 
 def _norm(grads: Params) -> Array:
-    """The global l2 norm. (optax's has a name in the Reverb stack that newer versions deprecate.)"""
+    """The global l2 norm; our own, since newer versions of optax deprecate the Reverb stack's name for it."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)))
 
 

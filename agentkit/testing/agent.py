@@ -4,8 +4,8 @@ Inherit from `AgentContract` and say which agent and which environment::
 
     class TestMyAgent(AgentContract):
         unsuitable_environment = "agentkit:point_mass"
-        refused = {"discount": 1.5}
-        changes = {"discount": 0.5, "importance_exponent": Change(1.0, given={"prioritized": True}), ...}
+        refused: ClassVar = {"discount": 1.5}
+        changes: ClassVar = {"discount": 0.5, "importance_exponent": Change(1.0, given={"prioritized": True}), ...}
 
         def make_agent(self, **settings):
             return my_agent.Agent(my_agent.Config(**{"min_replay_size": 20, **settings}))
@@ -23,7 +23,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import dm_env
 import jax
@@ -48,7 +48,7 @@ class Change(NamedTuple):
     given: Mapping[str, Any] = {}
 
 
-class _Killed(Exception):
+class _KilledError(Exception):
     """Stands for kill -9: nothing of agentkit catches it."""
 
 
@@ -66,7 +66,7 @@ class _Watched:
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step."""
         if len(self._actions) >= self._die_at:
-            raise _Killed
+            raise _KilledError
         self._actions.append(np.array(tree.flatten(action)))
         return self._environment.step(action)
 
@@ -92,8 +92,8 @@ class AgentContract(abc.ABC):
     """
 
     unsuitable_environment: str
-    changes: Mapping[str, Any]
-    refused: Mapping[str, Any]
+    changes: ClassVar[Mapping[str, Any]]
+    refused: ClassVar[Mapping[str, Any]]
     num_steps = 130
 
     @abc.abstractmethod
@@ -138,16 +138,19 @@ class AgentContract(abc.ABC):
         return cls()._train(tmp_path_factory.mktemp("trained") / "run")
 
     def test_it_takes_the_steps_it_was_asked_for_and_learns_on_the_way(self, trained: _Trained) -> None:
+        """Exactly `num_steps` steps, and some updates."""
         assert trained.result.steps == len(trained.actions) == self.num_steps
         assert trained.result.updates > 0 and not trained.result.interrupted
 
     def test_equal_seeds_train_bit_for_bit(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
+        """Actions, parameters, replay and everything else that is saved."""
         again = self._train(tmp_path / "run")
         np.testing.assert_array_equal(again.actions, trained.actions)
         _assert_same(again.state, trained.state)
         assert again.replay == trained.replay
 
     def test_different_seeds_differ_in_parameters_and_actions(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
+        """No weight matrix and no stream of actions is without its seed."""
         other = self._train(tmp_path / "run", seed=1)
         assert np.any(np.array(other.actions) != np.array(trained.actions))
         mine, theirs = trained.state["learner"]["state"], other.state["learner"]["state"]
@@ -160,8 +163,9 @@ class AgentContract(abc.ABC):
     def test_killed_and_resumed_it_ends_as_if_never_stopped(
         self, trained: _Trained, tmp_path: pathlib.Path, num_envs: int | None
     ) -> None:
+        """An error in mid-episode, then a resume: equal bit for bit to a run that nothing stopped."""
         whole = trained if num_envs is None else self._train(tmp_path / "whole", num_envs=num_envs)
-        with pytest.raises(_Killed):
+        with pytest.raises(_KilledError):
             self._train(tmp_path / "run", num_envs=num_envs, die_at=self.num_steps * 3 // 4)
         resumed = self._train(tmp_path / "run", num_envs=num_envs, resume=True)
         assert 0 < len(resumed.actions) < len(whole.actions)
@@ -171,6 +175,7 @@ class AgentContract(abc.ABC):
         assert resumed.result.updates == whole.result.updates > 0
 
     def test_an_unsuitable_action_space_is_refused(self) -> None:
+        """By a SpecError that says what was found, before anything is trained."""
         environment = envs.make(self.unsuitable_environment, seed=0)
         with pytest.raises(SpecError, match="found") as caught:
             self.make_agent().make_networks(specs.make_environment_spec(environment))
@@ -185,6 +190,7 @@ class AgentContract(abc.ABC):
         assert any(np.any(learned[0][name] != learned[1][name]) for name in learned[0])
 
     def test_where_the_discount_is_zero_nothing_is_bootstrapped(self) -> None:
+        """Then the next observation does not matter; where the discount is 1 it does."""
         agent = self.make_agent()
         batch = self._batch(agent, 0.0)
         if not isinstance(batch.data, Transition):
@@ -202,10 +208,12 @@ class AgentContract(abc.ABC):
         assert any(np.any(bootstrapped[name] != shifted[name]) for name in shifted)
 
     def test_every_setting_has_a_case(self) -> None:
+        """A new field of the Config needs an entry in `changes`."""
         fields = {field.name for field in dataclasses.fields(self.make_agent().config)}
         assert fields == set(self.changes), "`changes` needs exactly the fields of the agent's Config"
 
     def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """No setting is read by nothing."""
         without_effect: list[str] = []
         default = self._behaviour()
         for name, change in self.changes.items():
@@ -216,6 +224,7 @@ class AgentContract(abc.ABC):
         assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
     def test_impossible_settings_are_refused_when_built(self) -> None:
+        """By a ConfigError that shows the value."""
         spec = specs.make_environment_spec(self.make_environment(0))
         unclear = []
         for name, change in self.refused.items():

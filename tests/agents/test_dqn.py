@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from agentkit import envs
 from agentkit.agents import dqn
@@ -10,7 +10,7 @@ PRIORITIZED = {"prioritized": True}
 
 class TestDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
-    refused = {
+    refused: ClassVar = {
         "discount": 1.5,
         "n_step": 0,
         "batch_size": 0,
@@ -21,7 +21,7 @@ class TestDqn(AgentContract):
         "priority_exponent": Change(-1.0, PRIORITIZED),
         "epsilon_steps": 0,
     }
-    changes = {
+    changes: ClassVar = {
         "hidden_sizes": (8, 8),
         "duelling": True,
         "double": Change(False, {"learning_rate": 0.1}),

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from agentkit import envs
 from agentkit.agents import sac
@@ -8,7 +8,7 @@ from agentkit.testing.learning import learns
 
 class TestSac(AgentContract):
     unsuitable_environment = "agentkit:catch"
-    refused = {
+    refused: ClassVar = {
         "discount": -0.5,
         "n_step": 0,
         "tau": 1.5,
@@ -18,7 +18,7 @@ class TestSac(AgentContract):
         "replay_size": 10,
         "min_replay_size": 0,
     }
-    changes = {
+    changes: ClassVar = {
         "hidden_sizes": (8, 8),
         "discount": 0.5,
         "n_step": 3,

@@ -32,7 +32,7 @@ def test_version_0_is_newer_than_nothing() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     store = VariableStore()
     store.publish(0, {"policy": 0})
-    with pytest.raises(UnknownNameError, match="'polcy'.*Did you mean 'policy'"):
+    with pytest.raises(UnknownNameError, match=r"'polcy'.*Did you mean 'policy'"):
         store.get(["polcy"])
 
 
