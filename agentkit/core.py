@@ -4,9 +4,11 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
 
     environment = agentkit.envs.make("agentkit:catch", seed=0)
     replay = InProcessReplay([table], seed=0)                 # where items live
-    adder = NStepAdder(replay.writer(), n=1, discount=0.99)   # steps -> items
-    actor = PolicyActor(policy, key, variable_client, adder)  # observation -> action
-    learner = Learner(update, dataset, key)                   # batches -> parameters
+    adder = NStepAdder(replay.writer(history=2), spec, tables="transitions", n=1, discount=0.99)
+    dataset = ReplayDataset(replay, BatchPlan("transitions", batch_size=64))
+    store = VariableStore()                                   # where parameters are published
+    learner = Learner(update, dataset, key, outlets=LearnerOutlets(publisher=store))
+    actor = PolicyActor(policy, key, VariableClient(store), adder)
 
     timestep = environment.reset()
     actor.observe_first(timestep)

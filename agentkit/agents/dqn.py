@@ -8,6 +8,7 @@ Deviations from the paper:
     through a Huber loss, whose gradient is the paper's clipped error.
   * Epsilon falls linearly over `epsilon_steps` of an actor's own steps.
   * Truncated episodes bootstrap.
+  * New transitions get priority 1, not the largest priority so far.
   * Defaults fit small problems (CartPole), not Atari.
 """
 

@@ -15,6 +15,7 @@ from agentkit.loggers.base import Logger, to_numbers
 _NUM_RETURNS = 10  # The line shows the mean return of this many last episodes.
 _RATE_SECONDS = 30.0  # Rates are over about this much of the past, so that they follow changes.
 _REDRAW_SECONDS = 0.1
+_SETTLE_SECONDS = 5.0  # Before this, compiling hides how fast a run is, and no time left is shown.
 
 
 @final
@@ -111,7 +112,7 @@ class TerminalLogger(Logger):
         steps_per_second = self._step_rate.per_second()
         if steps >= self._num_steps or self._closed:
             parts.append(f"took {_duration(now - self._started)}")
-        elif steps_per_second:
+        elif steps_per_second and now - self._started >= _SETTLE_SECONDS:
             parts.append(f"{_duration((self._num_steps - steps) / steps_per_second)} left")
         if self._returns:
             parts.append(f"return {sum(self._returns) / len(self._returns):.1f}")

@@ -46,6 +46,16 @@ def test_time_left_of_a_resumed_run_counts_from_where_it_resumed():
     assert "0:10 left" in logger.line()
 
 
+def test_no_time_left_is_shown_while_the_run_still_compiles():
+    clock = _Clock()
+    logger = TerminalLogger(1000, stream=io.StringIO(), clock=clock)
+    clock.now += 4.9
+    logger.write({"steps": 1})
+    assert "left" not in logger.line()
+    clock.now += 0.2
+    assert "left" in logger.line()
+
+
 def test_rates_follow_the_recent_past():
     clock = _Clock()
     logger = TerminalLogger(10_000, stream=io.StringIO(), clock=clock)
