@@ -136,12 +136,18 @@ class EnvironmentLoop:
             "environment": self._environment.save(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned; the actor and its adder are restored beside it."""
+    def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
+        """Takes back what `save` returned; the actor and its adder are restored beside it.
+
+        With `mid_episode` False the unfinished episode is dropped, and the next step starts another one.
+        """
         self.num_steps = int(state["num_steps"])
         timestep = self._environment.restore(state["environment"])
-        self._timestep = timestep if state["unfinished"] else None
+        self._timestep = timestep if mid_episode and state["unfinished"] else None
         self._return, self._length = float(state["return"]), int(state["length"])
+        if not mid_episode:
+            self._counter.increment(steps=self._length)
+            self._return, self._length = 0.0, 0
         self._start_time = time.monotonic()
 
 
@@ -209,12 +215,15 @@ class BatchedEnvironmentLoop:
             "environment": self._environment.save(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
         """See `EnvironmentLoop.restore`."""
         self.num_steps = int(state["num_steps"])
         timestep = self._environment.restore(state["environment"])
-        self._timestep = timestep if state["unfinished"] else None
+        self._timestep = timestep if mid_episode and state["unfinished"] else None
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+        if not mid_episode:
+            self._counter.increment(steps=int(self._lengths.sum()))
+            self._returns[:], self._lengths[:] = 0.0, 0
 
 
 def _run(loop: Any, actor: Actor, num_episodes: int | None, num_steps: int | None) -> list[dict[str, float]]:

@@ -75,15 +75,16 @@ class PolicyActor(Actor):
         """See `core.Actor`."""
         self._client.update(wait)
 
-    def save(self) -> dict[str, Any]:
-        """Key, policy state and the adder's unfinished episode."""
-        return _save(self._key, self._state, [] if self._adder is None else [self._adder], bool(self._is_first))
+    def save(self, mid_episode: bool = True) -> dict[str, Any]:
+        """Key, policy state and the adder's unfinished episode; without it, the actor resumes at a new one."""
+        adders = [] if self._adder is None else [self._adder]
+        return _save(self._key, self._state, np.asarray(self._is_first), adders if mid_episode else None)
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
         adders = [] if self._adder is None else [self._adder]
-        self._key, self._state, is_first = _restore(state, self._state, adders)
-        self._is_first = np.bool_(is_first)
+        self._key, self._state = _restore(state, self._state, adders)
+        self._is_first = np.bool_(state["is_first"])
 
     def close(self) -> None:
         """Closes the adder."""
@@ -162,13 +163,14 @@ class BatchedPolicyActor(Actor):
         """See `core.Actor`."""
         self._client.update(wait)
 
-    def save(self) -> dict[str, Any]:
-        """Key, policy states and the adders' unfinished episodes."""
-        return _save(self._key, self._state, self._adders, self._is_first)
+    def save(self, mid_episode: bool = True) -> dict[str, Any]:
+        """Key, policy states and the adders' unfinished episodes; without them, all resume at new ones."""
+        return _save(self._key, self._state, self._is_first, self._adders if mid_episode else None)
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
-        self._key, self._state, self._is_first = _restore(state, self._state, self._adders)
+        self._key, self._state = _restore(state, self._state, self._adders)
+        self._is_first = state["is_first"]
 
     def close(self) -> None:
         """Closes the adders."""
@@ -192,23 +194,23 @@ def _element(timestep: dm_env.TimeStep, i: int) -> dm_env.TimeStep:
     return dm_env.TimeStep(step_type, _index(timestep.reward, i), _index(timestep.discount, i), observation)
 
 
-def _save(key: Any, state: Nest, adders: Sequence[Any], is_first: Any) -> dict[str, Any]:
+def _save(key: Any, state: Nest, is_first: np.ndarray, adders: Sequence[Any] | None) -> dict[str, Any]:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
     return {
         "key": np.asarray(key),
         "policy_state": {str(i): leaf for i, leaf in enumerate(leaves)},
-        "is_first": np.asarray(is_first),
-        "adders": {str(i): adder.save() for i, adder in enumerate(adders)},
+        "is_first": is_first if adders is not None else np.ones_like(is_first),
+        "adders": None if adders is None else {str(i): adder.save() for i, adder in enumerate(adders)},
     }
 
 
-def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[Any, Nest, np.ndarray]:
+def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[Any, Nest]:
     leaves, structure = jax.tree.flatten(like)
-    saved = state["policy_state"]
-    if len(saved) != len(leaves) or len(state["adders"]) != len(adders):
+    saved, saved_adders = state["policy_state"], state["adders"]
+    if len(saved) != len(leaves) or (saved_adders is not None and len(saved_adders) != len(adders)):
         raise CheckpointError(
             f"This actor has {len(leaves)} policy state arrays and {len(adders)} adders; the checkpoint has "
-            f"{len(saved)} and {len(state['adders'])}. Resume with the agent and num_envs it was saved with."
+            f"{len(saved)} and {len(saved_adders or ())}. Resume with the agent and num_envs it was saved with."
         )
     new = [jnp.asarray(saved[str(i)]) for i in range(len(leaves))]
     for i, (leaf, found) in enumerate(zip(leaves, new, strict=True)):
@@ -217,6 +219,6 @@ def _restore(state: dict[str, Any], like: Nest, adders: Sequence[Any]) -> tuple[
                 f"Policy state array {i}: expected {leaf.dtype}{list(leaf.shape)}, found {found.dtype}"
                 f"{list(found.shape)}. Resume with the agent and num_envs it was saved with."
             )
-    for i, adder in enumerate(adders):
-        adder.restore(state["adders"][str(i)])
-    return jnp.asarray(state["key"]), jax.tree.unflatten(structure, new), state["is_first"]
+    for i, adder in enumerate(adders if saved_adders is not None else ()):
+        adder.restore(saved_adders[str(i)])
+    return jnp.asarray(state["key"]), jax.tree.unflatten(structure, new)

@@ -31,11 +31,28 @@ class ReplayDataset:
             timeout: seconds that `__next__` waits for data; None for the replay's default.
         """
         self._plan = plan
-        self._sampler: Sampler = replay.sampler(plan.table, plan.batch_size * plan.num_updates, timeout=timeout)
+        self._replay = replay
+        self._limiter = replay.table(plan.table).rate_limiter
+        self._num_items = plan.batch_size * plan.num_updates
+        # What was drawn before this dataset, and what this dataset has handed out since.
+        self._num_taken = replay.info(plan.table).num_sampled
+        self._sampler: Sampler = replay.sampler(plan.table, self._num_items, timeout=timeout)
 
     def ready(self) -> bool:
-        """True if the next batch is there (or the rate limit would let it through) without waiting."""
-        return self._sampler.ready()
+        """True if the rate limit lets the next batch through.
+
+        A sampler that draws ahead (Reverb's) is not asked what it drew: what counts is what was handed
+        out. So learning is due after the same inserts on every replay, and `__next__` waits for a batch
+        that is due and still on its way.
+        """
+        if self._sampler.ready():
+            return True
+        if self._replay.resumable:  # Draws when asked, so that it knows.
+            return False
+        info = self._replay.info(self._plan.table)
+        return self._limiter.can_sample(
+            self._num_items, size=info.size, inserted=info.num_inserted, sampled=self._num_taken
+        )
 
     def __iter__(self) -> Iterator[ReplaySample]:
         return self
@@ -48,6 +65,7 @@ class ReplayDataset:
             ReplayClosedError: replay was closed.
         """
         sample = next(self._sampler)
+        self._num_taken += self._num_items
         plan = self._plan
         if plan.num_updates == 1:
             return sample

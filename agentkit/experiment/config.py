@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import numbers
+import os
 import pathlib
 import platform
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from agentkit import envs
 from agentkit.agents import registry
 from agentkit.core import Agent
 from agentkit.envs.batched import BatchedEnvironment
-from agentkit.envs.resumable import ResumableEnvironment
-from agentkit.errors import CheckpointError, ConfigError, unknown_name
+from agentkit.envs.resumable import ResumableEnvironment, episode_seed
+from agentkit.errors import ConfigError, unknown_name
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
+_WHOLE_NUMBERS = ("num_steps", "seed", "num_envs", "evaluation_period", "evaluation_episodes", "checkpoint_period")
 _PACKAGES = (
     "agentkit",
     "jax",
@@ -69,6 +75,13 @@ class ExperimentConfig:
     progress: bool = False
 
     def __post_init__(self) -> None:
+        for name in _WHOLE_NUMBERS:
+            value = getattr(self, name)
+            if value is None and name == "num_envs":
+                continue
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ConfigError(f"{name} must be a whole number (an int), found {value!r}.")
+            object.__setattr__(self, name, int(value))  # numpy's integers are no JSON
         if self.num_steps < 1:
             raise ConfigError(f"num_steps must be at least 1, found {self.num_steps}.")
         if self.replay not in REPLAYS:
@@ -77,8 +90,8 @@ class ExperimentConfig:
             raise ConfigError(f"num_envs must be None or at least 1, found {self.num_envs}.")
         if self.evaluation_period and self.evaluation_episodes < 1:
             raise ConfigError(f"evaluation_episodes must be at least 1, found {self.evaluation_episodes}.")
-        for name in ("evaluation_period", "checkpoint_period", "seed"):
-            if getattr(self, name) < 0:
+        for name in ("evaluation_period", "checkpoint_period", "seed", "log_seconds"):
+            if not getattr(self, name) >= 0:  # NaN is refused too
                 raise ConfigError(f"{name} must not be negative, found {getattr(self, name)}.")
 
     def make_environment(self, seed: int, num_envs: int | None = None) -> Any:
@@ -86,15 +99,25 @@ class ExperimentConfig:
         if isinstance(self.environment, str):
             return envs.make(self.environment, seed=seed, num_envs=num_envs)
         if num_envs is not None:
-            return BatchedEnvironment([self.make_environment(seed + i) for i in range(num_envs)])
+            return self._make_batch(seed, num_envs)
         environment = self.environment(seed)
         check_is_environment(environment)
         if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):
             return ResumableEnvironment(environment, seed)
         return environment
 
+    def _make_batch(self, seed: int, num_envs: int) -> BatchedEnvironment:
+        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
+            made = []
+            for i in range(num_envs):
+                made.append(self.make_environment(episode_seed(seed, i)))
+                stack.callback(made[-1].close)
+            batch = BatchedEnvironment(made)
+            stack.pop_all()
+        return batch
+
     def describe(self) -> dict[str, Any]:
-        """The experiment as plain values, for ``config.json``."""
+        """The experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
         settings = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -102,10 +125,24 @@ class ExperimentConfig:
         }
         return {
             "agent": registry.name_of(self.agent),
-            "agent_config": dataclasses.asdict(self.agent.config),
+            "agent_config": _plain(dataclasses.asdict(self.agent.config)),
             "environment": self.environment if isinstance(self.environment, str) else None,
             **settings,
         }
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it and gives it back; a function or class by its name."""
+    if isinstance(value, dict):
+        return {str(key): _plain(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(child) for child in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{value.__module__}.{name}"
 
 
 def write_config(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
@@ -122,7 +159,10 @@ def write_config(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
         "command": sys.argv,
     }
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(record, indent=1) + "\n")
+    # A resumed run writes it again: a kill in the middle must not leave half a file.
+    temporary = directory / "config.json.tmp"
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    os.replace(temporary, directory / "config.json")
 
 
 def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConfig:
@@ -141,7 +181,10 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
         raise ConfigError(
             f"{directory} is not a run folder: it has no config.json. Give the folder that train made."
         )
-    record = json.loads(path.read_text())
+    try:
+        record = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}. Restore it, or train anew into another folder.") from error
     if record["agent"] is None or record["environment"] is None:
         raise ConfigError(
             f"The run {directory} was made with an agent or environment of your own code, which config.json cannot "
@@ -151,8 +194,9 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in record["agent_config"].items()}
     unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
     if unknown:
-        raise CheckpointError(
-            f"The run {directory} has agent settings this version does not know: {sorted(unknown)}."
+        raise ConfigError(
+            f"The run {directory} has settings of agent {record['agent']!r} that this version does not know: "
+            f"{sorted(unknown)}. Use the version of agentkit it was made with: {record['versions']}."
         )
     names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "run_directory"}
     settings = {name: value for name, value in record.items() if name in names} | changes

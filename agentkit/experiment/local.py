@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax
 
@@ -23,6 +23,11 @@ from agentkit.learning import Learner, LearnerOutlets
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
+
+
+@final
+class ResumeError(CheckpointError, ConfigError):
+    """A run cannot be gone on with: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
 class Result(NamedTuple):
@@ -52,13 +57,17 @@ def run(experiment: ExperimentConfig, *, resume: bool = False) -> Result:
 
     Raises:
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none.
-        CheckpointError: no checkpoint can be read, or it is another experiment's.
+        ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
+        CheckpointError: a checkpoint could not be written.
     """
-    found = _prepare(experiment, resume)
     with contextlib.ExitStack() as stack:
-        parts = _build(experiment, stack, resume, found)
-        if found is not None:
-            parts.restore(found)
+        try:
+            found = _prepare(experiment, resume)
+            parts = _build(experiment, stack, resume, found)
+            if found is not None:
+                parts.restore(found)
+        except CheckpointError as error:
+            raise ResumeError(str(error)) from error
         with StopOnSignal() as stop:
             return parts.train(stop)
 
@@ -90,18 +99,12 @@ _FIXED = ("agent", "agent_config", "environment", "seed", "replay", "num_envs")
 def _check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
     """Refuses to go on with other settings than the saved ones, where that would mix two experiments."""
     for name in _FIXED:
-        saved, now = found.state["experiment"][name], _plain(experiment.describe()[name])
+        saved, now = found.state["experiment"][name], experiment.describe()[name]
         if saved != now:
             raise CheckpointError(
                 f"The checkpoint {found.path} was made with {name}={saved}, and this experiment has {now}. "
                 "Resume with the settings it was saved with, or start a new run."
             )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(child) for key, child in value.items()}
-    return [_plain(child) for child in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclasses.dataclass
@@ -179,13 +182,15 @@ class _Run:
         if self.experiment.run_directory is None:
             return
         state: dict[str, Any] = {
-            "experiment": _plain(self.experiment.describe()),
+            "experiment": self.experiment.describe(),
             "learner": self.learner.save(),
             "counter": self.counter.save(),
             "num_steps": self.loop.num_steps,
         }
-        if self.replay.resumable and self.loop.resumable:
-            state["actor"] = self.actor.save()
+        mid_episode = self.replay.resumable and self.loop.resumable
+        state["mid_episode"] = mid_episode
+        state["actor"] = self.actor.save(mid_episode)
+        if self.loop.resumable:
             state["loop"] = self.loop.save()
         directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"
         checkpoint.write(directory, self.loop.num_steps, state, {"replay": self.replay.save})
@@ -198,9 +203,9 @@ class _Run:
         state = found.state
         self.learner.restore(state["learner"])
         self.counter.restore(state["counter"])
+        self.actor.restore(state["actor"])
         if "loop" in state:
-            self.actor.restore(state["actor"])
-            self.loop.restore(state["loop"])
+            self.loop.restore(state["loop"], state["mid_episode"])
         self.loop.num_steps = int(state["num_steps"])
         self.actor.update()
         self.saved_step = found.step
