@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from agentkit import checkpoint, envs
-from agentkit.actors import PolicyActor
-from agentkit.environment_loop import EnvironmentLoop
+from agentkit.actors import BatchedPolicyActor, PolicyActor
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.learning import Learner, LearnerOutlets
-from agentkit.specs import make_environment_spec
+from agentkit.specs import is_batched, make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
+from agentkit.wrappers.video import VideoRecorder
 
 
 class Evaluator:
@@ -28,10 +34,10 @@ class Evaluator:
 
     def __init__(self, experiment: ExperimentConfig, networks: Any, store: VariableStore):
         """Makes an environment of its own, of the experiment's kind."""
-        self._seed = experiment.seed
-        self._environment = experiment.make_environment(_seed(experiment.seed, 0))
+        self._experiment = experiment
         self._policy = experiment.agent.make_policy(networks, evaluation=True)
         self._store = store
+        self._environment = experiment.make_environment(_seed(experiment.seed, 0))
 
     def run(self, num_episodes: int, number: int) -> dict[str, float]:
         """The record of evaluation `number`: mean, least and greatest return, mean length."""
@@ -49,11 +55,22 @@ class Evaluator:
         """The episodes' own records."""
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+        self._begin(_seed(self._experiment.seed, number))
+        environment, client = self._environment, VariableClient(self._store)
+        key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
+        if not is_batched(environment):
+            return EnvironmentLoop(environment, PolicyActor(self._policy, key, client)).run(num_episodes=num_episodes)
+        # EnvPool's single environment is a batch too.
+        actor = BatchedPolicyActor(self._policy, key, client, num_envs=environment.num_envs)
+        return BatchedEnvironmentLoop(environment, actor).run(num_episodes=num_episodes)[:num_episodes]
+
+    def _begin(self, seed: int) -> None:
+        """Makes the coming episodes depend on `seed` alone."""
         if hasattr(self._environment, "reseed"):
-            self._environment.reseed(_seed(self._seed, number))
-        key = jax.random.fold_in(jax.random.PRNGKey(self._seed), number)
-        actor = PolicyActor(self._policy, key, VariableClient(self._store))
-        return EnvironmentLoop(self._environment, actor).run(num_episodes=num_episodes)
+            self._environment.reseed(seed)
+        else:
+            self._environment.close()
+            self._environment = self._experiment.make_environment(seed)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -79,25 +96,26 @@ def evaluate(
     Args:
         run_directory: the folder `agentkit.run` wrote.
         num_episodes: at least 1.
-        video: where to write a film of the first episode; None for none.
+        video: a file ``.gif`` for a film of the first episode; None for none.
 
     Returns:
         ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``.
 
     Raises:
-        ConfigError: not a run folder.
+        ConfigError: not a run folder, or a video of an environment that cannot render.
         CheckpointError: it has no readable checkpoint.
     """
+    if video is not None and pathlib.Path(video).suffix != ".gif":
+        raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
+    if num_episodes < 1:
+        raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
     experiment = read_config(run_directory)
-    if video is not None:
-        experiment = _with_video(experiment, pathlib.Path(video))
     found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints")
     if found is None:
         raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
     store = VariableStore()
-    environment = experiment.make_environment(experiment.seed)
-    networks = experiment.agent.make_networks(make_environment_spec(environment))
-    environment.close()
+    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
+        networks = experiment.agent.make_networks(make_environment_spec(environment))
     learner = Learner(
         experiment.agent.make_update(networks),
         iter(()),
@@ -106,7 +124,7 @@ def evaluate(
         outlets=LearnerOutlets(publisher=store),
     )
     learner.restore(found.state["learner"])
-    with Evaluator(experiment, networks, store) as evaluator:
+    with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
         records = evaluator.episodes(num_episodes, number=found.step)
     return {
         "steps": found.step,
@@ -116,6 +134,21 @@ def evaluate(
     }
 
 
-def _with_video(experiment: ExperimentConfig, path: pathlib.Path) -> ExperimentConfig:
-    name = str(experiment.environment)
-    return dataclasses.replace(experiment, environment=lambda seed: envs.make(name, seed, video=path))
+@contextlib.contextmanager
+def _filmed(experiment: ExperimentConfig, video: str | pathlib.Path | None) -> Iterator[ExperimentConfig]:
+    """The experiment with an environment whose first episode is at `video` in the end."""
+    if video is None:
+        yield experiment
+        return
+    path, name = pathlib.Path(video), str(experiment.environment)
+    settings = {"render_mode": "rgb_array"} if name.startswith("gymnasium:") else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
+
+        def record(environment: Any) -> VideoRecorder:
+            return VideoRecorder(environment, folder, period=sys.maxsize)  # Episode 0 and no other.
+
+        yield dataclasses.replace(
+            experiment, environment=lambda seed: envs.make(name, seed, wrappers=[record], **settings)
+        )
+        os.replace(pathlib.Path(folder) / "episode_000000.gif", path)
