@@ -41,7 +41,7 @@ class Case:
 
 
 CASES = (
-    Case("dqn-cartpole", "dqn", "gymnasium:CartPole-v1", 50_000, 475, paper="500 is the maximum"),
+    Case("dqn-cartpole", "dqn", "gymnasium:CartPole-v1", 50_000, 475, ("n_step=20",), paper="500 is the maximum"),
     Case("sac-pendulum", "sac", "gymnasium:Pendulum-v1", 20_000, -200, paper="about -150 is optimal"),
     Case(
         "sac-inverted-pendulum",
@@ -190,16 +190,12 @@ def report(out: pathlib.Path, docs: pathlib.Path) -> None:
                 runs.append(str(job.directory(out)))
             if runs:
                 image = docs / f"{case.name}-{replay}.png"
-                subprocess.run(
-                    [sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True
-                )
+                subprocess.run([sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True)
     (docs / "table.md").write_text("\n".join(rows) + "\n\n```\n" + "\n".join(commands) + "\n```\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the run folders")
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
     parser.add_argument("--replay", nargs="*", default=["in_process"], choices=["in_process", "reverb"])

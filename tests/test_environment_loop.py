@@ -161,11 +161,13 @@ def test_an_error_in_mid_episode_comes_through() -> None:
 
 
 class Cycle(Recorder):
-    """Actions 0, 1, 2, 0, ... by count, for catch."""
+    """Actions that follow from their number alone, for the point mass, which is rewarded at every step."""
 
     def select_action(self, observation: Any) -> Any:
         super().select_action(observation)
-        return self._next % 3 if self._num_envs is None else np.arange(self._next, self._next + self._num_envs) % 3
+        numbers = np.full(2, self._next) if self._num_envs is None else self._next + np.arange(2 * self._num_envs)
+        shape = (2,) if self._num_envs is None else (self._num_envs, 2)
+        return (0.3 * np.sin(numbers)).astype(np.float32).reshape(shape)
 
 
 def _trace(actor: Recorder) -> list[np.ndarray]:
@@ -173,12 +175,12 @@ def _trace(actor: Recorder) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
-@pytest.mark.parametrize("stop", [0, 4, 9, 13])
+@pytest.mark.parametrize("stop", [0, 4, 20, 27])
 def test_restored_in_mid_episode_it_goes_on_as_if_never_stopped(tmp_path: Any, num_envs: int | None, stop: int) -> None:
     """Stops before the first reset, in mid-episode, right after an episode, and in the second one."""
 
     def make(actor: Recorder, counter: Counter) -> Any:
-        environment = envs.make("agentkit:catch", seed=3, num_envs=num_envs)
+        environment = envs.make("agentkit:point_mass", seed=3, num_envs=num_envs)
         cls = EnvironmentLoop if num_envs is None else BatchedEnvironmentLoop
         loop = cls(environment, actor, counter=counter)
         assert loop.resumable

@@ -69,8 +69,9 @@ class Evaluator:
         if hasattr(self._environment, "reseed"):
             self._environment.reseed(seed)
         else:
+            environment = self._experiment.make_environment(seed)
             self._environment.close()
-            self._environment = self._experiment.make_environment(seed)
+            self._environment = environment
 
     def close(self) -> None:
         """Closes the environment."""

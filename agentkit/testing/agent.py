@@ -89,12 +89,14 @@ class AgentContract(abc.ABC):
             `Change`; each must change what the agent does.
         refused: values (or `Change`), by field, that must be refused with a ConfigError that shows them.
         num_steps: of a training; half of it should fall into mid-episode.
+        steps_before_learning: as many as `make_agent`'s agent explores before its first update.
     """
 
     unsuitable_environment: str
     changes: ClassVar[Mapping[str, Any]]
     refused: ClassVar[Mapping[str, Any]]
     num_steps = 130
+    steps_before_learning = 15
 
     @abc.abstractmethod
     def make_agent(self, **settings: Any) -> core.Agent:
@@ -110,6 +112,7 @@ class AgentContract(abc.ABC):
         seed: int = 0,
         num_envs: int | None = None,
         *,
+        num_steps: int | None = None,
         resume: bool = False,
         die_at: float = float("inf"),
     ) -> _Trained:
@@ -117,7 +120,7 @@ class AgentContract(abc.ABC):
         experiment = ExperimentConfig(
             agent=self.make_agent(),
             environment=lambda seed: _Watched(self.make_environment(seed), actions, die_at),
-            num_steps=self.num_steps,
+            num_steps=self.num_steps if num_steps is None else num_steps,
             seed=seed,
             run_directory=directory,
             num_envs=num_envs,
@@ -150,14 +153,18 @@ class AgentContract(abc.ABC):
         assert again.replay == trained.replay
 
     def test_different_seeds_differ_in_parameters_and_actions(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
-        """No weight matrix and no stream of actions is without its seed."""
-        other = self._train(tmp_path / "run", seed=1)
-        assert np.any(np.array(other.actions) != np.array(trained.actions))
-        mine, theirs = trained.state["learner"]["state"], other.state["learner"]["state"]
-        matrices = [name for name, leaf in mine.items() if leaf.ndim >= 2]
+        """Already before learning, which would spread any difference to everything."""
+        first, other = (
+            self._train(tmp_path / f"{seed}", seed=seed, num_steps=self.steps_before_learning) for seed in (0, 1)
+        )
+        assert first.result.updates == other.result.updates == 0, "`steps_before_learning` is too large"
+        np.testing.assert_array_equal(first.actions, trained.actions[: len(first.actions)])
+        assert np.any(np.array(other.actions) != np.array(first.actions)), "exploration does not depend on the seed"
+        mine, theirs = first.state["learner"]["state"], other.state["learner"]["state"]
+        matrices = [name for name, leaf in mine.items() if leaf.ndim >= 2 and np.any(leaf)]
         assert matrices
         for name in matrices:
-            assert np.any(mine[name] != theirs[name]), f"{name} does not depend on the seed"
+            assert np.any(mine[name] != theirs[name]), f"{name} does not depend on the seed before it is learned"
 
     @pytest.mark.parametrize("num_envs", [None, 3])
     def test_killed_and_resumed_it_ends_as_if_never_stopped(
@@ -218,6 +225,8 @@ class AgentContract(abc.ABC):
         default = self._behaviour()
         for name, change in self.changes.items():
             value, given = _change(change)
+            usual = getattr(self.make_agent(**given).config, name)
+            assert usual != value, f"`changes` gives {name} the value {value}, which make_agent's Config has anyway"
             before = self._behaviour(**given) if given else default
             if not _differ(before, self._behaviour(**{**given, name: value})):
                 without_effect.append(name)

@@ -51,6 +51,8 @@ class TestDqn(AgentContract):
             "batch_size": 8,
             "replay_size": 1_000,
             "min_replay_size": 20,
+            "n_step": 3,
+            "updates_per_step": 1.0,
             "target_update_period": 10,
             "epsilon_steps": 40,
         }
@@ -61,6 +63,14 @@ class TestDqn(AgentContract):
 
 
 def test_it_learns_catch() -> None:
-    config = dqn.Config(learning_rate=2e-3, min_replay_size=100, target_update_period=50, epsilon_steps=1_000)
+    config = dqn.Config(
+        n_step=3,
+        batch_size=64,
+        updates_per_step=1.0,
+        learning_rate=2e-3,
+        min_replay_size=100,
+        target_update_period=50,
+        epsilon_steps=1_000,
+    )
     returns = learns(dqn.Agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)
     assert len(returns) == 3

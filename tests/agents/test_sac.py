@@ -44,6 +44,7 @@ class TestSac(AgentContract):
             "replay_size": 1_000,
             "min_replay_size": 20,
             "num_random_steps": 20,
+            "updates_per_step": 1.0,
         }
         return sac.Agent(sac.Config(**{**small, **settings}))
 
@@ -53,7 +54,13 @@ class TestSac(AgentContract):
 
 def test_it_learns_the_point_mass() -> None:
     config = sac.Config(
-        hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, min_replay_size=100, num_random_steps=200
+        hidden_sizes=(32, 32),
+        learning_rate=3e-3,
+        tau=0.02,
+        batch_size=64,
+        updates_per_step=1.0,
+        min_replay_size=100,
+        num_random_steps=200,
     )
     returns = learns(sac.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3
