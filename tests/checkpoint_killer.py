@@ -85,6 +85,7 @@ def _write_and_die(directory: pathlib.Path, step: int, max_to_keep: int, number:
 def kill_at_random(directory: pathlib.Path, num_kills: int, seed: int) -> dict:
     """Resumes from what is left, writes on, is killed at a random instant; and again."""
     rng = random.Random(seed)
+    _write(directory.with_name("scratch"), 0)
     leftovers = 0
     steps = []
     for _ in range(num_kills):
@@ -93,7 +94,10 @@ def kill_at_random(directory: pathlib.Path, num_kills: int, seed: int) -> dict:
         child = _fork(_write_for_ever, directory, begun_start)
         os.close(begun_start)
         begun = os.read(begun_end, 8)
-        time.sleep(rng.uniform(0.0, 0.03))
+        # Up to three writes' time, at the speed that the machine has now.
+        start = time.monotonic()
+        _write(directory.with_name("scratch"), 0)
+        time.sleep(rng.uniform(0.0, 2.0) * (time.monotonic() - start))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while more := os.read(begun_end, 8):

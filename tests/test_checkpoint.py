@@ -266,11 +266,11 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: pathlib.Path) -> Non
 
 
 def test_kill_9_at_random_instants_leaves_the_last_or_the_one_before(tmp_path: pathlib.Path) -> None:
-    result = _kill("random", tmp_path, 40)
+    result = _kill("random", tmp_path / "run", 40)
     assert result["kills"] == 40
     # Otherwise the kills fell between writes and showed nothing.
     assert result["interrupted_writes"] >= 5
-    assert result["last_step"] > 10
+    assert result["last_step"] >= 10
 
 
 @pytest.mark.parametrize("rewrite", ["next", "same"])

@@ -213,6 +213,26 @@ def test_restored_in_mid_episode_it_goes_on_as_if_never_stopped(tmp_path: Any, n
     assert again.num_steps == loop.num_steps
 
 
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_restored_without_its_episode_it_counts_the_steps_and_starts_another_one(num_envs: int | None) -> None:
+    cls = EnvironmentLoop if num_envs is None else BatchedEnvironmentLoop
+
+    def make() -> tuple[Any, Counter]:
+        counter = Counter()
+        environment = envs.make("agentkit:point_mass", seed=3, num_envs=num_envs)
+        return cls(environment, Cycle(num_envs), counter=counter), counter
+
+    loop, _ = make()
+    for _ in range(7):
+        loop.step()
+    again, counter = make()
+    again.restore(loop.save(), mid_episode=False)
+    assert again.num_steps == loop.num_steps == counter.get("steps") == 7 * (num_envs or 1)
+    records = again.run(num_episodes=1)
+    assert records[0]["episode_length"] == 20  # A whole episode of its own.
+    assert counter.get("steps") == again.num_steps
+
+
 def test_a_plain_environment_is_not_resumable() -> None:
     assert not EnvironmentLoop(Scripted([[1.0]]), Recorder()).resumable
 

@@ -178,9 +178,7 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
     """
     path = pathlib.Path(directory) / "config.json"
     if not path.is_file():
-        raise ConfigError(
-            f"{directory} is not a run folder: it has no config.json. Give the folder that train made."
-        )
+        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
         record = json.loads(path.read_text())
     except ValueError as error:

@@ -142,7 +142,7 @@ def _filmed(experiment: ExperimentConfig, video: str | pathlib.Path | None) -> I
         yield experiment
         return
     path, name = pathlib.Path(video), str(experiment.environment)
-    settings = {"render_mode": "rgb_array"} if name.startswith("gymnasium:") else {}
+    settings: dict[str, Any] = {"render_mode": "rgb_array"} if name.startswith("gymnasium:") else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
 

@@ -7,13 +7,14 @@ import dataclasses
 import pathlib
 from typing import Any, NamedTuple, final
 
+import dm_env
 import jax
 
 from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, read_config, write_config
 from agentkit.experiment.evaluate import Evaluator
@@ -21,7 +22,8 @@ from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets
 from agentkit.replay import InProcessReplay, Replay
-from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec, validate
+from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
 
 
@@ -107,6 +109,29 @@ def _check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> N
             )
 
 
+@final
+class _Blame(Observer):
+    """Once something has failed on an observation, says which leaf breaks its spec; costs nothing before."""
+
+    def __init__(self, spec: EnvironmentSpec):
+        self._spec = spec
+        self._timestep: dm_env.TimeStep | None = None
+
+    def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
+        self._timestep = timestep
+
+    def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
+        self._timestep = timestep
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def check(self) -> None:
+        """Raises a SpecError if the newest observation breaks its spec."""
+        if self._timestep is not None:
+            validate(self._timestep.observation, self._spec.observations, "The environment's observation")
+
+
 @dataclasses.dataclass
 class _Run:
     """All parts of a run in one process."""
@@ -120,6 +145,7 @@ class _Run:
     counter: Counter
     evaluator: Evaluator | None
     logs: RunLogs
+    blame: _Blame
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
     saved_step: int = -1
 
@@ -149,7 +175,11 @@ class _Run:
     def _take_turn(self) -> None:
         """One environment step if replay has room for it, then all the learning that is due."""
         if self.replay.can_insert(self.experiment.agent.batch_plan.table):
-            self.loop.step()
+            try:
+                self.loop.step()
+            except Exception:
+                self.blame.check()
+                raise
         else:
             self.learner.step()
         while self.dataset.ready():
@@ -234,8 +264,12 @@ def _build(
     store, counter = VariableStore(), Counter()
     actor = _make_actor(experiment, agent.make_policy(networks), store, environment, replay, actor_key)
     stack.enter_context(contextlib.closing(actor))
-    make_loop = BatchedEnvironmentLoop if is_batched(environment) else EnvironmentLoop
-    loop = make_loop(environment, actor, counter=counter, log=logs.write_episode)
+    blame = _Blame(spec)
+    loop: EnvironmentLoop | BatchedEnvironmentLoop
+    if is_batched(environment):
+        loop = BatchedEnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode)
+    else:
+        loop = EnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode, observers=[blame])
     table = agent.batch_plan.table
     outlets = LearnerOutlets(
         publisher=store,
@@ -253,7 +287,7 @@ def _build(
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs)
+    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, blame)
 
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:

@@ -31,8 +31,7 @@ class RunLogs:
             self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0)
             stack.callback(self._terminal.close)
         self.train, self.evaluation, self.learner = (
-            stack.enter_context(_make(experiment, label, resume_step))
-            for label in ("train", "evaluation", "learner")
+            stack.enter_context(_make(experiment, label, resume_step)) for label in ("train", "evaluation", "learner")
         )
         self._next_progress = 0.0
 

@@ -138,12 +138,12 @@ def test_state_is_reset_at_each_episode_as_the_policy_says() -> None:
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_a_restored_actor_goes_on_bit_for_bit(tmp_path: Any, stop: int) -> None:
-    """Before its first action, at the start of an episode's second step, and just after a reset."""
+    """Before its first action, in mid-episode, and just after the first step of its second episode."""
 
     def advance(actor: PolicyActor, start: int, end: int) -> list[np.ndarray]:
         actions = []
         for t in range(start, end):
-            if t % 3 == 0:
+            if t % 3 == 0 and not (t == start == stop):
                 actor.observe_first(_first())
             actions.append(actor.select_action(np.float32(t)))
             actor.observe(actions[-1], _mid(t))
@@ -152,7 +152,7 @@ def test_a_restored_actor_goes_on_bit_for_bit(tmp_path: Any, stop: int) -> None:
     adder, again = FakeAdder(), FakeAdder()
     whole = PolicyActor(_counting(), KEY, Client(), adder)
     advance(whole, 0, stop)
-    if stop == 3:
+    if stop % 3 == 0:
         whole.observe_first(_first())
     checkpoint.write(tmp_path, 0, whole.save())
     num_calls = len(adder.calls)
@@ -165,6 +165,27 @@ def test_a_restored_actor_goes_on_bit_for_bit(tmp_path: Any, stop: int) -> None:
     assert len(again.calls) == num_calls
     np.testing.assert_array_equal(advance(resumed, stop, 8), expected)
     assert [c[3] for c in again.calls if c[0] == "add"] == [c[3] for c in adder.calls[num_calls:] if c[0] == "add"]
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_saved_without_its_episode_it_starts_another_one_with_its_key_and_state(num_envs: int | None) -> None:
+    """What a resume on a replay that cannot keep an unfinished episode needs."""
+
+    def make() -> Any:
+        if num_envs is None:
+            return PolicyActor(_counting(), KEY, Client(), FakeAdder())
+        return BatchedPolicyActor(_counting(), KEY, Client(), [FakeAdder(), FakeAdder()], num_envs=num_envs)
+
+    zero = np.float32(0) if num_envs is None else np.zeros(num_envs, np.float32)
+    whole, resumed = make(), make()
+    for _ in range(3):
+        whole.select_action(zero)
+    state = whole.save(mid_episode=False)
+    assert state["adders"] is None
+    resumed.restore(state)
+    np.testing.assert_array_equal(resumed.select_action(zero), whole.select_action(zero))
+    extras = resumed._extras
+    assert np.all(extras["in_episode"] == 0) and np.all(extras["ever"] == 3)
 
 
 def test_state_that_does_not_fit_is_refused() -> None:

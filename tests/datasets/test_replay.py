@@ -10,7 +10,7 @@ from agentkit import specs
 from agentkit.core import BatchPlan
 from agentkit.datasets import FixedDataset, Prefetch, ReplayDataset, to_device
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError, UnknownNameError
-from agentkit.replay import FromStep, InProcessReplay, Layout, MinSize, Select, Table
+from agentkit.replay import FromStep, InProcessReplay, Layout, MinSize, SampleToInsertRatio, Select, Table
 from agentkit.types import ReplaySample, SampleInfo
 
 BIG = 2**53 + 1
@@ -116,6 +116,20 @@ def test_it_is_ready_when_the_rate_limit_lets_a_batch_through() -> None:
         dataset.close()
         with pytest.raises(ReplayClosedError):
             next(dataset)
+
+
+def test_a_replay_that_draws_ahead_is_judged_by_what_was_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Reverb, whose sampler has drawn, or not yet drawn, more than it gave."""
+    with _replay(num_items=3, min_size=3) as replay:
+        dataset = ReplayDataset(replay, BatchPlan("items", 2))
+        monkeypatch.setattr(dataset._sampler, "ready", lambda: False)
+        assert not dataset.ready()
+        replay.resumable = False
+        assert dataset.ready()
+        limit = SampleToInsertRatio(2.0, 3, (2.0, 100.0))
+        dataset._limiter = limit  # 3 inserts are worth 6 samples, of which 2 must be left.
+        next(dataset), next(dataset)
+        assert not dataset.ready()
 
 
 def test_impossible_plans_are_refused_when_built() -> None:

@@ -23,6 +23,7 @@ def make_agent(**settings: Any) -> dqn.Agent:
     small = {
         "hidden_sizes": (16,),
         "batch_size": 8,
+        "updates_per_step": 1.0,
         "n_step": 3,
         "min_replay_size": MIN_SIZE,
         "replay_size": 500,
@@ -319,9 +320,7 @@ def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_resuming_another_experiment_is_refused(
-    changes: dict[str, Any], field: str, finished: pathlib.Path
-) -> None:
+def test_resuming_another_experiment_is_refused(changes: dict[str, Any], field: str, finished: pathlib.Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError, match=rf"made with {field}=.*this experiment has") as caught:
         run(make_experiment(run_directory=finished, num_steps=50, **changes), resume=True)

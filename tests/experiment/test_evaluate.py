@@ -1,0 +1,142 @@
+"""Evaluating a run's newest checkpoint, and filming it."""
+
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agentkit import checkpoint
+from agentkit.agents import dqn, sac
+from agentkit.envs.catch import Catch
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment import ExperimentConfig, evaluate, run
+
+SMALL = {"hidden_sizes": (16,), "batch_size": 8, "min_replay_size": 20}
+
+
+def train(directory: pathlib.Path, agent: Any = None, environment: Any = "agentkit:catch", **settings: Any) -> Any:
+    agent = dqn.Agent(dqn.Config(**SMALL)) if agent is None else agent
+    quiet = {"num_steps": 60, "evaluation_period": 60, "evaluation_episodes": 5}
+    return run(ExperimentConfig(agent, environment, run_directory=directory, **{**quiet, **settings}))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    train(directory)
+    return directory
+
+
+def test_it_gives_one_return_and_length_per_episode_always_the_same(trained: pathlib.Path) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    found = evaluate(trained, num_episodes=7)
+    assert found["steps"] == 60 and found["updates"] > 0
+    assert len(found["episode_return"]) == 7 and set(found["episode_return"]) <= {-1.0, 1.0}
+    assert found["episode_length"] == [9] * 7
+    assert evaluate(str(trained), num_episodes=7) == found
+    assert evaluate(trained, num_episodes=3)["episode_return"] == found["episode_return"][:3]
+    assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+
+def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> None:
+    """SAC's mean action is a function of the parameters: the same episodes as the evaluation while training."""
+    agent = sac.Agent(sac.Config(**SMALL))
+    (record,) = train(tmp_path / "run", agent, "agentkit:point_mass").evaluations
+    found = evaluate(tmp_path / "run", num_episodes=5)
+    assert np.mean(found["episode_return"]) == pytest.approx(record["episode_return"], abs=1e-6)
+    assert len(set(found["episode_return"])) == 5
+
+
+def test_a_batched_run_is_evaluated_in_a_single_environment(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "run", num_envs=2)
+    assert evaluate(tmp_path / "run", num_episodes=3)["episode_length"] == [9] * 3
+
+
+def test_envpool_is_evaluated_in_a_batch_of_one(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("envpool")
+    (record,) = train(tmp_path / "run", environment="envpool:CartPole-v1", evaluation_episodes=2).evaluations
+    found = evaluate(tmp_path / "run", num_episodes=2)
+    assert found == evaluate(tmp_path / "run", num_episodes=2)
+    assert np.mean(found["episode_return"]) == record["episode_return"] > 0
+
+
+def test_no_run_no_checkpoint_or_no_episode_is_refused(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
+        evaluate(tmp_path)
+    with pytest.raises(ConfigError, match="at least 1 episode, found 0"):
+        evaluate(trained, num_episodes=0)
+    shutil.copy(trained / "config.json", tmp_path)
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
+        evaluate(tmp_path)
+
+
+def test_a_run_of_the_users_own_environment_is_refused(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "run", environment=lambda seed: Catch(seed=seed), num_steps=20)
+    with pytest.raises(ConfigError, match="your own code"):
+        evaluate(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore:Passing over a damaged checkpoint")
+def test_damaged_checkpoints_are_passed_over(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "run", checkpoint_period=30)
+    newest, oldest = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
+    (newest / "arrays.npz").write_bytes(b"")
+    assert evaluate(tmp_path / "run", num_episodes=1)["steps"] == 30
+    (oldest / "arrays.npz").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="No checkpoint can be read"):
+        evaluate(tmp_path / "run", num_episodes=1)
+
+
+# --- video -------------------------------------------------------------------------------------------
+
+
+def frames(path: pathlib.Path) -> list[np.ndarray]:
+    with Image.open(path) as film:
+        assert film.format == "GIF"
+        found = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            found.append(np.array(film.convert("RGB")))
+    return found
+
+
+def test_the_video_shows_the_first_episode(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "new folder" / "film.gif"
+    found = evaluate(trained, num_episodes=3, video=path)
+    assert found == evaluate(trained, num_episodes=3), "filming changes nothing"
+    assert list(path.parent.iterdir()) == [path], "one film and nothing besides"
+    pictures = frames(path)
+    assert len(pictures) == 10 and pictures[0].shape == (80, 40, 3)
+    # The ball falls by a row of 8 pixels in every frame; the paddle stays in the last row.
+    tops = [int(np.flatnonzero(picture.max(axis=(1, 2)) > 128)[0]) for picture in pictures]
+    assert tops == [8 * row for row in range(10)]
+    assert all(picture[-1].max() > 128 for picture in pictures)
+
+
+def test_gymnasium_is_filmed_too(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("gymnasium")
+    pytest.importorskip("pygame")
+    train(tmp_path / "run", environment="gymnasium:CartPole-v1", num_steps=40, evaluation_period=0)
+    found = evaluate(tmp_path / "run", num_episodes=1, video=tmp_path / "film.gif")
+    pictures = frames(tmp_path / "film.gif")
+    assert 2 <= len(pictures) <= found["episode_length"][0] + 1
+    assert np.any(pictures[0] != pictures[-1])
+
+
+def test_what_cannot_be_filmed_is_refused(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"ends in \.gif, found '.*film\.mp4'"):
+        evaluate(trained, num_episodes=1, video=tmp_path / "film.mp4")
+    pytest.importorskip("bsuite")
+    train(tmp_path / "run", environment="bsuite:catch/0", num_steps=20, evaluation_period=0)
+    with pytest.raises(ConfigError, match=r"no render\(\)"):
+        evaluate(tmp_path / "run", num_episodes=1, video=tmp_path / "film.gif")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing half-made is left"
+
+
+def test_the_newest_checkpoint_counts(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "run", checkpoint_period=20, evaluation_period=0)
+    found = checkpoint.read_latest(tmp_path / "run" / "checkpoints")
+    assert found is not None and evaluate(tmp_path / "run", num_episodes=1)["steps"] == found.step == 60
