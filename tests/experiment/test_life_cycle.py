@@ -84,7 +84,7 @@ def wait_for_checkpoint(process: subprocess.Popen, out: pathlib.Path) -> None:
 # --- in a process of its own -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replay", ["in_process", "reverb"])
+@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=pytest.mark.slow)])
 def test_an_error_in_mid_episode_ends_the_program(replay: str, tmp_path: pathlib.Path) -> None:
     if replay == "reverb":
         pytest.importorskip("reverb")

@@ -263,6 +263,16 @@ def test_other_runs_resume_bit_for_bit_too(settings: dict[str, Any], tmp_path: p
     assert_same_end(ended(result, tmp_path / "run"), expected)
 
 
+def test_a_resumed_run_is_evaluated_as_an_uninterrupted_one(tmp_path: pathlib.Path) -> None:
+    """An evaluation depends on its step and the parameters, and on no evaluation before."""
+    agent = sac.Agent(sac.Config(hidden_sizes=(16,), batch_size=8, min_replay_size=MIN_SIZE))
+    settings = {"agent": agent, "environment": "agentkit:point_mass", "evaluation_period": 20}
+    expected = train(tmp_path / "whole", **settings, num_steps=60, evaluation_episodes=2).result.evaluations
+    train(tmp_path / "run", **settings, num_steps=40, evaluation_episodes=2)
+    assert resume(tmp_path / "run", num_steps=60).evaluations == expected[-1:]
+    assert len({record["episode_return"] for record in expected}) == 3
+
+
 def test_stopped_between_checkpoints_it_repeats_what_was_lost(whole: Ended, tmp_path: pathlib.Path) -> None:
     class PowerCutError(Exception):
         pass

@@ -45,7 +45,6 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pairs: list[tuple[int, int]] = []
-        self.actions: list[int] = []
         self.num_updates = 0
         step = Learner.step
 
@@ -61,13 +60,13 @@ class Watch:
 
         def noted(action: Any) -> Any:
             self.pairs.append((len(self.pairs), self.num_updates))
-            self.actions.append(int(action))
             return step(action)
 
         environment.step = noted
         return environment
 
 
+@pytest.mark.slow
 def test_dqn_learns_catch() -> None:
     config = dqn.Config(
         learning_rate=2e-3,
@@ -106,13 +105,17 @@ def test_it_never_waits_for_itself(num_envs: int | None, updates_per_call: int) 
     assert result.updates == pytest.approx(300 * 13 / 9 - MIN_SIZE, rel=0.2)
 
 
+def exploration_steps(directory: pathlib.Path) -> int:
+    found = checkpoint.read_latest(directory / "checkpoints")
+    assert found is not None
+    return int(found.state["actor"]["policy_state"]["0"])
+
+
 def test_a_saved_run_goes_on_with_what_it_had(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Random actions at first, the greedy ones alone from step 150 on: a schedule that starts anew would show.
-    agent = make_agent(epsilon_steps=150, epsilon_end=0.0, learning_rate=1e-9)
+    agent = make_agent()
     settings = {"run_directory": tmp_path / "run", "checkpoint_period": 150}
-    first = run(make_experiment(agent, num_steps=200, environment=Watch(monkeypatch), **settings))
-    found = checkpoint.read_latest(tmp_path / "run" / "checkpoints")
-    assert found is not None and found.step == 200
+    first = run(make_experiment(agent, num_steps=200, **settings))
+    assert exploration_steps(tmp_path / "run") == 200
 
     infos = []
 
@@ -122,12 +125,12 @@ def test_a_saved_run_goes_on_with_what_it_had(tmp_path: pathlib.Path, monkeypatc
             infos.append(self.info("transitions"))
 
     monkeypatch.setattr(local, "_make_replay", lambda e, spec: Looks(e.agent.make_tables(spec)))
-    watch = Watch(monkeypatch)
-    second = run(make_experiment(agent, num_steps=300, environment=watch, **settings), resume=True)
-    assert second.steps == 300 and len(watch.actions) == 100
+    second = run(make_experiment(agent, num_steps=300, **settings), resume=True)
+    assert second.steps == 300
+    assert exploration_steps(tmp_path / "run") == 300, "epsilon does not start anew"
     (info,) = infos
-    # 200 steps are 22 episodes of 9, and 2 steps of another one whose second is no item yet.
-    assert info.size == info.num_inserted == 199
+    # 22 episodes of 9 steps are 198 items; that of the 199th step may be on its way while the server saves.
+    assert info.size == info.num_inserted and 198 <= info.size <= 199
     assert first.updates == pytest.approx(info.num_sampled / 8, abs=2)
     assert second.updates == pytest.approx(300 - MIN_SIZE, rel=0.1)
     _, rows = read_csv(tmp_path / "run" / "logs" / "train.csv")
