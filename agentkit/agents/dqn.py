@@ -50,7 +50,7 @@ class Config:
         huber_delta: where the loss turns from squared to linear; None for squared everywhere.
         batch_size: transitions per update.
         target_update_period: updates between copies to the target network.
-        updates_per_step: gradient updates per environment step.
+        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
         updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
         replay_size: transitions held.
         min_replay_size: transitions held before learning begins.

@@ -51,7 +51,7 @@ class Config:
         min_log_std: least log standard deviation of the policy before tanh.
         max_log_std: greatest one.
         batch_size: transitions per update.
-        updates_per_step: gradient updates per environment step.
+        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
         updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
         replay_size: transitions held.
         min_replay_size: transitions held before learning begins.

@@ -166,8 +166,7 @@ class _Run:
         interrupted = loop.num_steps < experiment.num_steps
         if loop.num_steps != self.saved_step:
             self.save()
-        if self.logs.progress_due():
-            self._show_progress()
+        self._show_progress()  # Due or not: the last line says where it ended.
         if interrupted:
             self.logs.say(f"Stopped by a signal at step {loop.num_steps:,}; saved. Use --resume to go on.")
         return Result(loop.num_steps, self.learner.num_updates_done, self.evaluations, interrupted)

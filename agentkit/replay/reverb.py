@@ -340,6 +340,8 @@ class ReverbReplay(Replay):
             CheckpointError: the server could not write, or writes to another machine's disk.
         """
         self._check_open()
+        for writer in list(self._writers):  # What is still on its way belongs to this instant.
+            writer.try_confirm()
         with self._save_lock:
             try:
                 with _quiet_stderr():
