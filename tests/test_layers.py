@@ -27,7 +27,7 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 # Pairs (importer, imported) within a row: `envs.make` gives environments that are ready for agents, so it wraps.
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
-LIGHT = ["core", "envs", "wrappers", "adders", "replay", "distributed", "loggers", "counting", "checkpoint"]
+LIGHT = ["core", "envs", "wrappers", "adders", "replay", "loggers", "counting", "checkpoint"]
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
     "dm_control", "bsuite", "envpool", "tensorboardX", "rich", "pandas", "scipy", "ray",
