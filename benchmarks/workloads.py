@@ -39,7 +39,12 @@ WORKLOADS = {
             "discount": 0.99,
             "tau": 0.005,
         },
-        agentkit_only={"min_replay_size": LEARNING_STARTS, "num_random_steps": LEARNING_STARTS, "n_step": 1},
+        agentkit_only={
+            "min_replay_size": LEARNING_STARTS,
+            "num_random_steps": LEARNING_STARTS,
+            "n_step": 1,
+            "updates_per_step": 1.0,
+        },
         variants={"updates_per_call=1": {"updates_per_call": 1}},
     ),
     "dqn": Workload(
@@ -60,6 +65,7 @@ WORKLOADS = {
         agentkit_only={
             "min_replay_size": LEARNING_STARTS,
             "n_step": 1,
+            "updates_per_step": 1.0,
             "double": False,
             "duelling": False,
             "prioritized": False,
