@@ -82,6 +82,11 @@ class EnvironmentLoop:
         self._length = 0
         self._start_time = time.monotonic()
 
+    @property
+    def timestep(self) -> dm_env.TimeStep | None:
+        """The newest time step; None between episodes."""
+        return self._timestep
+
     def step(self) -> dict[str, float] | None:
         """Takes one step, resetting first where needed; a finished episode's record, or None."""
         if self._timestep is None:

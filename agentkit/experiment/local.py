@@ -7,14 +7,13 @@ import dataclasses
 import pathlib
 from typing import Any, NamedTuple, final
 
-import dm_env
 import jax
 
 from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, read_config, write_config
 from agentkit.experiment.evaluate import Evaluator
@@ -23,7 +22,6 @@ from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec, validate
-from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
 
 
@@ -109,29 +107,6 @@ def _check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> N
             )
 
 
-@final
-class _Blame(Observer):
-    """Once something has failed on an observation, says which leaf breaks its spec; costs nothing before."""
-
-    def __init__(self, spec: EnvironmentSpec):
-        self._spec = spec
-        self._timestep: dm_env.TimeStep | None = None
-
-    def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        self._timestep = timestep
-
-    def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
-        self._timestep = timestep
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def check(self) -> None:
-        """Raises a SpecError if the newest observation breaks its spec."""
-        if self._timestep is not None:
-            validate(self._timestep.observation, self._spec.observations, "The environment's observation")
-
-
 @dataclasses.dataclass
 class _Run:
     """All parts of a run in one process."""
@@ -145,7 +120,7 @@ class _Run:
     counter: Counter
     evaluator: Evaluator | None
     logs: RunLogs
-    blame: _Blame
+    spec: EnvironmentSpec
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
     saved_step: int = -1
 
@@ -177,13 +152,18 @@ class _Run:
             try:
                 self.loop.step()
             except Exception:
-                self.blame.check()
+                self._check_observation()
                 raise
         else:
             self.learner.step()
         while self.dataset.ready():
             self.learner.step()
         self.actor.update()
+
+    def _check_observation(self) -> None:
+        """After a failure: raises a SpecError that names the leaf, if the newest observation breaks its spec."""
+        if isinstance(self.loop, EnvironmentLoop) and self.loop.timestep is not None:
+            validate(self.loop.timestep.observation, self.spec.observations, "The environment's observation")
 
     def _show_progress(self) -> None:
         table = self.replay.info(self.experiment.agent.batch_plan.table)
@@ -263,12 +243,11 @@ def _build(
     store, counter = VariableStore(), Counter()
     actor = _make_actor(experiment, agent.make_policy(networks), store, environment, replay, actor_key)
     stack.enter_context(contextlib.closing(actor))
-    blame = _Blame(spec)
     loop: EnvironmentLoop | BatchedEnvironmentLoop
     if is_batched(environment):
         loop = BatchedEnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode)
     else:
-        loop = EnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode, observers=[blame])
+        loop = EnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode)
     table = agent.batch_plan.table
     outlets = LearnerOutlets(
         publisher=store,
@@ -286,7 +265,7 @@ def _build(
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, blame)
+    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, spec)
 
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
