@@ -16,7 +16,8 @@ def _stateless(key: Any) -> PolicyState:
     return ()
 
 
-def _unchanged(state: PolicyState) -> PolicyState:
+def unchanged(state: PolicyState) -> PolicyState:
+    """The reset of a policy whose state does not depend on where an episode begins."""
     return state
 
 
@@ -33,7 +34,7 @@ class Policy(NamedTuple):
 
     act: Callable[[Params, Any, Nest, PolicyState], tuple[Nest, PolicyState, Nest]]
     init: Callable[[Any], PolicyState] = _stateless
-    reset: Callable[[PolicyState], PolicyState] = _unchanged
+    reset: Callable[[PolicyState], PolicyState] = unchanged
 
 
 def feed_forward(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
