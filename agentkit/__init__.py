@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
+    from agentkit.experiment import launch as launch
+    from agentkit.experiment import relaunch as relaunch
     from agentkit.experiment import resume as resume
     from agentkit.experiment import run as run
 
 __version__ = "0.1.0"
 
-_EXPERIMENT_NAMES = ("ExperimentConfig", "resume", "run")
+_EXPERIMENT_NAMES = ("ExperimentConfig", "launch", "relaunch", "resume", "run")
 _SUBPACKAGES = (
     "actors",
     "adders",
     "agents",
     "datasets",
+    "distributed",
     "envs",
     "experiment",
     "learning",

@@ -124,6 +124,11 @@ def read_latest(directory: pathlib.Path) -> Checkpoint | None:
     return None
 
 
+def steps(directory: pathlib.Path) -> list[int]:
+    """The steps of the checkpoints in a folder, read or not, in order."""
+    return [step for step, _, _ in _list(directory)]
+
+
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, CheckpointError)
 """What reading a damaged file can raise: a manifest with a flipped bit may be JSON of another structure."""
 

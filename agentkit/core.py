@@ -105,14 +105,28 @@ class Adder(abc.ABC):
 
 
 class Versioned(NamedTuple):
-    """Parameters by name, and their version: the number of learner updates they have seen."""
+    """Parameters by name.
+
+    Attributes:
+        version: the number of learner updates they have seen.
+        variables: by name.
+        published: when, in seconds of the learner's clock since 1970; 0.0 where nobody wrote it down.
+    """
 
     version: int
     variables: dict[str, Nest]
+    published: float = 0.0
 
 
 class VariableSource(abc.ABC):
-    """Where actors and evaluators get parameters from."""
+    """Where actors and evaluators get parameters from.
+
+    Versions go up while a learner lives. One that restarts from an older checkpoint begins again at a
+    lower version, under a new generation (each publisher has its own). All of a new generation is
+    newer than all of an old one: a source that reaches another process remembers the generation of
+    what it last handed out, and compares versions only within it. So `newer_than` is the version of
+    what this source last handed out for these names, and each `VariableClient` has a source of its own.
+    """
 
     @abc.abstractmethod
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
@@ -120,6 +134,8 @@ class VariableSource(abc.ABC):
 
         Raises:
             UnknownNameError: if a name was never published.
+            ConnectionError, TimeoutError: it cannot be reached now, and may be later. Not because
+                nothing was published yet: that is None.
         """
 
 

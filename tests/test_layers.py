@@ -27,7 +27,7 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 # Pairs (importer, imported) within a row: `envs.make` gives environments that are ready for agents, so it wraps.
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
-LIGHT = ["core", "envs", "wrappers", "adders", "replay", "loggers", "counting", "checkpoint"]
+LIGHT = ["core", "envs", "wrappers", "adders", "replay", "loggers", "counting", "checkpoint", "distributed"]
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
     "dm_control", "bsuite", "envpool", "tensorboardX", "rich", "pandas", "scipy", "ray",
@@ -35,8 +35,8 @@ HEAVY = {
 
 # Packages that not every installation has, and the one file that may import each.
 OPTIONAL = {
-    "reverb": "replay/reverb.py",
-    "tensorflow": "replay/reverb.py",
+    "reverb": "replay/reverb_library.py",
+    "tensorflow": "replay/reverb_library.py",
     "gymnasium": "envs/gymnasium.py",
     "dm_control": "envs/dm_control.py",
     "bsuite": "envs/bsuite.py",
@@ -47,7 +47,7 @@ OPTIONAL = {
 HOMES = {
     "haiku": ("networks/", "agents/"),
     "matplotlib": ("cli/plot.py",),
-    "rich": ("loggers/terminal.py",),
+    "rich": ("loggers/",),
 }
 
 
@@ -204,7 +204,7 @@ def test_good_imports_are_not_reported(tmp_path):
 
 def test_a_misplaced_package_is_found(tmp_path):
     files = {
-        "replay/reverb.py": "import reverb\nimport tensorflow as tf",
+        "replay/reverb_library.py": "import reverb\nimport tensorflow as tf",
         "replay/server.py": "def f():\n    from reverb import Server",
         "learning/a.py": "import haiku as hk",
         "agents/a.py": "import haiku as hk",

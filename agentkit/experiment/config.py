@@ -145,8 +145,8 @@ def _plain(value: Any) -> Any:
     return repr(value) if name is None else f"{value.__module__}.{name}"
 
 
-def write_config(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
-    """Writes ``config.json``: the experiment, the versions of what it ran with, and the command."""
+def write_config(experiment: ExperimentConfig, directory: pathlib.Path, launch: dict[str, Any] | None = None) -> None:
+    """Writes ``config.json``: the experiment, how it was launched, the versions it ran with, and the command."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -155,6 +155,7 @@ def write_config(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
             continue
     record = {
         **experiment.describe(),
+        **({} if launch is None else {"launch": launch}),
         "versions": {"python": platform.python_version(), **found},
         "command": sys.argv,
     }
@@ -188,15 +189,24 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
             f"The run {directory} was made with an agent or environment of your own code, which config.json cannot "
             "rebuild. Call agentkit.run(experiment, resume=True) from that code."
         )
+    return experiment_from_record(record, run_directory=directory, **changes)
+
+
+def experiment_from_record(record: dict[str, Any], **changes: Any) -> ExperimentConfig:
+    """The experiment that `ExperimentConfig.describe` described, with some fields replaced.
+
+    Raises:
+        ConfigError: its agent has settings that this version does not know.
+    """
     cls = registry.config_class(record["agent"])
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in record["agent_config"].items()}
     unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
     if unknown:
         raise ConfigError(
-            f"The run {directory} has settings of agent {record['agent']!r} that this version does not know: "
-            f"{sorted(unknown)}. Use the version of agentkit it was made with: {record['versions']}."
+            f"The run has settings of agent {record['agent']!r} that this version does not know: "
+            f"{sorted(unknown)}. Use the version of agentkit it was made with: {record.get('versions')}."
         )
-    names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "run_directory"}
+    names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent"}
     settings = {name: value for name, value in record.items() if name in names} | changes
     agent = registry.make(record["agent"], values)
-    return ExperimentConfig(agent=agent, run_directory=directory, **settings)
+    return ExperimentConfig(agent=agent, **settings)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 
 from agentkit import checkpoint, envs
 from agentkit.actors import BatchedPolicyActor, PolicyActor
+from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, read_config
@@ -32,8 +33,8 @@ class Evaluator:
     nothing in the training.
     """
 
-    def __init__(self, experiment: ExperimentConfig, networks: Any, store: VariableStore):
-        """Makes an environment of its own, of the experiment's kind."""
+    def __init__(self, experiment: ExperimentConfig, networks: Any, store: VariableSource):
+        """Makes an environment of its own, of the experiment's kind; parameters come from `store`."""
         self._experiment = experiment
         self._policy = experiment.agent.make_policy(networks, evaluation=True)
         self._store = store
@@ -41,28 +42,44 @@ class Evaluator:
 
     def run(self, num_episodes: int, number: int) -> dict[str, float]:
         """The record of evaluation `number`: mean, least and greatest return, mean length."""
-        records = self.episodes(num_episodes, number)
+        return self._summary(self.episodes(num_episodes, number))
+
+    def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
+        """As `run`, but asks `should_stop` before each episode; None if it was to stop."""
+        loop = self._loop(number)
+        records: list[dict[str, float]] = []
+        while len(records) < num_episodes:
+            if should_stop():
+                return None
+            records += loop.run(num_episodes=1)
+        return self._summary(records[:num_episodes])
+
+    def _summary(self, records: list[dict[str, float]]) -> dict[str, float]:
         returns = [record["episode_return"] for record in records]
         return {
             "episode_return": float(np.mean(returns)),
             "episode_return_min": float(np.min(returns)),
             "episode_return_max": float(np.max(returns)),
             "episode_length": float(np.mean([record["episode_length"] for record in records])),
-            "evaluation_episodes": num_episodes,
+            "evaluation_episodes": len(records),
         }
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
         """The episodes' own records."""
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+        return self._loop(number).run(num_episodes=num_episodes)[:num_episodes]
+
+    def _loop(self, number: int) -> EnvironmentLoop | BatchedEnvironmentLoop:
+        """The loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
         environment, client = self._environment, VariableClient(self._store)
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
         if not is_batched(environment):
-            return EnvironmentLoop(environment, PolicyActor(self._policy, key, client)).run(num_episodes=num_episodes)
+            return EnvironmentLoop(environment, PolicyActor(self._policy, key, client))
         # EnvPool's single environment is a batch too.
         actor = BatchedPolicyActor(self._policy, key, client, num_envs=environment.num_envs)
-        return BatchedEnvironmentLoop(environment, actor).run(num_episodes=num_episodes)[:num_episodes]
+        return BatchedEnvironmentLoop(environment, actor)
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""

@@ -90,7 +90,9 @@ def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoin
         raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
     found = checkpoint.read_latest(directory / "checkpoints") if resume else None
     if found is not None:
-        _check_same(experiment, found)
+        check_same(experiment, found)
+        if found.state.get("launched"):
+            raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
     write_config(experiment, directory)
     return found
 
@@ -98,7 +100,7 @@ def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoin
 _FIXED = ("agent", "agent_config", "environment", "seed", "replay", "num_envs")
 
 
-def _check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
     """Refuses to go on with other settings than the saved ones, where that would mix two experiments."""
     for name in _FIXED:
         saved, now = found.state["experiment"][name], experiment.describe()[name]

@@ -31,7 +31,8 @@ class RunLogs:
             self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0)
             stack.callback(self._terminal.close)
         self.train, self.evaluation, self.learner = (
-            stack.enter_context(_make(experiment, label, resume_step)) for label in ("train", "evaluation", "learner")
+            stack.enter_context(make_logger(experiment, label, resume_step))
+            for label in ("train", "evaluation", "learner")
         )
         self._next_progress = 0.0
 
@@ -58,7 +59,8 @@ class RunLogs:
             self._terminal.message(text)
 
 
-def _make(experiment: ExperimentConfig, label: str, resume_step: int | None) -> loggers.Logger:
+def make_logger(experiment: ExperimentConfig, label: str, resume_step: int | None) -> loggers.Logger:
+    """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder."""
     if experiment.run_directory is None:
         return loggers.Dispatcher([])
     directory = pathlib.Path(experiment.run_directory) / "logs"

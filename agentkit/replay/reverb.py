@@ -1,24 +1,20 @@
 """Replay tables on a Reverb server, in this process or at an address.
 
-The only file that imports Reverb and TensorFlow; both are quiet. Extra: ``reverb``. See Cassirer et
-al. 2021, "Reverb: A Framework For Experience Replay".
+Extra: ``reverb``. See Cassirer et al. 2021, "Reverb: A Framework For Experience Replay".
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import math
 import os
 import pathlib
-import queue
 import shutil
 import sys
 import tempfile
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -32,26 +28,16 @@ from agentkit.errors import (
     ConfigError,
     ReplayClosedError,
     ReplayTimeoutError,
-    missing_extra,
     unknown_name,
 )
 from agentkit.replay import listening, reverb_checkpoint
 from agentkit.replay.base import Replay, check_history, check_priorities, check_timeout, index_tables
 from agentkit.replay.rate_limiter import RateLimiter
+from agentkit.replay.reverb_library import BoundedCalls, pybind, quiet_stderr, reverb, tf
 from agentkit.replay.reverb_sampler import Piece, ReverbSampler
 from agentkit.replay.reverb_writer import Columns, ReverbWriter, check_power, group_tables
 from agentkit.replay.table import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Table, Uniform
 from agentkit.types import TableInfo
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import reverb
-        import tensorflow as tf
-        from reverb import pybind
-except ImportError as import_error:
-    raise missing_extra("dm-reverb", "reverb") from import_error
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -99,6 +85,8 @@ class ReverbReplay(Replay):
         port: int | None = None,
         listen: str = "lo",
         default_timeout: float = 60.0,
+        connect_timeout: float | None = None,
+        draw_ahead: bool = False,
         checkpoint_directory: pathlib.Path | str | None = None,
     ):
         """Starts a server, or finds the one at `address`.
@@ -106,11 +94,16 @@ class ReverbReplay(Replay):
         Args:
             tables: descriptions; with `address`, those of the server (it may have more).
             address: "host:port" of a server that another process started with the same tables; waited
-                for up to `default_timeout`.
+                for up to `connect_timeout`.
             port: to serve on; None finds a free one.
             listen: the network device to listen on: "lo" is this machine alone, "wg0" or "eth1" one
                 network, "all" every network.
             default_timeout: seconds.
+            connect_timeout: seconds that the server at `address` may take to answer; None for
+                `default_timeout`.
+            draw_ahead: samplers draw some batches more than they are asked for, where a rate limit lets them:
+                several times faster across processes, and less exact. What was drawn ahead counts as
+                sampled, and is lost when this process dies. For a learner of its own process.
             checkpoint_directory: where the server writes a checkpoint before `save` links it to its
                 place; best on the same file system as that. None is the system's temporary directory.
 
@@ -122,11 +115,12 @@ class ReverbReplay(Replay):
         self.tables = index_tables(tables)
         self.default_timeout = check_timeout(default_timeout, default_timeout)
         self._groups = group_tables(self.tables)
+        self._draw_ahead = draw_ahead
         self._closed = False
         self._writers: weakref.WeakSet[ReverbWriter] = weakref.WeakSet()
         self._samplers: weakref.WeakSet[ReverbSampler] = weakref.WeakSet()
         self._save_lock = threading.Lock()
-        self._calls = _BoundedCalls()
+        self._calls = BoundedCalls()
         self._server: Any = None
         self._served: dict[str, Any] = {}  # the server's own tables, where it can be asked at no cost
         self._folder: pathlib.Path | None = None
@@ -137,7 +131,7 @@ class ReverbReplay(Replay):
                 raise ConfigError("port and checkpoint_directory belong to a server; with address there is none here.")
             self.address = address
             self._client = reverb.Client(address)
-            self._check_server()
+            self._check_server(check_timeout(connect_timeout, self.default_timeout))
         else:
             parent = None if checkpoint_directory is None else os.fspath(checkpoint_directory)
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="agentkit-reverb-", dir=parent))
@@ -158,7 +152,7 @@ class ReverbReplay(Replay):
         self._root.mkdir(exist_ok=True)
         tables = [_to_reverb(table) for table in self.tables.values()]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
-        with _quiet_stderr():
+        with quiet_stderr():
             self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
         if self._listen != "all" and not listening.bind_to_device(self._server.port, self._listen):
             message = (
@@ -177,12 +171,12 @@ class ReverbReplay(Replay):
     def _stop(self) -> None:
         server, self._server, self._served = self._server, None, {}
         if server is not None:
-            with _quiet_stderr():
+            with quiet_stderr():
                 server.stop()
 
-    def _check_server(self) -> None:
+    def _check_server(self, timeout: float) -> None:
         """Waits for the server at `address`, and compares its tables with ours."""
-        deadline = time.monotonic() + self.default_timeout
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 found = self._client.server_info(PING_SECONDS)
@@ -190,7 +184,7 @@ class ReverbReplay(Replay):
             except (RuntimeError, reverb.errors.ReverbError) as error:
                 if time.monotonic() > deadline:
                     raise ReplayClosedError(
-                        f"No Reverb server answers at {self.address} ({self.default_timeout:g} s). Start it, "
+                        f"No Reverb server answers at {self.address} ({timeout:g} s). Start it, "
                         "or correct the address (host:port)."
                     ) from error
                 time.sleep(0.1)
@@ -229,7 +223,7 @@ class ReverbReplay(Replay):
         self._check_open()
         description = self.table(table)
         description.check_batch(batch_size)
-        streams = _is_free(description)
+        streams = self._draw_ahead or _is_free(description)
         sampler = ReverbSampler(
             description,
             int(batch_size),
@@ -344,7 +338,7 @@ class ReverbReplay(Replay):
             writer.try_confirm()
         with self._save_lock:
             try:
-                with _quiet_stderr():
+                with quiet_stderr():
                     path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
@@ -428,45 +422,6 @@ class ReverbReplay(Replay):
             f"{info.num_inserted} were inserted and {info.num_sampled} sampled under {table.rate_limiter}. "
             "Insert more, or wait longer."
         )
-
-
-class _BoundedCalls:
-    """Runs calls in a daemon thread, to stop waiting for one that never returns."""
-
-    def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], list, threading.Event] | None] | None = None
-
-    def __call__(self, function: Callable[[], _T], seconds: float) -> _T:
-        """Returns or raises what `function` does; TimeoutError after `seconds`."""
-        if self._tasks is None:
-            self._tasks = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(self._tasks,), name="reverb-calls", daemon=True).start()
-        outcome: list[Any] = []
-        done = threading.Event()
-        self._tasks.put((function, outcome, done))
-        if not done.wait(seconds):
-            self._tasks = None  # That thread is stuck; the next call gets another one.
-            raise TimeoutError
-        value, error = outcome
-        if error is not None:
-            raise error
-        return value
-
-    def close(self) -> None:
-        """Ends the thread, when its call is over."""
-        if self._tasks is not None:
-            self._tasks.put(None)
-            self._tasks = None
-
-    @staticmethod
-    def _run(tasks: queue.SimpleQueue[Any]) -> None:
-        while (task := tasks.get()) is not None:
-            function, outcome, done = task
-            try:
-                outcome.extend([function(), None])
-            except BaseException as error:  # handed to the caller
-                outcome.extend([None, error])
-            done.set()
 
 
 def _closer(replay: weakref.ref[ReverbReplay]) -> Callable[[], None]:
@@ -558,21 +513,3 @@ def _describe(info: Any) -> dict[str, Any]:
         ),
         "signature": [f"{leaf.name}: {leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves],
     }
-
-
-@contextlib.contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Sends file descriptor 2 nowhere for a moment: Reverb's C++ announces there what we know."""
-    sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed
-        yield
-        return
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

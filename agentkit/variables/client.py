@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from agentkit.core import VariableSource
 from agentkit.errors import ConfigError, VariablesTimeoutError
 from agentkit.types import Nest
 
+FIRST_PAUSE = 0.01
+LONGEST_PAUSE = 0.2
+"""Seconds between two questions of a call that waits; each pause is longer than the last."""
+
 
 class VariableClient:
-    """Holds the newest parameters of one name that it has fetched."""
+    """Holds the newest parameters of one name that it has fetched, and knows how old they are.
 
-    def __init__(self, source: VariableSource, name: str = "policy", *, update_period: int = 1, timeout: float = 60.0):
+    A source that cannot be reached is no error as long as there are parameters to act with, and these
+    are not older than the limit, if one is set.
+    """
+
+    def __init__(
+        self,
+        source: VariableSource,
+        name: str = "policy",
+        *,
+        update_period: int = 1,
+        update_seconds: float = 0.0,
+        max_age_seconds: float | None = None,
+        timeout: float = 60.0,
+    ):
         """Makes one.
 
         Args:
-            source: where to fetch.
+            source: where to fetch; this client's own, where it reaches another process.
             name: which variables.
             update_period: every how many calls of `update` to ask the source.
+            update_seconds: ask at most this often.
+            max_age_seconds: with parameters published longer ago than this, `update` waits for newer ones
+                and, after `timeout`, raises. Choose it longer than the learner may have to wait for data:
+                a learner without data publishes nothing. None is no limit.
             timeout: seconds that a waiting call waits for parameters to be published.
         """
         if update_period < 1:
             raise ConfigError(f"update_period must be at least 1, found {update_period}.")
+        if not update_seconds >= 0 or (max_age_seconds is not None and not max_age_seconds > update_seconds):
+            raise ConfigError(
+                "Expected update_seconds >= 0, and max_age_seconds longer than that (or None), "
+                f"found {update_seconds=} and {max_age_seconds=}."
+            )
         self._source = source
         self._names = (name,)
         self._update_period = update_period
+        self._update_seconds = update_seconds
+        self._max_age_seconds = math.inf if max_age_seconds is None else max_age_seconds
         self._timeout = timeout
         self._num_calls = 0
+        self._next_time = -math.inf
         self._version = -1
         self._params: Nest = None
+        self._published = -math.inf
+        self._lost: Exception | None = None
 
     @property
     def version(self) -> int:
@@ -43,24 +75,73 @@ class VariableClient:
             self.update(wait=True)
         return self._params
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the held parameters were published; infinite before the first fetch.
+
+        It compares this host's clock with the learner's.
+        """
+        return max(0.0, time.time() - self._published)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the source could not be reached when it was last asked."""
+        return self._lost is not None
+
     def update(self, wait: bool = False) -> None:
         """Fetches what is newer, if it is time; `wait` asks at once and waits for the first version.
 
         Raises:
-            VariablesTimeoutError: nothing was published within the timeout.
+            VariablesTimeoutError: nothing was published, or nothing newer where the held parameters are
+                older than the limit, within the timeout.
         """
         self._num_calls += 1
-        if not wait and self._num_calls % self._update_period:
+        if not (wait or self._is_time() or self._is_too_old()):
             return
-        found = self._source.get(self._names, newer_than=self._version)
-        deadline = time.monotonic() + self._timeout
-        while wait and found is None and self._version < 0:
-            if time.monotonic() > deadline:
-                raise VariablesTimeoutError(
-                    f"No variables {self._names[0]!r} were published within {self._timeout:g} s. Is the learner alive?"
-                )
-            time.sleep(0.01)
+        self._fetch()
+        if self._is_too_old() or (wait and self._version < 0):
+            self._wait()
+
+    def _is_time(self) -> bool:
+        if self._num_calls % self._update_period:
+            return False
+        return self._update_seconds == 0 or time.monotonic() >= self._next_time
+
+    def _is_too_old(self) -> bool:
+        # Before the first fetch there is nothing to be too old: that waits where parameters are needed.
+        return self._version >= 0 and self._max_age_seconds < math.inf and self.age_seconds > self._max_age_seconds
+
+    def _fetch(self) -> None:
+        self._next_time = time.monotonic() + self._update_seconds
+        try:
             found = self._source.get(self._names, newer_than=self._version)
+        except (ConnectionError, TimeoutError) as error:
+            self._lost = error
+            return
+        self._lost = None
         if found is not None:
             self._version = found.version
             self._params = found.variables[self._names[0]]
+            self._published = found.published or time.time()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        pause = FIRST_PAUSE
+        while self._version < 0 or self._is_too_old():
+            if time.monotonic() > deadline:
+                raise self._late() from self._lost
+            time.sleep(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE)
+            self._fetch()
+
+    def _late(self) -> VariablesTimeoutError:
+        name, why = self._names[0], "" if self._lost is None else f" {self._lost}"
+        if self._version < 0:
+            return VariablesTimeoutError(
+                f"No variables {name!r} were published within {self._timeout:g} s. Is the learner alive?{why}"
+            )
+        return VariablesTimeoutError(
+            f"The variables {name!r} held here are {self.age_seconds:.1f} s old, the limit is "
+            f"{self._max_age_seconds:g} s, and nothing newer came within {self._timeout:g} s: the learner publishes "
+            f"too slowly, or is gone. Restart it, or raise max_age_seconds.{why}"
+        )

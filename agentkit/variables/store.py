@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from agentkit.core import VariableSource, Versioned
@@ -37,7 +38,7 @@ class VariableStore(VariableSource):
                     f"Parameters of version {version} were published after version {self._current.version}. "
                     "Versions count learner updates and never go down; make a new VariableStore for a new learner."
                 )
-            self._current = Versioned(version, dict(variables))
+            self._current = Versioned(version, dict(variables), time.time())
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
         """See `core.VariableSource`."""
@@ -47,4 +48,4 @@ class VariableStore(VariableSource):
         for name in names:
             if name not in current.variables:
                 raise unknown_name("variable", name, current.variables)
-        return Versioned(current.version, {name: current.variables[name] for name in names})
+        return current._replace(variables={name: current.variables[name] for name in names})

@@ -1,3 +1,4 @@
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -90,3 +91,124 @@ def test_a_wait_once_there_is_something_does_not_block() -> None:
 def test_an_impossible_period_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1, found 0"):
         VariableClient(VariableStore(), update_period=0)
+
+
+class Away(Counted):
+    """A source that can be out of reach."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error: Exception | None = error
+
+    def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+        found = super().get(names, newer_than)
+        if self.error is not None:
+            raise self.error
+        return found
+
+
+def test_it_asks_at_most_so_often() -> None:
+    source = Counted()
+    source.store.publish(0, {"policy": 0})
+    client = VariableClient(source, update_seconds=0.2)
+    for _ in range(1000):
+        client.update()
+    assert source.num_calls == 1
+    client.update(wait=True)
+    assert source.num_calls == 2
+    time.sleep(0.25)
+    client.update()
+    client.update()
+    assert source.num_calls == 3
+
+
+@pytest.mark.parametrize("settings", [{"update_seconds": -1}, {"update_seconds": 2, "max_age_seconds": 2}])
+def test_impossible_times_are_refused(settings) -> None:
+    with pytest.raises(ConfigError, match="update_seconds >= 0, and max_age_seconds longer"):
+        VariableClient(VariableStore(), **settings)
+    with pytest.raises(ConfigError):
+        VariableClient(VariableStore(), max_age_seconds=math.nan)
+
+
+def test_it_knows_how_old_its_parameters_are() -> None:
+    store = VariableStore()
+    client = VariableClient(store)
+    assert client.age_seconds == math.inf
+    store.publish(0, {"policy": 0})
+    time.sleep(0.2)
+    client.update()
+    assert 0.2 <= client.age_seconds < 5
+
+
+def test_the_age_counts_from_the_fetch_where_no_one_says_when_it_was_published() -> None:
+    class Silent(VariableSource):
+        def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+            return Versioned(0, {"policy": 0})
+
+    client = VariableClient(Silent())
+    client.update()
+    assert client.age_seconds < 5
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route"), TimeoutError("too late")])
+def test_a_lost_source_is_no_crash(error: Exception) -> None:
+    source = Away(error)
+    client = VariableClient(source, timeout=0.1)
+    client.update()
+    assert client.lost and client.version == -1
+    with pytest.raises(VariablesTimeoutError, match=rf"Is the learner alive\? {error}") as raised:
+        _ = client.params
+    assert raised.value.__cause__ is error
+    source.error = None
+    source.store.publish(0, {"policy": 7})
+    assert client.params == 7 and not client.lost
+    source.error = error
+    client.update()
+    client.update(wait=True)
+    assert client.params == 7 and client.lost
+
+
+def test_parameters_older_than_the_limit_are_waited_for() -> None:
+    store = VariableStore()
+    client = VariableClient(store, max_age_seconds=0.2, timeout=20)
+    client.update()  # Nothing is held: nothing is too old.
+    store.publish(0, {"policy": 0})
+    client.update()
+    time.sleep(0.25)
+    timer = threading.Timer(0.3, store.publish, (1, {"policy": 1}))
+    timer.start()
+    start = time.monotonic()
+    client.update()
+    assert client.params == 1 and 0.1 < time.monotonic() - start < 10
+    timer.join()
+
+
+def test_past_the_limit_it_ends_with_a_named_error() -> None:
+    source = Away(ConnectionError("no route"))
+    source.error = None
+    source.store.publish(0, {"policy": 0})
+    client = VariableClient(source, update_seconds=0.1, max_age_seconds=0.2, timeout=0.2)
+    client.update()
+    time.sleep(0.25)
+    with pytest.raises(VariablesTimeoutError, match=r"0\.\d s old, the limit is 0\.2 s, .* within 0\.2 s"):
+        client.update()
+    source.error = ConnectionError("no route")
+    with pytest.raises(VariablesTimeoutError, match=r"gone.*no route"):
+        client.update()
+    # The parameters are still there for whoever wants to go on with them.
+    assert client.params == 0
+    source.error = None
+    source.store.publish(1, {"policy": 1})
+    client.update()
+    assert client.params == 1
+
+
+def test_without_a_limit_old_parameters_are_never_waited_for() -> None:
+    store = VariableStore()
+    store.publish(0, {"policy": 0})
+    client = VariableClient(store, timeout=20)
+    client.update()
+    time.sleep(0.2)
+    start = time.monotonic()
+    client.update(wait=True)
+    assert time.monotonic() - start < 5

@@ -1,9 +1,16 @@
 import threading
+import time
 
 import pytest
 
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.variables import VariableStore
+
+
+def held(store: VariableStore, *names: str) -> tuple[int, dict]:
+    found = store.get(names or ["policy"])
+    assert found is not None
+    return found.version, found.variables
 
 
 def test_nothing_published_is_none() -> None:
@@ -17,15 +24,15 @@ def test_the_newest_version_by_name() -> None:
     store.publish(0, {"policy": 1, "critic": 2})
     store.publish(5, {"policy": 3, "critic": 4})
     found = store.get(["policy"], newer_than=0)
-    assert found == (5, {"policy": 3})
-    assert store.get(["critic", "policy"]) == (5, {"critic": 4, "policy": 3})
+    assert found is not None and found[:2] == (5, {"policy": 3})
+    assert held(store, "critic", "policy") == (5, {"critic": 4, "policy": 3})
     assert store.get(["policy"], newer_than=5) is None
 
 
 def test_version_0_is_newer_than_nothing() -> None:
     store = VariableStore()
     store.publish(0, {"policy": 0})
-    assert store.get(["policy"]) == (0, {"policy": 0})
+    assert held(store) == (0, {"policy": 0})
     assert store.get(["policy"], newer_than=0) is None
 
 
@@ -42,14 +49,14 @@ def test_versions_never_go_down() -> None:
     store.publish(3, {"policy": 1})
     with pytest.raises(ConfigError, match="version 2 were published after version 3"):
         store.publish(2, {"policy": 2})
-    assert store.get(["policy"]) == (3, {"policy": 1})
+    assert held(store) == (3, {"policy": 1})
 
 
 def test_what_is_published_is_not_changed_by_the_publishers_dict() -> None:
     store, variables = VariableStore(), {"policy": 0}
     store.publish(0, variables)
     variables["policy"] = 9
-    assert store.get(["policy"]) == (0, {"policy": 0})
+    assert held(store) == (0, {"policy": 0})
 
 
 def test_a_reader_never_sees_half_of_a_version() -> None:
@@ -69,3 +76,10 @@ def test_a_reader_never_sees_half_of_a_version() -> None:
     stop.set()
     thread.join()
     assert wrong == []
+
+
+def test_it_says_when_it_was_published() -> None:
+    store, start = VariableStore(), time.time()
+    store.publish(0, {"policy": 0})
+    found = store.get(["policy"])
+    assert found is not None and start <= found.published <= time.time()

@@ -1,0 +1,484 @@
+"""The board of a run: addresses, heartbeats, counts and the word to stop, in one place all nodes reach.
+
+JSON lines over TCP, never pickle. The first line of a connection must hold the run id, which is a secret
+and also tells two runs apart. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler
+starts the nodes. A client reconnects by itself, so a board may be restarted on its port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import queue
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agentkit.errors import AgentkitError, ConfigError
+
+MAX_LINE = 1 << 20
+"""The longest message, bytes: a stranger cannot make the board hold more."""
+
+FIRST_LINE_SECONDS = 5.0
+"""How long a connection may take to say which run it belongs to."""
+
+
+class BoardError(AgentkitError, RuntimeError):
+    """The board does not answer, or refuses what it was asked."""
+
+
+class WrongRunError(BoardError, ConfigError):
+    """Another run's board answered, or the run id is wrong."""
+
+
+class Board:
+    """Holds what a run's nodes tell each other. Thread-safe; a context manager.
+
+    Attributes:
+        address: "host:port".
+        commands: what clients asked for, as ``(name, arguments)``, for the supervisor to take.
+    """
+
+    def __init__(self, run_id: str, *, host: str = "127.0.0.1", port: int = 0, program: str = ""):
+        """Starts to listen.
+
+        Args:
+            run_id: the run's secret.
+            host: address to listen on; "127.0.0.1" is this machine alone.
+            port: 0 finds a free one.
+            program: a name for people.
+
+        Raises:
+            ConfigError: the port is taken, or `host` is not an address of this machine.
+        """
+        self._run_id = run_id
+        self._lock = threading.Condition()
+        self._values: dict[str, Any] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._base: dict[str, int] = {}
+        self._stopped_nodes: set[str] = set()
+        self._stop_reason: str | None = None
+        self._started = time.time()
+        self._program = program
+        self.commands: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        try:
+            self._server = _Server((host, port), self)
+        except OSError as error:
+            raise ConfigError(
+                f"The board cannot listen on {host}:{port}: {error.strerror}. Choose another port or address."
+            ) from error
+        self.address = f"{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="agentkit-board", daemon=True
+        )
+        self._thread.start()
+
+    # --- for the process that hosts it -----------------------------------------------------------
+
+    def put(self, key: str, value: Any) -> None:
+        """Sets a value (anything that JSON has); None forgets it."""
+        with self._lock:
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            self._lock.notify_all()
+
+    def get(self, key: str, timeout: float = 0.0) -> Any:
+        """A value, waited for up to `timeout` seconds; None if there is none."""
+        with self._lock:
+            self._lock.wait_for(lambda: key in self._values or self._stop_reason is not None, timeout)
+            return self._values.get(key)
+
+    def node(self, name: str, **changes: Any) -> None:
+        """Notes what the supervisor knows of a node: state, pid, restarts, last_error, ..."""
+        with self._lock:
+            self._nodes.setdefault(name, _new_node(name)).update(changes)
+
+    def heard_of(self, name: str) -> tuple[int, float, float] | None:
+        """Incarnation, seconds since the last beat, and seconds that its main loop was idle by then."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None or node["beat_time"] is None:
+                return None
+            return node["incarnation"], time.monotonic() - node["beat_time"], node["idle_seconds"]
+
+    def totals(self) -> dict[str, int]:
+        """Each count, summed over all nodes and their incarnations."""
+        with self._lock:
+            return self._totals()
+
+    def restore_totals(self, totals: Mapping[str, int]) -> None:
+        """Starts counting from a checkpoint's totals, before any node beats."""
+        with self._lock:
+            self._base = {name: int(value) for name, value in totals.items()}
+
+    def stop(self, reason: str) -> None:
+        """Says that the program stops; the first reason is kept.
+
+        Nodes that joined by themselves are told so at once; supervised ones by `stop_node`, in their order.
+        """
+        with self._lock:
+            self._stop_reason = self._stop_reason or reason
+            self._lock.notify_all()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the program stops; None while it runs."""
+        return self._stop_reason
+
+    def stop_node(self, name: str) -> None:
+        """Tells one node to stop."""
+        with self._lock:
+            self._stopped_nodes.add(name)
+
+    def allow_node(self, name: str) -> None:
+        """Takes `stop_node` back, before the node is started again."""
+        with self._lock:
+            self._stopped_nodes.discard(name)
+
+    def forget_node(self, name: str) -> None:
+        """Leaves a node that is no longer wanted out of the status; its counts stay."""
+        with self._lock:
+            node = self._nodes.pop(name, None)
+            if node is not None:
+                _add(self._base, node["past"])
+                _add(self._base, node["counts"])
+
+    def status(self) -> dict[str, Any]:
+        """All there is, as plain values."""
+        with self._lock:
+            now = time.monotonic()
+            return {
+                "program": self._program,
+                "started": self._started,
+                "stop": self._stop_reason,
+                "totals": self._totals(),
+                "values": dict(self._values),
+                "nodes": {name: _public(node, now) for name, node in self._nodes.items()},
+            }
+
+    def close(self) -> None:
+        """Stops listening and drops every connection."""
+        self._server.shutdown()
+        self._server.drop_connections()
+        self._server.server_close()
+        self._thread.join(timeout=5.0)
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- for its connections ---------------------------------------------------------------------
+
+    def _totals(self) -> dict[str, int]:
+        totals = dict(self._base)
+        for node in self._nodes.values():
+            _add(totals, node["past"])
+            _add(totals, node["counts"])
+        return totals
+
+    def _admits(self, hello: Any) -> bool:
+        given = hello.get("run_id") if isinstance(hello, dict) else None
+        return isinstance(given, str) and hmac.compare_digest(given.encode(), self._run_id.encode())
+
+    def _answer(self, message: dict[str, Any]) -> Any:
+        """Does what one message asks for."""
+        what = message.get("do")
+        if what == "get":
+            return self.get(str(message["key"]), min(float(message["timeout"]), 60.0))
+        if what == "put":
+            self.put(str(message["key"]), message["value"])
+            return None
+        if what == "beat":
+            return self._beat(message)
+        if what == "status":
+            return self.status()
+        if what == "command":
+            self.commands.put((str(message["name"]), dict(message["arguments"])))
+            return None
+        raise ValueError(f"unknown message {what!r}")
+
+    def _beat(self, message: dict[str, Any]) -> dict[str, Any]:
+        name, incarnation = str(message["node"]), int(message["incarnation"])
+        counts = {str(key): int(value) for key, value in message["counts"].items()}
+        with self._lock:
+            node = self._nodes.setdefault(name, _new_node(name))
+            if incarnation != node["incarnation"] or message["pid"] != node["counted_pid"]:
+                _add(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
+            for key in ("pid", "host", "gauges", "idle_seconds"):
+                node[key] = message[key]
+            node.update(incarnation=incarnation, counts=counts, counted_pid=message["pid"], beat_time=time.monotonic())
+            if not node["supervised"]:
+                node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
+            stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
+            return {"stop": stop, "totals": self._totals()}
+
+
+def _new_node(name: str) -> dict[str, Any]:
+    """A node that joins by itself; the supervisor's own have their state set by it."""
+    role, _, index = name.rpartition("-")
+    return {
+        "role": role or name,
+        "index": int(index) if index.isdigit() else 0,
+        "state": "joined",
+        "supervised": False,
+        "pid": None,
+        "host": None,
+        "restarts": 0,
+        "incarnation": 0,
+        "counted_pid": None,
+        "beat_time": None,
+        "idle_seconds": 0.0,
+        "counts": {},
+        "past": {},
+        "gauges": {},
+        "last_error": None,
+    }
+
+
+def _public(node: dict[str, Any], now: float) -> dict[str, Any]:
+    hidden = ("beat_time", "past", "counted_pid")
+    age = None if node["beat_time"] is None else now - node["beat_time"]
+    counts = dict(node["past"])
+    _add(counts, node["counts"])
+    return {k: v for k, v in node.items() if k not in hidden} | {"beat_age_seconds": age, "counts": counts}
+
+
+def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, value in counts.items():
+        totals[name] = totals.get(name, 0) + value
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 1024
+
+    def __init__(self, address: tuple[str, int], board: Board):
+        self.board = board
+        self._connections: set[socket.socket] = set()
+        super().__init__(address, _Connection)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def drop_connections(self) -> None:
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is no event: its owner reconnects."""
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        board: Board = self.server.board  # type: ignore[attr-defined]
+        self.connection.settimeout(FIRST_LINE_SECONDS)
+        if not board._admits(self._read()):
+            self._write({"error": "wrong run id"})
+            return
+        keep_alive(self.connection)
+        self.connection.settimeout(None)
+        self._write({"value": None})
+        while (message := self._read()) is not None:
+            try:
+                self._write({"value": board._answer(message)})
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self._write({"error": f"malformed message: {error!r}"})
+
+    def _read(self) -> Any:
+        """The next message; None at the end, or where it is not JSON."""
+        line = self.rfile.readline(MAX_LINE)
+        try:
+            return json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            return None
+
+    def _write(self, message: Any) -> None:
+        self.wfile.write(json.dumps(message).encode() + b"\n")
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Makes TCP notice within about 11 s that the other host has vanished without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class BoardClient:
+    """One process's connection to the board. Thread-safe; reconnects for every call that needs it."""
+
+    def __init__(
+        self,
+        address: str,
+        run_id: str,
+        *,
+        node: str | None = None,
+        incarnation: int = 0,
+        timeout: float = 10.0,
+    ):
+        """Connects.
+
+        Args:
+            address: "host:port".
+            run_id: the run's secret.
+            node: whose beats it sends; None for one that only asks.
+            incarnation: how often the node was restarted.
+            timeout: seconds that a call may take to reach the board.
+
+        Raises:
+            WrongRunError: another run's board, or a wrong `run_id`.
+            BoardError: no board answers within `timeout`.
+        """
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"Expected the board's address as host:port, found {address!r}.")
+        self.address = address
+        self._target = (host.strip("[]"), int(port))
+        self.run_id = run_id
+        self._node = node
+        self._incarnation = incarnation
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._reader: Any = None
+        self._closed = False
+        self._ask({"do": "get", "key": "", "timeout": 0.0}, timeout)
+
+    def get(self, key: str, timeout: float = 60.0) -> Any:
+        """A value, waited for.
+
+        Raises:
+            BoardError: nobody put it within `timeout` seconds, or the board is gone.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            # In slices: the lock is free between them, so that heartbeats get through.
+            found = self._ask({"do": "get", "key": key, "timeout": min(left, 0.2)}, min(left, 0.2) + self._timeout)
+            if found is not None:
+                return found
+            if left == 0.0:
+                raise BoardError(f"Nothing was published under {key!r} on the board {self.address} in {timeout:g} s.")
+            time.sleep(0.01)
+
+    def put(self, key: str, value: Any) -> None:
+        """Sets a value; raises BoardError if the board is gone."""
+        self._ask({"do": "put", "key": key, "value": value}, self._timeout)
+
+    def beat(
+        self,
+        counts: Mapping[str, int],
+        gauges: Mapping[str, float],
+        idle_seconds: float,
+        *,
+        ready: bool = True,
+        leaving: bool = False,
+    ) -> dict[str, Any]:
+        """Says that this node lives; ``{"stop": bool, "totals": {...}}``."""
+        message = {
+            "do": "beat",
+            "node": self._node,
+            "incarnation": self._incarnation,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "counts": dict(counts),
+            "gauges": dict(gauges),
+            "idle_seconds": idle_seconds,
+            "ready": ready,
+            "leaving": leaving,
+        }
+        return self._ask(message, min(self._timeout, 5.0))
+
+    def status(self) -> dict[str, Any]:
+        """See `Board.status`."""
+        return self._ask({"do": "status"}, self._timeout)
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Asks the supervisor for something: "stop", or "scale" with a role and a count."""
+        self._ask({"do": "command", "name": name, "arguments": arguments}, self._timeout)
+
+    def local_host(self) -> str:
+        """The address by which the board's host, and so the others of the program, can reach this one."""
+        self._ask({"do": "get", "key": "", "timeout": 0.0}, self._timeout)  # There is a connection now.
+        with self._lock:
+            return "127.0.0.1" if self._socket is None else str(self._socket.getsockname()[0])
+
+    def close(self) -> None:
+        """Disconnects. May be called twice."""
+        self._closed = True
+        with self._lock:
+            self._disconnect()
+
+    def _ask(self, message: dict[str, Any], timeout: float) -> Any:
+        """Sends a message and reads the answer, connecting anew until the deadline where that is needed."""
+        deadline = time.monotonic() + timeout
+        line = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            while True:
+                if self._closed:
+                    raise BoardError("This BoardClient was closed.")
+                try:
+                    if self._socket is None:
+                        self._connect(deadline)
+                    return self._exchange(line, deadline)
+                except (OSError, EOFError, ValueError) as error:
+                    self._disconnect()
+                    if isinstance(error, ConfigError):
+                        raise
+                    if time.monotonic() >= deadline:
+                        raise BoardError(
+                            f"The board at {self.address} did not answer for {timeout:g} s ({error!r}). "
+                            "Is the program running?"
+                        ) from error
+                    time.sleep(0.05)
+
+    def _connect(self, deadline: float) -> None:
+        left = max(deadline - time.monotonic(), 0.1)
+        self._socket = socket.create_connection(self._target, timeout=min(left, 5.0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(self._socket)
+        self._reader = self._socket.makefile("rb")
+        self._exchange(json.dumps({"run_id": self.run_id}).encode() + b"\n", deadline)
+
+    def _exchange(self, line: bytes, deadline: float) -> Any:
+        assert self._socket is not None
+        self._socket.settimeout(max(deadline - time.monotonic(), 0.1))
+        self._socket.sendall(line)
+        found = self._reader.readline()
+        if not found.endswith(b"\n"):
+            raise EOFError("connection closed")
+        answer = json.loads(found)
+        if answer.get("error") == "wrong run id":
+            raise WrongRunError(
+                f"The board at {self.address} belongs to another run, or the run id is wrong. "
+                "Use the address and the run id of RUN/board.json."
+            )
+        if "error" in answer:
+            raise BoardError(f"The board refused: {answer['error']}")
+        return answer["value"]
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            with contextlib.suppress(OSError):
+                self._reader.close()
+        self._socket = None

@@ -1,0 +1,165 @@
+"""What a node's function gets: its name, a way to say that it is ready and alive, and the word to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agentkit.distributed.board import BoardClient, BoardError, WrongRunError
+
+BEAT_SECONDS = 0.5
+"""How often a node says that it lives."""
+
+LOST_SECONDS = 15.0
+"""A node that has not reached the board for this long stops: nobody would stop it any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Which node this is.
+
+    Attributes:
+        name: e.g. "actor-3".
+        role: e.g. "actor".
+        index: within its role, from 0.
+        incarnation: how often it was restarted.
+        run_directory: where the run keeps its files; None for nowhere.
+    """
+
+    name: str
+    role: str
+    index: int
+    incarnation: int = 0
+    run_directory: pathlib.Path | None = None
+
+
+class NodeContext:
+    """A node's side of the program. A thread of its own sends the heartbeats.
+
+    Attributes:
+        name, role, index, incarnation, run_directory: see `Where`.
+        board: the program's board.
+    """
+
+    def __init__(self, where: Where, board: BoardClient, *, stop: threading.Event | None = None):
+        """Begins to beat. `stop` is set when the node is to stop, by whoever likes."""
+        self.name, self.role, self.index = where.name, where.role, where.index
+        self.incarnation, self.run_directory = where.incarnation, where.run_directory
+        self.board = board
+        self._stop = stop or threading.Event()
+        self._counts: dict[str, int] = {}
+        self._gauges: dict[str, float] = {}
+        self._totals: dict[str, int] = {}
+        self._last_beat = time.monotonic()
+        self._ready = False
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._beat_for_ever, name=f"beat-{self.name}", daemon=True)
+        self._thread.start()
+
+    def ready(self, endpoint: Any = None) -> None:
+        """Says that this node can be used; those that wait for it are started.
+
+        Args:
+            endpoint: what handles to this node become (anything that JSON has), e.g. an address.
+        """
+        self.board.put(f"endpoint/{self.name}", {"incarnation": self.incarnation, "value": endpoint})
+        self._ready = True
+
+    def beat(self, **counts: int) -> None:
+        """Says that the main loop goes round, and how far this incarnation has counted.
+
+        Args:
+            **counts: totals since this process began, such as ``steps=1200``. The program's own totals
+                sum them over all nodes, those that have died included.
+        """
+        self._last_beat = time.monotonic()
+        if counts:
+            self._counts = counts
+
+    def gauge(self, **values: float) -> None:
+        """Sets numbers that the status shows, such as ``parameter_age_seconds=0.2``."""
+        self._gauges = {**self._gauges, **values}
+
+    @property
+    def should_stop(self) -> bool:
+        """True once this node is to save what it owns and return."""
+        return self._stop.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleeps for up to `seconds`; True as soon as the node is to stop. Counts as a beat."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._last_beat = time.monotonic()
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stop.wait(min(left, 1.0)):
+                return self.should_stop
+
+    def totals(self) -> dict[str, int]:
+        """The program's counts, as the board had them at the last heartbeat (half a second ago, at most)."""
+        return self._totals
+
+    def request_stop(self, reason: str) -> None:
+        """Asks the whole program to stop, in order."""
+        self.board.command("stop", reason=reason)
+
+    def sync(self, leaving: bool = False) -> None:
+        """Sends a heartbeat now; what was counted is then on the board.
+
+        Args:
+            leaving: it is the last one.
+
+        Raises:
+            BoardError: the board does not answer.
+        """
+        with self._lock:
+            idle = time.monotonic() - self._last_beat
+            reply = self.board.beat(self._counts, self._gauges, idle, ready=self._ready, leaving=leaving)
+        self._totals = reply["totals"]
+        if reply["stop"]:
+            self._stop.set()
+
+    def close(self) -> None:
+        """Sends the last counts and ends the heartbeats."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._thread.join(timeout=10.0)
+        try:
+            self.sync(leaving=True)
+        except BoardError:
+            return  # A board that is gone counts no more.
+
+    def _beat_for_ever(self) -> None:
+        last_heard = time.monotonic()
+        while not self._closed.wait(BEAT_SECONDS):
+            try:
+                self.sync()
+                last_heard = time.monotonic()
+            except WrongRunError as error:
+                print(f"{self.name}: {error}", file=sys.stderr, flush=True)
+                self._stop.set()
+                return
+            except BoardError as error:
+                if time.monotonic() - last_heard > LOST_SECONDS and not self._closed.is_set():
+                    print(f"{self.name} stops: {error}", file=sys.stderr, flush=True)
+                    self._stop.set()
+                    return
+
+
+def exit_after(seconds: Callable[[], float], stop: threading.Event, code: int) -> None:
+    """Ends this process `seconds` after `stop` was set, if it has not ended by itself by then."""
+
+    def watch() -> None:
+        stop.wait()
+        time.sleep(seconds())
+        print(f"Still running {seconds():g} s after it was to stop: exits now.", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    threading.Thread(target=watch, name="exit-after", daemon=True).start()

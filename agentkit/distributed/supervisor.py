@@ -1,0 +1,438 @@
+"""Looks after a program's nodes: starts, watches, restarts and stops them. Engines only start and kill.
+
+A node goes waiting -> starting (loading, then waiting for those it depends on) -> ready, back to restarting when it dies, and ends as done or failed. The
+program ends when its stop was asked for, when every node is done, or at the first fault that no restart
+mends; then nodes stop role by role, lowest `Role.stop_order` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from agentkit.distributed.board import Board, BoardClient
+from agentkit.distributed.program import Node, Program, Role
+from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, Launch
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
+
+TICK_SECONDS = 0.05
+
+ECHO_SECONDS = 0.5
+"""A second signal that follows this soon is the first one's echo."""
+
+
+class ProgramError(AgentkitError, RuntimeError):
+    """A program stopped by a fault: names the node, says what it raised, and where its log is."""
+
+
+class Running(Protocol):
+    """A node that an engine has started."""
+
+    pid: int | None
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: the signal that killed it); None while it runs."""
+        ...
+
+    def terminate(self) -> None:
+        """Asks it to stop."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+class Engine(Protocol):
+    """Where nodes run."""
+
+    board_host: str
+
+    def start(self, node: Node, role: Role, launch: Launch) -> Running:
+        """Starts a node."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the engine holds, after every node has ended."""
+        ...
+
+
+@dataclasses.dataclass
+class _Watched:
+    """A node, as the supervisor sees it."""
+
+    node: Node
+    role: Role
+    state: str = "waiting"
+    running: Running | None = None
+    incarnation: int = -1
+    started: float = 0.0
+    start_at: float = 0.0
+    kill_at: float | None = None
+    leaving: bool = False
+    restarts: list[float] = dataclasses.field(default_factory=list)
+    num_restarts: int = 0
+
+
+class Supervisor:
+    """Runs one program on one engine; a context manager.
+
+    Attributes:
+        board: the program's board.
+        run_id: the run's secret.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        engine: Engine,
+        *,
+        run_directory: pathlib.Path | None = None,
+        run_id: str | None = None,
+        board_port: int = 0,
+    ):
+        """Opens the board; starts nothing yet.
+
+        Args:
+            program: what to run.
+            engine: where; closed with this.
+            run_directory: gets ``board.json`` (address and run id, readable by its owner alone) and
+                ``nodes/``, the nodes' logs.
+            run_id: the run's secret; None makes one.
+            board_port: 0 finds a free one.
+        """
+        self._program = program
+        self._engine = engine
+        self._directory = run_directory
+        self.run_id = run_id or secrets.token_hex(16)
+        self._first_error: str | None = None
+        self._stopping = False
+        self.board = Board(self.run_id, host=engine.board_host, port=board_port, program=program.name)
+        self._nodes = {name: _Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
+        for watched in self._nodes.values():
+            self._note(watched)
+        if run_directory is not None:
+            write_board_file(run_directory, self.board.address, self.run_id)
+
+    def run(self, on_tick: Callable[[dict[str, Any]], None] | None = None, tick_seconds: float = 0.5) -> str:
+        """Runs the program to its end.
+
+        SIGINT (Ctrl-C) or SIGTERM stops it in order, a second one kills it.
+
+        Args:
+            on_tick: called with the board's status every `tick_seconds`, and once at the end.
+            tick_seconds: seconds.
+
+        Returns:
+            Why it ended: "done", or the reason that was given.
+
+        Raises:
+            ProgramError: a node failed in a way that no restart mends, or too often.
+            KeyboardInterrupt: killed by a second signal.
+        """
+        next_tick = 0.0
+        with _signals_ask_to_stop(self.board):
+            while not self._finished():
+                self._look()
+                if on_tick is not None and time.monotonic() >= next_tick:
+                    on_tick(self.board.status())
+                    next_tick = time.monotonic() + tick_seconds
+                time.sleep(TICK_SECONDS)
+        if on_tick is not None:
+            on_tick(self.board.status())
+        if self._first_error is not None:
+            raise ProgramError(self._first_error)
+        return self.board.stop_reason or "done"
+
+    def scale(self, role: str, count: int) -> None:
+        """Makes a role have `count` nodes: copies of its first one are added, or its last ones stopped.
+
+        Raises:
+            UnknownNameError: no such role, or one without nodes.
+            ConfigError: `count` is negative.
+        """
+        mine = [w for w in self._nodes.values() if w.node.role == role]
+        if not mine:
+            raise unknown_name("role with nodes", role, {w.node.role for w in self._nodes.values()})
+        if count < 0:
+            raise ConfigError(f"A role cannot have {count} nodes; expected 0 or more.")
+        staying = [w for w in mine if not w.leaving]
+        for watched in staying[count:]:
+            watched.leaving = True
+            self._ask_to_stop(watched)
+        taken = {w.node.index for w in mine}
+        for _ in range(count - len(staying)):
+            index = next(i for i in range(len(taken) + 1) if i not in taken)
+            taken.add(index)
+            node = dataclasses.replace(mine[0].node, name=f"{role}-{index}", index=index)
+            self.board.allow_node(node.name)
+            self._nodes[node.name] = watched = _Watched(node, mine[0].role)
+            self._note(watched)
+
+    def kill_all(self) -> None:
+        """Ends every node at once."""
+        for watched in self._nodes.values():
+            if watched.running is not None:
+                watched.running.kill()
+                watched.running = None
+
+    def close(self) -> None:
+        """Kills what still runs and closes board and engine."""
+        self.kill_all()
+        self.board.close()
+        self._engine.close()
+        if self._directory is not None:
+            (self._directory / "board.json").unlink(missing_ok=True)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- one look round --------------------------------------------------------------------------
+
+    def _finished(self) -> bool:
+        if any(w.running is not None for w in self._nodes.values()):
+            return False
+        return self._stopping or all(w.state == "done" for w in self._nodes.values())
+
+    def _look(self) -> None:
+        self._obey()
+        if self.board.stop_reason is not None:
+            self._stopping = True
+        for watched in list(self._nodes.values()):
+            if watched.running is not None:
+                self._check(watched)
+            elif not self._stopping and self._due(watched):
+                self._start(watched)
+        if self._stopping:
+            self._stop_in_order()
+
+    def _obey(self) -> None:
+        while not self.board.commands.empty():
+            name, arguments = self.board.commands.get()
+            if name == "stop":
+                self.board.stop(str(arguments.get("reason") or "asked to stop"))
+            elif name == "scale":
+                with contextlib.suppress(AgentkitError):
+                    self.scale(str(arguments.get("role")), int(arguments.get("count", 0)))
+
+    def _due(self, watched: _Watched) -> bool:
+        return watched.state in ("waiting", "restarting") and time.monotonic() >= watched.start_at
+
+    def _dependencies_ready(self, watched: _Watched) -> bool:
+        """A node is started at once, so that its imports take no time later, but is not timed before this."""
+        return all(
+            self._nodes[name].state in ("ready", "done") for name in watched.node.dependencies() if name in self._nodes
+        )
+
+    def _start(self, watched: _Watched) -> None:
+        watched.incarnation += 1
+        launch = Launch(
+            self.board.address,
+            self.run_id,
+            None if self._directory is None else str(self._directory),
+            watched.incarnation,
+            watched.role.stop_seconds,
+            watched.role.preload,
+        )
+        try:
+            watched.running = self._engine.start(watched.node, watched.role, launch)
+        except Exception as error:  # Whatever it is, its kind is the same at the next try.
+            self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
+            return
+        watched.state, watched.started, watched.kill_at = "starting", time.monotonic(), None
+        self._note(watched, incarnation=watched.incarnation)
+
+    def _check(self, watched: _Watched) -> None:
+        assert watched.running is not None
+        code, now = watched.running.poll(), time.monotonic()
+        if code is not None:
+            self._ended(watched, code)
+            return
+        if watched.kill_at is not None and now >= watched.kill_at:
+            self._lost(watched, f"did not stop within {watched.role.stop_seconds:g} s and was killed")
+            return
+        if watched.state == "starting":
+            endpoint = self.board.get(f"endpoint/{watched.node.name}")
+            if endpoint is not None and endpoint["incarnation"] == watched.incarnation:
+                watched.state, watched.started = "ready", now
+                self._note(watched)
+            elif not self._dependencies_ready(watched):
+                watched.started = now
+            elif now - watched.started > watched.role.start_seconds:
+                self._lost(watched, f"was not ready within {watched.role.start_seconds:g} s")
+                return
+        self._check_pulse(watched, now)
+
+    def _check_pulse(self, watched: _Watched, now: float) -> None:
+        """A node that is silent, or whose main loop stands still, is taken for dead."""
+        heard = self.board.heard_of(watched.node.name)
+        silence, idle = now - watched.started, 0.0
+        if heard is not None and heard[0] == watched.incarnation:
+            silence, idle = heard[1], heard[2]
+        elif watched.state == "starting":
+            return  # Its interpreter has not come up yet: there is another limit for that.
+        if silence > watched.role.heartbeat_seconds:
+            self._lost(watched, f"gave no sign of life for {silence:.0f} s (stopped, or its machine is gone)")
+        elif watched.state == "ready" and idle > watched.role.idle_seconds:
+            self._lost(watched, f"made no progress for {idle:.0f} s (its main loop hangs)")
+
+    def _lost(self, watched: _Watched, why: str) -> None:
+        assert watched.running is not None
+        watched.running.kill()
+        self._ended(watched, watched.running.poll(), why)
+
+    def _ended(self, watched: _Watched, code: int | None, why: str | None = None) -> None:
+        """A node has ended: is it done, to be restarted, or the program's end?"""
+        watched.running, watched.kill_at = None, None
+        if watched.leaving and not self._stopping:
+            watched.state = "done"
+            self.board.forget_node(watched.node.name)
+            del self._nodes[watched.node.name]
+            return
+        if code == EXIT_DONE and why is None:
+            watched.state = "done"
+            self._note(watched)
+            return
+        record = self.board.get(f"error/{watched.node.name}")
+        if record is not None and record["incarnation"] != watched.incarnation:
+            record = None
+        why = why or self._describe(watched, code, record)
+        if self._stopping:
+            watched.state = "failed"
+            self._note(watched, last_error=why)
+            if code == EXIT_FATAL and self._first_error is None:
+                self._first_error = f"{why}{self._log_hint(watched)}"
+            return
+        if code == EXIT_FATAL:
+            self._fail(watched, why, record)
+            return
+        now = time.monotonic()
+        policy = watched.role.restart
+        watched.restarts = [t for t in watched.restarts if now - t < policy.window_seconds]
+        if len(watched.restarts) >= policy.max_restarts:
+            times = f"{len(watched.restarts)} restarts in {policy.window_seconds:g} s did not help"
+            self._fail(watched, f"{why}; {times}" if policy.max_restarts else why, record)
+            return
+        watched.start_at = now + policy.delay(len(watched.restarts))
+        watched.restarts.append(now)
+        watched.num_restarts += 1
+        watched.state = "restarting"
+        self._note(watched, last_error=why)
+
+    def _describe(self, watched: _Watched, code: int | None, record: dict[str, Any] | None) -> str:
+        if record is not None:
+            return f"{watched.node.name} raised {record['type']}: {record['message']}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"{watched.node.name} was killed by {signal.Signals(-code).name}"
+        return f"{watched.node.name} ended with exit code {code}"
+
+    def _log_hint(self, watched: _Watched) -> str:
+        if self._directory is None:
+            return ""
+        return f" (its log: {self._directory / 'nodes' / watched.node.name}.log)"
+
+    def _fail(self, watched: _Watched, why: str, record: dict[str, Any] | None = None) -> None:
+        """The program's end; the first one is what the user is told."""
+        watched.state = "failed"
+        self._note(watched, last_error=why)
+        if not why.startswith(watched.node.name):
+            why = f"{watched.node.name} {why}"
+        if self._first_error is None:
+            trace = "" if record is None else "\n" + record["traceback"].rstrip()
+            self._first_error = f"{why}{self._log_hint(watched)}{trace}"
+            if record is not None and self._directory is not None:
+                path = self._directory / "nodes" / f"{watched.node.name}.error.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(record, indent=1) + "\n")
+        self.board.stop(why)
+        self._stopping = True
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _stop_in_order(self) -> None:
+        """Asks the nodes of the lowest order that still run to stop; the next order waits for them."""
+        running = [w for w in self._nodes.values() if w.running is not None]
+        if running:
+            order = min(w.role.stop_order for w in running)
+            for watched in running:
+                if watched.role.stop_order == order:
+                    self._ask_to_stop(watched)
+
+    def _ask_to_stop(self, watched: _Watched) -> None:
+        if watched.running is not None and watched.kill_at is None:
+            watched.kill_at = time.monotonic() + watched.role.stop_seconds
+            self.board.stop_node(watched.node.name)
+            watched.running.terminate()
+
+    def _note(self, watched: _Watched, **changes: Any) -> None:
+        self.board.node(
+            watched.node.name,
+            role=watched.node.role,
+            index=watched.node.index,
+            state=watched.state,
+            restarts=watched.num_restarts,
+            supervised=True,
+            **changes,
+        )
+
+
+def write_board_file(directory: pathlib.Path, address: str, run_id: str) -> None:
+    """Writes ``board.json``, which lets the owner's other processes find the board."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "board.json"
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(json.dumps({"address": address, "run_id": run_id}) + "\n")
+
+
+def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> BoardClient:
+    """A client of the board of the program that runs in a folder.
+
+    Raises:
+        ConfigError: no program runs there.
+        BoardError: it does not answer.
+    """
+    path = pathlib.Path(run_directory) / "board.json"
+    if not path.is_file():
+        raise ConfigError(f"No launched program runs in {run_directory}: it has no board.json.")
+    record = json.loads(path.read_text())
+    return BoardClient(record["address"], record["run_id"], timeout=timeout)
+
+
+@contextlib.contextmanager
+def _signals_ask_to_stop(board: Board) -> Iterator[None]:
+    """SIGINT and SIGTERM stop the program, a second one kills it; only in the main thread, where signals go."""
+    previous: dict[int, Any] = {}
+    seen: list[float] = []
+
+    def handle(number: int, frame: Any) -> None:
+        if seen:
+            # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two.
+            if time.monotonic() - seen[0] > ECHO_SECONDS:
+                raise KeyboardInterrupt
+            return
+        seen.append(time.monotonic())
+        # Not board.stop: its lock may be held by the very code that was interrupted.
+        board.commands.put(("stop", {"reason": f"stopped by {signal.Signals(number).name}"}))
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, handle)
+    except ValueError:
+        previous.clear()  # Not the main thread.
+    try:
+        yield
+    finally:
+        for restored, handler in previous.items():
+            signal.signal(restored, handler)

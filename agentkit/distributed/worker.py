@@ -1,0 +1,153 @@
+"""Runs one node to its end and says how it ended; the child process of the *processes* engine.
+
+Exit codes: `EXIT_DONE`, `EXIT_ERROR` (starting it again may help), `EXIT_FATAL` (it cannot: a wrong setting,
+a failing import). The error itself goes to the board, with its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import faulthandler
+import importlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, NoReturn
+
+from agentkit.distributed.board import BoardClient, BoardError
+from agentkit.distributed.context import NodeContext, Where, exit_after
+from agentkit.distributed.program import Node, resolve
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+
+EXIT_DONE = 0
+EXIT_ERROR = 1
+EXIT_FATAL = 2
+
+_CANNOT_BE_MENDED = (ConfigError, SpecError, UnknownNameError, ImportError, SyntaxError)
+DEPENDENCY_SECONDS = 600.0
+"""How long a node waits for one that it depends on: replay may have much to load."""
+
+_MAX_TRACEBACK = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a node finds its program.
+
+    Attributes:
+        board_address: "host:port".
+        run_id: the run's secret.
+        run_directory: where the run keeps its files; None for nowhere.
+        incarnation: how often this node was restarted.
+        stop_seconds: how long it may take to stop.
+        preload: modules to import while it waits for those it depends on.
+    """
+
+    board_address: str
+    run_id: str
+    run_directory: str | None = None
+    incarnation: int = 0
+    stop_seconds: float = 20.0
+    preload: tuple[str, ...] = ()
+
+
+def run_node(node: Node, launch: Launch, stop: threading.Event | None = None) -> int:
+    """Calls a node's function with its context; all engines come through here.
+
+    Args:
+        node: what to run.
+        launch: how it finds its program.
+        stop: set by the engine to stop the node; the board can do so too.
+
+    Returns:
+        `EXIT_DONE`, `EXIT_ERROR` or `EXIT_FATAL`.
+    """
+    directory = None if launch.run_directory is None else pathlib.Path(launch.run_directory)
+    try:
+        board = BoardClient(
+            launch.board_address, launch.run_id, node=node.name, incarnation=launch.incarnation, timeout=15.0
+        )
+    except BoardError as error:
+        print(f"{node.name}: {error}", file=sys.stderr, flush=True)
+        return EXIT_ERROR
+    with contextlib.closing(board):
+        where = Where(node.name, node.role, node.index, launch.incarnation, directory)
+        context = NodeContext(where, board, stop=stop)
+        try:
+            for module in launch.preload:
+                importlib.import_module(module)
+            args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(board, name))
+            node.target(context, *args, **kwargs)
+            return EXIT_DONE
+        except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
+            fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, BoardError)
+            _report(board, node.name, launch.incarnation, error, fatal)
+            return EXIT_FATAL if fatal else EXIT_ERROR
+        finally:
+            context.close()
+
+
+def _endpoint(board: BoardClient, name: str) -> Any:
+    return board.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
+
+
+def _report(board: BoardClient, name: str, incarnation: int, error: BaseException, fatal: bool) -> None:
+    text = "".join(traceback.format_exception(error))
+    print(text, file=sys.stderr, flush=True)
+    record = {
+        "node": name,
+        "incarnation": incarnation,
+        "type": type(error).__name__,
+        "message": str(error)[:_MAX_TRACEBACK],
+        "traceback": text[-_MAX_TRACEBACK:],
+        "fatal": fatal,
+        "time": time.time(),
+    }
+    with contextlib.suppress(BoardError):
+        board.put(f"error/{name}", record)
+
+
+def main() -> int:
+    """The child process: reads the pickled node from its standard input, which only its parent can write."""
+    import cloudpickle
+
+    parent = int(sys.argv[1])
+    _die_with(parent)
+    faulthandler.enable()
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        stop.set()  # It may be sent twice; who has no patience sends SIGKILL.
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    launch: Launch
+    try:
+        node, launch = cloudpickle.loads(sys.stdin.buffer.read())
+    except Exception:  # Its module cannot be imported here: no restart will help.
+        traceback.print_exc()
+        return EXIT_FATAL
+    exit_after(lambda: launch.stop_seconds, stop, EXIT_ERROR)
+    return run_node(node, launch, stop)
+
+
+def _die_with(parent: int) -> None:
+    """Linux kills this process when its parent dies, however that dies."""
+    with contextlib.suppress(OSError, AttributeError):
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before the line above.
+        os._exit(EXIT_ERROR)
+
+
+def exit_with(code: int) -> NoReturn:
+    """Ends this process at once: Reverb's and TensorFlow's threads can hold up an orderly end for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

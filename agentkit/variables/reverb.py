@@ -1,0 +1,158 @@
+"""Parameters through a Reverb server of the learner's own: across machines, without Ray. Extra: ``reverb``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from agentkit.core import VariableSource, Versioned
+from agentkit.errors import ConfigError, ReplayClosedError, SpecError
+from agentkit.replay.reverb_mailbox import Letter, MailboxClient, ReverbMailbox, Stamp
+from agentkit.types import Nest
+from agentkit.variables import layout
+
+
+class ReverbPublisher:
+    """The learner's end, with the server in it. Thread-safe.
+
+    A publication costs a copy to the server, about 2 ms per MB: `BackgroundPublisher` takes it out of
+    the learner's way.
+    """
+
+    def __init__(self, run_id: str, *, port: int | None = None, listen: str = "lo", timeout: float = 60.0):
+        """Starts the server; see `ReverbMailbox`, also for the errors.
+
+        Args:
+            run_id: sources of another run do not read from it.
+            port: to serve on, fixed for sources that outlive the learner; None finds a free one.
+            listen: the network device to listen on; "lo" is this machine alone.
+            timeout: seconds that `publish` waits for the server.
+        """
+        self._mailbox = ReverbMailbox(run_id, port=port, listen=listen, timeout=timeout)
+        self._lock = threading.Lock()
+        self._version = -1
+
+    @property
+    def address(self) -> str:
+        """What sources on this machine connect to, "localhost:port"."""
+        return self._mailbox.address
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return self._mailbox.port
+
+    @property
+    def version(self) -> int:
+        """The newest version, -1 before the first one."""
+        return self._version
+
+    def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
+        """Makes `variables` the newest; `version` is the number of updates behind them.
+
+        Raises:
+            ConfigError: the version goes down.
+            SpecError: what is no nest of arrays.
+            ReplayTimeoutError, ReplayClosedError: the server did not take them.
+        """
+        description, leaves = layout.describe(variables)
+        with self._lock:
+            if version < self._version:
+                raise ConfigError(
+                    f"Parameters of version {version} were published after version {self._version}. Versions count "
+                    "learner updates and never go down; make a new publisher for a new learner."
+                )
+            header = {"version": int(version), "published": time.time(), "layout": description}
+            self._mailbox.put(header, [_to_plain(leaf) for leaf in leaves])
+            self._version = version
+
+    def close(self) -> None:
+        """Ends the server. May be called twice."""
+        self._mailbox.close()
+
+
+class ReverbSource(VariableSource):
+    """A reader's end: one for each `VariableClient`. Thread-safe.
+
+    To ask costs about a millisecond, so set `VariableClient.update_seconds`. While the server is away,
+    the first call waits for the timeout and later ones return at once.
+    """
+
+    def __init__(self, address: str, run_id: str, *, timeout: float = 5.0):
+        """Makes one; the publisher may come later.
+
+        Args:
+            address: the publisher's, as seen from here: "host:port".
+            run_id: the publisher's.
+            timeout: seconds that a call waits for an answer.
+        """
+        self._client = MailboxClient(address, run_id, timeout=timeout)
+        self._lock = threading.Lock()
+        self._letter: Letter | None = None
+        self._handed_out: dict[tuple[str, ...], Stamp] = {}
+
+    def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
+        """See `core.VariableSource`.
+
+        Raises:
+            UnknownNameError: if a name was never published.
+            ConnectionError: the publisher does not answer; it may later.
+            SpecError: what was published cannot be put together here.
+        """
+        names = tuple(names)
+        with self._lock:
+            letter = self._newest()
+            if letter is None:
+                return None
+            sender = letter.stamp.sender
+            if self._handed_out.get(names, letter.stamp).sender != sender:
+                newer_than = -1
+            if int(letter.header["version"]) <= newer_than:
+                return None
+            layout.check_names(names, letter.header["layout"])
+            found = _unpack(letter, names)
+            self._handed_out[names] = letter.stamp
+            return found
+
+    def _newest(self) -> Letter | None:
+        try:
+            letter = self._client.get(None if self._letter is None else self._letter.stamp)
+        except ReplayClosedError as error:
+            raise ConnectionError(str(error)) from error
+        if letter is not None:
+            header = letter.header
+            kinds = {"version": int, "published": float, "layout": dict}
+            if not all(isinstance(header.get(key), kind) for key, kind in kinds.items()):
+                raise ConnectionError(f"What is published at {self._client.address} are no parameters: {header}")
+            self._letter = letter
+        return self._letter
+
+
+def _to_plain(leaf: np.ndarray) -> np.ndarray:
+    """Reverb does not know bfloat16 and its kind: their bits travel as unsigned integers."""
+    return leaf if leaf.dtype.isbuiltin == 1 else leaf.view(f"u{leaf.dtype.itemsize}")
+
+
+def _unpack(letter: Letter, names: Sequence[str]) -> Versioned:
+    """The variables of these names, as copies."""
+    description, variables, start = letter.header["layout"], {}, 0
+    for name, node in description.items():
+        expected = list(layout.arrays_of(node))
+        leaves = letter.arrays[start : start + len(expected)]
+        start += len(expected)
+        if name in names:
+            made = [_from_plain(*pair) for pair in zip(leaves, expected, strict=False)]
+            if len(made) != len(expected):
+                raise SpecError(f"Variable {name!r}: expected {len(expected)} arrays, found {len(made)}.")
+            variables[name] = layout.build(node, iter(made))
+    return Versioned(int(letter.header["version"]), variables, float(letter.header["published"]))
+
+
+def _from_plain(leaf: np.ndarray, expected: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:
+    dtype, shape = expected
+    if leaf.shape != shape or leaf.dtype.itemsize != dtype.itemsize:
+        raise SpecError(f"Expected an array {dtype}{list(shape)}, found {leaf.dtype}{list(leaf.shape)}.")
+    return leaf.view(dtype).copy()

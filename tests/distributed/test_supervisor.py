@@ -1,0 +1,311 @@
+"""The supervisor on real processes: restarts, hangs, first errors, orders, orphans."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor, connect_to_run
+from agentkit.distributed.processes import ProcessEngine
+from agentkit.distributed.threads import ThreadEngine
+from agentkit.errors import ConfigError
+
+QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
+
+
+def run(program, directory=None, *, engine=None, seconds=60.0, watch=None):
+    """Runs a program with a deadline; `watch` is called with the supervisor and each status."""
+    deadline = time.monotonic() + seconds
+    with Supervisor(program, engine or ProcessEngine(), run_directory=directory) as supervisor:
+
+        def on_tick(status):
+            assert time.monotonic() < deadline, json.dumps(status, indent=1)
+            if watch is not None:
+                watch(supervisor, status)
+
+        reason = supervisor.run(on_tick, tick_seconds=0.05)
+        return reason, supervisor.board.status()
+
+
+def one_role(target, *args, **role):
+    program = Program("test")
+    program.add_role(Role("node", **{"restart": QUICK, **role}))
+    program.add_node("node", target, *args)
+    return program
+
+
+def serve(context, value):
+    context.ready({"value": value, "pid": os.getpid()})
+    while not context.wait(0.05):
+        context.beat(rounds=1)
+
+
+def use(context, server):
+    context.ready()
+    context.beat(value=server["value"])
+    context.board.put("pids", [server["pid"], os.getpid()])
+    context.request_stop("seen")
+    while not context.wait(0.05):
+        pass
+
+
+@pytest.mark.parametrize("engine", [ProcessEngine, ThreadEngine])
+def test_a_handle_becomes_what_the_node_gave_to_ready(engine):
+    program = Program("test")
+    program.add_role(Role("server", stop_order=1))
+    program.add_role(Role("user"))
+    handle = program.add_node("server", serve, 42)
+    program.add_node("user", use, server=handle)
+    reason, status = run(program, engine=engine())
+    assert reason == "seen" and status["totals"]["value"] == 42
+    pids = set(status["values"]["pids"])
+    assert len(pids | {os.getpid()}) == (3 if engine is ProcessEngine else 1)
+    assert {node["state"] for node in status["nodes"].values()} == {"done"}
+
+
+def crash_twice(context):
+    context.ready()
+    context.beat(lives=1)
+    context.sync()
+    if context.incarnation < 2:
+        raise RuntimeError(f"crash number {context.incarnation}")
+
+
+def test_a_node_that_crashes_is_started_again_and_its_counts_add_up(tmp_path):
+    reason, status = run(one_role(crash_twice), tmp_path)
+    node = status["nodes"]["node-0"]
+    assert reason == "done" and node["restarts"] == 2 and node["incarnation"] == 2
+    assert status["totals"] == {"lives": 3}
+    assert "crash number 1" in node["last_error"]
+    assert "crash number 0" in (tmp_path / "nodes" / "node-0.log").read_text()
+
+
+def crash(context):
+    context.ready()
+    raise RuntimeError("the same again")
+
+
+def test_too_many_restarts_stop_the_program_with_the_error_and_the_log(tmp_path):
+    with pytest.raises(ProgramError) as caught:
+        run(one_role(crash, restart=RestartPolicy(2, 60.0, 0.01, 0.01)), tmp_path)
+    text = str(caught.value)
+    assert "node-0 raised RuntimeError: the same again" in text and "2 restarts in 60 s did not help" in text
+    assert str(tmp_path / "nodes" / "node-0.log") in text and "Traceback" in text
+    assert json.loads((tmp_path / "nodes" / "node-0.error.json").read_text())["type"] == "RuntimeError"
+
+
+def wrong(context):
+    raise ConfigError("learning_rate must be positive, found -1.")
+
+
+def wait_for_stop(context):
+    context.ready()
+    while not context.wait(0.05):
+        pass
+    context.board.put(f"stopped/{context.name}", time.time())
+
+
+def test_a_fault_that_no_restart_mends_stops_all_at_once_with_the_first_error(tmp_path):
+    program = Program("test")
+    program.add_role(Role("good"))
+    program.add_role(Role("bad", restart=QUICK))
+    program.add_node("good", wait_for_stop)
+    program.add_node("bad", wrong)
+    start = time.monotonic()
+    with pytest.raises(ProgramError, match="bad-0 raised ConfigError: learning_rate must be positive"):
+        run(program, tmp_path)
+    assert time.monotonic() - start < 20.0
+
+
+def die(context):
+    context.ready()
+    context.beat(lives=1)
+    context.sync()
+    if context.incarnation < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_kill_9_is_survived():
+    _, status = run(one_role(die))
+    node = status["nodes"]["node-0"]
+    assert node["restarts"] == 3 and status["totals"] == {"lives": 4}
+    assert node["last_error"] == "node-0 was killed by SIGKILL"
+
+
+def stop_self(context):
+    context.ready()
+    if context.incarnation == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hang(context):
+    context.ready()
+    if context.incarnation == 0:
+        time.sleep(3600)  # Its heartbeat thread goes on: only the main loop hangs.
+
+
+def never_ready(context):
+    if context.incarnation == 0:
+        time.sleep(3600)
+    context.ready()
+
+
+@pytest.mark.parametrize(
+    ("target", "role", "why"),
+    [
+        (stop_self, {"heartbeat_seconds": 2.0}, "gave no sign of life"),
+        (hang, {"idle_seconds": 2.0}, "made no progress"),
+        (never_ready, {"start_seconds": 3.0}, "was not ready within 3 s"),
+    ],
+)
+def test_a_node_that_hangs_is_killed_and_started_again(target, role, why):
+    _, status = run(one_role(target, **role))
+    node = status["nodes"]["node-0"]
+    assert node["restarts"] == 1 and why in node["last_error"] and node["state"] == "done"
+
+
+def test_roles_stop_in_their_order():
+    program = Program("test")
+    for name, order in (("first", 0), ("second", 1), ("third", 2)):
+        program.add_role(Role(name, stop_order=order))
+    for role in ("third", "second", "first", "first"):
+        program.add_node(role, wait_for_stop)
+
+    def watch(supervisor, status):
+        if all(node["state"] == "ready" for node in status["nodes"].values()):
+            supervisor.board.stop("enough")
+
+    reason, status = run(program, watch=watch)
+    times = [status["values"][f"stopped/{name}"] for name in ("first-0", "first-1", "second-0", "third-0")]
+    assert reason == "enough" and max(times[:2]) < times[2] < times[3]
+
+
+def never_stop(context):
+    context.ready()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(0.05)
+        context.beat()
+
+
+def test_a_node_that_does_not_stop_is_killed():
+    def watch(supervisor, status):
+        if status["nodes"]["node-0"]["state"] == "ready":
+            supervisor.board.stop("enough")
+
+    start = time.monotonic()
+    reason, status = run(one_role(never_stop, stop_seconds=1.0), watch=watch)
+    assert reason == "enough" and "did not stop within 1 s" in status["nodes"]["node-0"]["last_error"]
+    assert time.monotonic() - start < 20.0
+
+
+def test_a_role_grows_and_shrinks_while_the_program_runs(tmp_path):
+    seen = []
+
+    def watch(supervisor, status):
+        ready = sorted(name for name, node in status["nodes"].items() if node["state"] == "ready")
+        if not seen and ready == ["node-0"]:
+            seen.append("one")
+            with contextlib.closing(connect_to_run(tmp_path)) as client:  # as `agentkit scale` does
+                client.command("scale", role="node", count=3)
+        elif seen == ["one"] and len(ready) == 3:
+            seen.append("three")
+            supervisor.scale("node", 1)
+        elif seen == ["one", "three"] and list(status["nodes"]) == ["node-0"]:
+            supervisor.board.stop("enough")
+
+    reason, _ = run(one_role(wait_for_stop), tmp_path, watch=watch)
+    assert reason == "enough" and seen == ["one", "three"]
+
+
+SCRIPT = """
+import pathlib, sys, os
+from agentkit.distributed import Program, Role, Supervisor
+from agentkit.distributed.processes import ProcessEngine
+
+def node(context):
+    context.ready()
+    (context.run_directory / f"pid-{context.name}").write_text(str(os.getpid()))
+    while not context.wait(0.05):
+        pass
+    (context.run_directory / f"saved-{context.name}").write_text("saved")
+
+if __name__ == "__main__":
+    program = Program("script")
+    program.add_role(Role("node"))
+    for _ in range(2):
+        program.add_node("node", node)
+    with Supervisor(program, ProcessEngine(), run_directory=pathlib.Path(sys.argv[1])) as supervisor:
+        print("reason:", supervisor.run())
+"""
+
+
+def start_script(directory):
+    path = directory / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    files = [directory / f"pid-node-{i}" for i in range(2)]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
+    return process, [int(file.read_text()) for file in files]
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_to_the_supervisor_stops_and_saves(tmp_path, number):
+    process, pids = start_script(tmp_path)
+    start = time.monotonic()
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20.0)
+    assert time.monotonic() - start < 5.0
+    assert f"stopped by {number.name}" in output and process.returncode == 0
+    assert (tmp_path / "saved-node-0").exists() and (tmp_path / "saved-node-1").exists()
+    assert not any(map(alive, pids)) and not (tmp_path / "board.json").exists()
+
+
+def test_orphans_do_not_survive_a_supervisor_that_was_killed(tmp_path):
+    process, pids = start_script(tmp_path)
+    os.kill(pids[1], signal.SIGSTOP)  # Not even one that is stopped.
+    process.kill()
+    process.communicate(timeout=10.0)
+    wait_until(lambda: not any(map(alive, pids)), 10.0)
+    assert not (tmp_path / "saved-node-1").exists()
+
+
+def test_the_board_file_is_for_its_owner_alone(tmp_path):
+    with Supervisor(one_role(wait_for_stop), ProcessEngine(), run_directory=tmp_path):
+        assert (tmp_path / "board.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="No launched program runs in"):
+        connect_to_run(tmp_path)
+
+
+def test_what_cannot_be_sent_to_a_process_is_an_error_that_names_the_node():
+    with pytest.raises(ProgramError, match="node-0 could not be started: TypeError"):
+        run(one_role(serve, threading.Lock()))

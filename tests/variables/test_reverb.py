@@ -1,0 +1,254 @@
+"""The mailbox, and parameters in it: what only Reverb has. The hammers are other processes."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("reverb")
+
+from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
+from agentkit.replay import reverb_mailbox
+from agentkit.replay.reverb_mailbox import MailboxClient, ReverbMailbox, Stamp
+from agentkit.variables import ReverbPublisher, ReverbSource
+
+HAMMER = pathlib.Path(__file__).with_name("hammer.py")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LONG = 60.0
+CHILD = 240.0  # TensorFlow takes its time to load where the machine is busy
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(*args):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(HAMMER), *map(str, args)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def last_line(process):
+    out, _ = process.communicate(timeout=CHILD)
+    assert process.returncode == 0
+    return json.loads(out.splitlines()[-1])
+
+
+# --- the mailbox -------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_read_once_by_each_reader():
+    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+        client, other = MailboxClient(mailbox.address, "run"), MailboxClient(mailbox.address, "run")
+        assert client.get() is None
+        stamp = mailbox.put({"x": [1, None]}, [np.arange(3), np.ones((), np.float32), np.zeros((0, 2), bool)])
+        assert stamp == Stamp(mailbox.sender, 1)
+        letter = client.get()
+        assert (letter.stamp, letter.header) == (stamp, {"x": [1, None]})
+        assert [(a.dtype, a.shape) for a in letter.arrays] == [("int64", (3,)), ("float32", ()), ("bool", (0, 2))]
+        assert client.get(stamp) is None
+        assert client.get(Stamp("another", 1)).stamp == other.get().stamp == stamp
+        mailbox.put({}, [])
+        assert client.get(stamp).stamp == Stamp(mailbox.sender, 2)
+
+
+def test_a_mailbox_of_another_run_is_not_read():
+    with contextlib.closing(ReverbMailbox("run a")) as mailbox:
+        mailbox.put({}, [])
+        with pytest.raises(ReplayClosedError, match="expected the mailbox of run 'run', found"):
+            MailboxClient(mailbox.address, "run", timeout=0.5).get()
+    for bad in ("", "a/b"):
+        with pytest.raises(ConfigError, match="run id"):
+            ReverbMailbox(bad)
+        with pytest.raises(ConfigError, match="run id"):
+            MailboxClient("localhost:1", bad)
+
+
+def test_a_server_that_is_away_costs_one_timeout_and_then_nothing():
+    port = free_port()
+    client = MailboxClient(f"localhost:{port}", "run", timeout=1.0)
+    start_time = time.monotonic()
+    with pytest.raises(ReplayClosedError, match=rf"localhost:{port} (has not answered for 1\.\d|cannot be read)"):
+        client.get()
+    first = time.monotonic() - start_time
+    assert 0.9 < first < 5
+    start_time = time.monotonic()
+    for _ in range(10):
+        with pytest.raises(ReplayClosedError):
+            client.get()
+    assert time.monotonic() - start_time < 0.5
+    with contextlib.closing(ReverbMailbox("run", port=port)) as mailbox:
+        mailbox.put({}, [])
+        deadline = time.monotonic() + LONG
+        letter = None
+        while letter is None and time.monotonic() < deadline:
+            with contextlib.suppress(ReplayClosedError):
+                letter = client.get()
+            time.sleep(0.02)
+        assert letter.stamp == Stamp(mailbox.sender, 1)
+
+
+def test_a_sample_that_hangs_is_given_up(monkeypatch):
+    """As with a host that lost its power: no answer ever, and no reset."""
+    monkeypatch.setattr(reverb_mailbox, "ABANDON_SECONDS", 0.5)
+    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+        client = MailboxClient(mailbox.address, "run", timeout=0.1)
+        read, hangs = client._read, [True]
+        client._read = lambda *args: time.sleep(LONG) if hangs[0] else read(*args)
+        with pytest.raises(ReplayClosedError, match="has not answered"):
+            client.get()
+        hangs[0] = False
+        time.sleep(0.5)
+        mailbox.put({}, [])
+        deadline = time.monotonic() + LONG
+        letter = None
+        while letter is None and time.monotonic() < deadline:
+            with contextlib.suppress(ReplayClosedError):
+                letter = client.get()
+        assert letter.stamp.number == 1
+
+
+def test_a_letter_that_is_not_taken_in_time():
+    with contextlib.closing(ReverbMailbox("run", timeout=0.2)) as mailbox:
+        mailbox._client = type("Hanging", (), {"insert": staticmethod(lambda *_: time.sleep(5))})
+        with pytest.raises(ReplayTimeoutError, match=r"did not take a letter of 24 bytes within 0\.2 s"):
+            mailbox.put({}, [np.zeros(3)])
+
+
+def test_what_reverb_cannot_carry_is_refused_and_the_mailbox_lives():
+    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+        with pytest.raises(ConfigError, match=r"dtypes: \['object'\]"):
+            mailbox.put({}, [np.array([None])])
+        mailbox.put({}, [])
+        assert MailboxClient(mailbox.address, "run").get().stamp.number == 1
+
+
+def test_two_mailboxes_on_one_port_are_refused():
+    with contextlib.closing(ReverbMailbox("run")) as mailbox, pytest.raises(ConfigError, match="is taken"):
+        ReverbMailbox("run", port=mailbox.port)
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(ConfigError, match="network device 'nowhere9'"):
+        ReverbMailbox("run", listen="nowhere9")
+
+
+def test_other_machines_cannot_reach_it():
+    own = _own_address()
+    if own is None:
+        pytest.skip("this machine has no address but loopback")
+    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+        # Traffic to an own address goes over lo; a device that is not lo must not see the socket.
+        listening = subprocess.run(["ss", "-ltnH", f"sport = :{mailbox.port}"], capture_output=True, text=True)
+        if listening.returncode:
+            pytest.skip("no ss")
+        assert "%lo:" in listening.stdout
+
+
+def _own_address():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def test_the_same_process_id_in_another_container_is_refused_on_loopback(monkeypatch):
+    """Reverb takes it for the same process, and crashes."""
+    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+        mailbox.put({}, [])
+        monkeypatch.setattr(reverb_mailbox, "_process", lambda: f"{os.getpid()}-elsewhere")
+        with pytest.raises(ReplayClosedError, match="both have process id"):
+            MailboxClient(mailbox.address, "run", timeout=0.2).get()
+
+
+def test_a_strangers_letter_is_no_crash():
+    import reverb
+
+    with contextlib.closing(ReverbPublisher("run")) as publisher:
+        publisher.publish(0, {"policy": np.ones(2)})
+        source = ReverbSource(publisher.address, "run", timeout=0.5)
+        stranger = reverb.Client(publisher.address)
+        (table,) = stranger.server_info(5)
+        for content in (b"\xff\xfe", b"[]", b'{"sender": "s", "number": 1, "header": {"version": "x"}}'):
+            stranger.insert([np.frombuffer(content, np.uint8), np.zeros(3)], {table: 1.0})
+            with pytest.raises(ConnectionError, match=r"no letter|no parameters|not answered"):
+                source.get(["policy"])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_behind(tmp_path):
+    code = """
+    import numpy as np
+    from agentkit.variables import ReverbPublisher, ReverbSource
+    publisher = ReverbPublisher("run")
+    publisher.publish(0, {"policy": np.ones(2)})
+    assert ReverbSource(publisher.address, "run").get(["policy"]).version == 0
+    """
+    code = "\n".join(line.strip() for line in code.splitlines())
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, timeout=CHILD)
+    assert os.listdir(tmp_path) == []
+
+
+# --- parameters in it --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_no_reader_ever_sees_a_torn_tree():
+    port = free_port()
+    publisher = start("publish", "reverb", port, CHILD, 2_000, 0)
+    try:
+        assert publisher.stdout.readline() == "published\n"
+        readers = [start("read", "reverb", port, 2.0) for _ in range(2)]
+        for told in map(last_line, readers):
+            assert told["torn"] == told["backwards"] == 0
+            assert told["fetched"] > 10
+    finally:
+        publisher.kill()
+        publisher.communicate()
+
+
+@pytest.mark.slow
+def test_readers_survive_a_publisher_killed_at_any_instant():
+    """Four times here, as Reverb starts slowly; each learner goes on from an older checkpoint."""
+    port, rng, held = free_port(), random.Random(0), -1
+    source = ReverbSource(f"localhost:{port}", "hammered", timeout=1.0)
+    waits = []
+    for i in range(4):
+        first = 1_000_000 - 10_000 * i
+        publisher = start("publish", "reverb", port, CHILD, 2_000, first)
+        try:
+            assert publisher.stdout.readline() == "published\n"
+            begin, found = time.monotonic(), None
+            while found is None or not first <= found.version < first + 10_000:
+                assert time.monotonic() - begin < LONG
+                with contextlib.suppress(ConnectionError):
+                    found = source.get(["policy"], newer_than=held)
+                    held = held if found is None else found.version
+                time.sleep(0.01)
+            waits.append(time.monotonic() - begin)
+            layers = [layer["w"] for name, layer in found.variables["policy"].items() if name.startswith("layer")]
+            assert all((layer == held).all() for layer in layers)
+            time.sleep(rng.uniform(0, 0.1))
+        finally:
+            publisher.kill()
+            publisher.communicate()
+        begin = time.monotonic()
+        for _ in range(20):  # What was under way may still come.
+            with contextlib.suppress(ConnectionError):
+                found = source.get(["policy"], newer_than=held)
+                held = held if found is None else found.version
+        assert time.monotonic() - begin < 10
+    print("seconds until the next learner was found:", [round(wait, 2) for wait in waits])
