@@ -15,7 +15,6 @@ import cloudpickle
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.worker import Launch
 
-
 _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main())"
 
 

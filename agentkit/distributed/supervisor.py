@@ -1,7 +1,7 @@
 """Looks after a program's nodes: starts, watches, restarts and stops them. Engines only start and kill.
 
-A node goes waiting -> starting (loading, then waiting for those it depends on) -> ready, back to restarting when it dies, and ends as done or failed. The
-program ends when its stop was asked for, when every node is done, or at the first fault that no restart
+A node goes waiting -> starting (loading, then waiting for those it depends on) -> ready, back to
+restarting when it dies, and ends as done or failed. The program ends when its stop was asked for, when every node is done, or at the first fault that no restart
 mends; then nodes stop role by role, lowest `Role.stop_order` first.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from agentkit.distributed.board import Board, BoardClient
 from agentkit.distributed.program import Node, Program, Role
-from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, Launch
+from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, Launch
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
 TICK_SECONDS = 0.05
@@ -250,7 +250,7 @@ class Supervisor:
             self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
             return
         watched.state, watched.started, watched.kill_at = "starting", time.monotonic(), None
-        self._note(watched, incarnation=watched.incarnation)
+        self._note(watched, incarnation=watched.incarnation, beat_time=None)  # The old beats are not its own.
 
     def _check(self, watched: _Watched) -> None:
         assert watched.running is not None
@@ -293,13 +293,13 @@ class Supervisor:
 
     def _ended(self, watched: _Watched, code: int | None, why: str | None = None) -> None:
         """A node has ended: is it done, to be restarted, or the program's end?"""
-        watched.running, watched.kill_at = None, None
+        asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
         if watched.leaving and not self._stopping:
             watched.state = "done"
             self.board.forget_node(watched.node.name)
             del self._nodes[watched.node.name]
             return
-        if code == EXIT_DONE and why is None:
+        if why is None and (code == EXIT_DONE or (asked and (code == EXIT_SIGNALLED or watched.state == "starting"))):
             watched.state = "done"
             self._note(watched)
             return
@@ -332,6 +332,8 @@ class Supervisor:
     def _describe(self, watched: _Watched, code: int | None, record: dict[str, Any] | None) -> str:
         if record is not None:
             return f"{watched.node.name} raised {record['type']}: {record['message']}"
+        if code == EXIT_SIGNALLED:
+            return f"{watched.node.name} was told to stop by a signal from elsewhere"
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 return f"{watched.node.name} was killed by {signal.Signals(-code).name}"
@@ -373,7 +375,10 @@ class Supervisor:
         if watched.running is not None and watched.kill_at is None:
             watched.kill_at = time.monotonic() + watched.role.stop_seconds
             self.board.stop_node(watched.node.name)
-            watched.running.terminate()
+            if watched.state == "starting":  # It owns nothing yet.
+                watched.running.kill()
+            else:
+                watched.running.terminate()
 
     def _note(self, watched: _Watched, **changes: Any) -> None:
         self.board.node(

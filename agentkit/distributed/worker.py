@@ -1,7 +1,8 @@
 """Runs one node to its end and says how it ended; the child process of the *processes* engine.
 
 Exit codes: `EXIT_DONE`, `EXIT_ERROR` (starting it again may help), `EXIT_FATAL` (it cannot: a wrong setting,
-a failing import). The error itself goes to the board, with its traceback.
+a failing import), `EXIT_SIGNALLED` (it saved and stopped because a signal told it to). The error itself goes
+to the board, with its traceback.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from agentkit.errors import ConfigError, SpecError, UnknownNameError
 EXIT_DONE = 0
 EXIT_ERROR = 1
 EXIT_FATAL = 2
+EXIT_SIGNALLED = 3
 
 _CANNOT_BE_MENDED = (ConfigError, SpecError, UnknownNameError, ImportError, SyntaxError)
 DEPENDENCY_SECONDS = 600.0
@@ -121,8 +123,10 @@ def main() -> int:
     _die_with(parent)
     faulthandler.enable()
     stop = threading.Event()
+    signals: list[int] = []
 
     def on_signal(number: int, frame: Any) -> None:
+        signals.append(number)
         stop.set()  # It may be sent twice; who has no patience sends SIGKILL.
 
     signal.signal(signal.SIGTERM, on_signal)
@@ -134,7 +138,8 @@ def main() -> int:
         traceback.print_exc()
         return EXIT_FATAL
     exit_after(lambda: launch.stop_seconds, stop, EXIT_ERROR)
-    return run_node(node, launch, stop)
+    code = run_node(node, launch, stop)
+    return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 
 
 def _die_with(parent: int) -> None:

@@ -11,8 +11,8 @@ import dataclasses
 import json
 import os
 import pathlib
-import random
 import queue
+import random
 import secrets
 import threading
 import time
@@ -34,6 +34,7 @@ from agentkit.experiment.config import ExperimentConfig, experiment_from_record,
 from agentkit.experiment.local import ResumeError, check_same
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay import listening
+from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
 
 STOP_SECONDS = 120.0
@@ -188,7 +189,11 @@ def launch(
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     found = _prepare(experiment, resume, dataclasses.asdict(config))
     spec = nodes.find_spec(experiment)
-    experiment.agent.make_networks(spec)  # Refuses an environment that does not suit the agent, before all else.
+    # What the nodes will make, so that a wrong setting is refused here and not by the first of them.
+    experiment.agent.make_update(experiment.agent.make_networks(spec))
+    index_tables(experiment.agent.make_tables(spec))[experiment.agent.batch_plan.table].check_batch(
+        experiment.agent.batch_plan.batch_size
+    )
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
     history: list[dict[str, float]] = []

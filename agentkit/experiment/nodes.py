@@ -41,6 +41,9 @@ from agentkit.replay import Replay, listening
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 
+HANDOVER = "replay_handover"
+"""Folder in the run's: what a replay node held that was stopped by itself."""
+
 REACHED = "reached"
 """How the reason to stop begins when all steps were taken."""
 
@@ -76,7 +79,7 @@ def replay_node(
     key = f"port/{context.name}"
     known = context.board.status()["values"].get(key)
     folder = context.run_directory
-    found = _newest_checkpoint(folder)
+    found = _newest_contents(folder)
     replay = ReverbReplay(
         experiment.agent.make_tables(spec), port=port or known, listen=listen, checkpoint_directory=folder
     )
@@ -95,6 +98,26 @@ def replay_node(
             context.board.put("tables", {name: _table_status(replay, name) for name in replay.tables})
             if context.totals().get("steps", 0) >= goal:
                 context.request_stop(f"{REACHED} {goal:,} steps")
+        if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
+            steps = context.totals().get("steps", 0)
+            checkpoint.write(folder / HANDOVER, steps, {}, {"replay": replay.save}, max_to_keep=1)
+
+
+def _newest_contents(folder: pathlib.Path | None) -> checkpoint.Checkpoint | None:
+    """The checkpoint to fill the tables from: the run's newest, or what a replay node left when it was stopped."""
+    found = _newest_checkpoint(folder)
+    if folder is None:
+        return None
+    handover = checkpoint.read_latest(folder / HANDOVER)
+    if handover is not None and (found is None or handover.step >= found.step):
+        return handover
+    return found
+
+
+def _program_stops(context: NodeContext) -> bool:
+    with contextlib.suppress(BoardError):
+        return context.board.status()["stop"] is not None
+    return False
 
 
 def _table_status(replay: Replay, name: str) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""The fault matrix: every role killed, told to stop and stopped dead, one after the other, in one program."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("reverb")
+
+from agentkit import checkpoint
+from tests.experiment.launched import Launched
+
+pytestmark = pytest.mark.slow
+
+ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
+LIMIT_SECONDS = 150.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.
+
+
+def is_up(status, name, incarnation):
+    """The node lives in a later incarnation, and is ready."""
+    node = status["nodes"][name]
+    return node["incarnation"] > incarnation and node["state"] == "ready"
+
+
+def strike(program, name, number):
+    """Sends a signal to a node; what it cost."""
+    before = program.wait_for(lambda s: s["nodes"][name]["state"] == "ready" and s["nodes"][name]["pid"], LIMIT_SECONDS)
+    node, totals = before["nodes"][name], before["totals"]
+    inserted = before["values"]["tables"]["transitions"]["num_inserted"]
+    version = before["nodes"]["learner-0"]["gauges"].get("updates", 0)
+    start = time.monotonic()
+    os.kill(node["pid"], number)
+    up = program.wait_for(lambda s: is_up(s, name, node["incarnation"]), LIMIT_SECONDS)
+    up_seconds = time.monotonic() - start
+    steps, updates = up["totals"].get("steps", 0), up["totals"].get("updates", 0)
+    after = program.wait_for(
+        lambda s: s["totals"].get("steps", 0) > steps + 20 and s["totals"].get("updates", 0) > updates, LIMIT_SECONDS
+    )
+    assert after["totals"]["steps"] >= totals["steps"] and after["stop"] is None
+    return {
+        "role": name,
+        "signal": signal.Signals(number).name,
+        "seconds_until_ready": round(up_seconds, 1),
+        "seconds_until_all_go_on": round(time.monotonic() - start, 1),
+        "items_lost": max(0, inserted - up["values"]["tables"]["transitions"]["num_inserted"]),
+        "updates_redone": int(max(0, version - up["nodes"]["learner-0"]["gauges"].get("updates", 0))),
+        "last_error": after["nodes"][name]["last_error"],
+    }
+
+
+def test_every_role_survives_every_signal(tmp_path):
+    table = []
+    with Launched(tmp_path, 10_000_000, "--actors", "2", "--eval-every", "300", "--checkpoint-every", "300") as program:
+        program.wait_for(lambda s: s["totals"].get("updates", 0) > 10)
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+            for name in ROLES:
+                table.append(strike(program, name, number))
+                print(json.dumps(table[-1]), flush=True)
+        status = program.status()
+        assert {name: node["restarts"] for name, node in status["nodes"].items()} == {
+            "actor-0": 3, "actor-1": 0, "evaluator-0": 3, "learner-0": 3, "replay-0": 3,
+        }  # fmt: skip
+        program.process.send_signal(signal.SIGINT)
+        assert program.end(60.0) == 130, program.output()
+    terms = [row for row in table if row["signal"] == "SIGTERM"]
+    assert all(row["items_lost"] == 0 and row["updates_redone"] == 0 for row in terms), terms
+    assert all(row["items_lost"] == 0 for row in table if row["role"] != "replay-0"), table
+
+
+def test_a_program_whose_supervisor_was_killed_leaves_nobody_and_goes_on(tmp_path):
+    with Launched(tmp_path, 1_000_000, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "200") as program:
+        program.wait_for(lambda s: s["totals"].get("steps", 0) > 500)
+        processes = program.processes()
+        program.process.kill()
+        program.process.wait(timeout=10.0)
+        deadline = time.monotonic() + 10.0
+        while any(process.is_running() and process.status() != "zombie" for process in processes[1:]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        run = program.directory
+    saved = checkpoint.read_latest(run / "checkpoints")
+    assert saved.step >= 200
+    with Launched(tmp_path, saved.step + 300, resume=run) as program:
+        assert program.end() == 0, program.output()
+    assert checkpoint.read_latest(run / "checkpoints").step >= saved.step + 300
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    with Launched(tmp_path, 700, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "300") as program:
+        assert program.end() == 0, program.output()
+        run = program.directory
+    steps = checkpoint.steps(run / "checkpoints")
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    arrays = newest / "arrays.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-100])
+    with Launched(tmp_path, 1200, resume=run) as program:
+        first = program.wait_for(lambda s: s["nodes"]["replay-0"]["state"] == "ready")
+        assert steps[-2] <= first["totals"]["steps"] < steps[-1]
+        assert program.end() == 0, program.output()
+    assert "damaged checkpoint" in program.output()

@@ -1,0 +1,68 @@
+"""Launched experiments, from their command: to the end, after a resume, and what they refuse."""
+
+import csv
+import json
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("reverb")
+
+from agentkit import checkpoint
+from agentkit.experiment import evaluate
+from tests.experiment.launched import Launched
+
+pytestmark = pytest.mark.slow
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_program_reaches_its_steps_is_saved_and_goes_on(tmp_path):
+    with Launched(tmp_path, 1500, "--actors", "2", "--eval-every", "500", "--checkpoint-every", "500") as program:
+        assert program.end() == 0, program.output()
+        run = program.directory
+    saved = checkpoint.read_latest(run / "checkpoints")
+    assert saved.step == saved.state["num_steps"] >= 1500 and (saved.path / "replay").is_dir()
+    updates = saved.state["learner"]["num_updates"]
+    # 0.1 updates for each inserted item, of which catch's episodes of 9 steps make 18.
+    assert 0.5 < updates / (0.1 * 2 * saved.step - 10) < 1.3
+    evaluations = rows(run / "logs" / "evaluation.csv")
+    assert float(evaluations[-1]["steps"]) >= 1500 and len(evaluations) >= 3
+    assert len(rows(run / "logs" / "train.csv")) > 20 and len(rows(run / "logs" / "train-1.csv")) > 20
+    assert not (run / "board.json").exists()
+    assert evaluate(run, num_episodes=2)["steps"] == saved.step
+
+    with Launched(tmp_path, 2500, "--actors", "1", resume=run) as program:
+        first = program.wait_for(lambda status: status["nodes"]["replay-0"]["state"] == "ready")
+        assert first["totals"]["steps"] >= saved.step
+        assert program.end() == 0, program.output()
+    again = checkpoint.read_latest(run / "checkpoints")
+    assert again.step >= 2500 and again.state["learner"]["num_updates"] > updates
+    assert json.loads((run / "config.json").read_text())["launch"]["num_actors"] == 1
+
+
+def test_ctrl_c_saves_and_ends_within_seconds(tmp_path):
+    with Launched(tmp_path, 1_000_000, "--actors", "1", "--eval-every", "0") as program:
+        program.wait_for(lambda status: status["totals"].get("steps", 0) > 200)
+        processes = program.processes()
+        start = time.monotonic()
+        program.process.send_signal(signal.SIGINT)
+        assert program.end(30.0) == 130, program.output()
+        seconds = time.monotonic() - start
+        assert not [process for process in processes if process.is_running()]
+        assert checkpoint.read_latest(program.directory / "checkpoints").step > 200
+    print(f"From Ctrl-C to the end: {seconds:.1f} s")
+    assert seconds < 15.0
+
+
+def test_a_setting_that_cannot_work_ends_at_once_with_its_reason(tmp_path):
+    start = time.monotonic()
+    with Launched(tmp_path, 1000, "--set", "batch_size=0") as program:
+        assert program.end(60.0) in (1, 2)
+        text = program.log.read_text()
+    assert "batch_size" in text or "batch" in text
+    assert time.monotonic() - start < 60.0
