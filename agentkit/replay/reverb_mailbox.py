@@ -1,9 +1,9 @@
 """A mailbox on a Reverb server of its own: one letter, the newest, for whoever asks. Extra: ``reverb``.
 
 It is apart from replay's server, whose checkpoints hold up every call for seconds. Its one table is
-called ``mailbox/RUN/SENDER/PROCESS``: readers find it by the run, see by the random sender that it was
-started anew, and see by the table's count of inserts, which costs little to ask for, that there is a
-new letter.
+called ``mailbox/RUN/SENDER/PROCESS``: readers find it by a digest of the run's id (whoever reaches the
+port can list tables, and an id may be a secret), see by the random sender that it was started anew, and
+see by the table's count of inserts, which costs little to ask for, that there is a new letter.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReverbMailbox:
         """Starts it, empty.
 
         Args:
-            run_id: readers of another run do not read it; no "/" in it.
+            run_id: readers of another run do not read it.
             port: to serve on; None finds a free one. Readers outlive a restart on the same port.
             listen: the network device to listen on: "lo" is this machine alone, "all" every network.
             timeout: seconds that `put` waits.
@@ -75,9 +75,8 @@ class ReverbMailbox:
         Raises:
             ConfigError: the port is taken, or the device is not this machine's.
         """
-        _check_run_id(run_id)
         self.sender = os.urandom(8).hex()
-        self._table = f"{_PREFIX}/{run_id}/{self.sender}/{_process()}"
+        self._table = f"{_PREFIX}/{_digest_of(run_id)}/{self.sender}/{_process()}"
         self._timeout = timeout
         self._calls = BoundedCalls()
         self._lock = threading.Lock()
@@ -186,9 +185,8 @@ class MailboxClient:
             run_id: the mailbox's.
             timeout: seconds that a call waits for the server, where it answered the last time.
         """
-        _check_run_id(run_id)
         self.address = address
-        self._run_id = run_id
+        self._run = _digest_of(run_id)
         self._timeout = timeout
         self._client = reverb.Client(address)
         self._lock = threading.Lock()
@@ -255,7 +253,7 @@ class MailboxClient:
         """The name of the mailbox's table."""
         for name in tables:
             match name.split("/"):
-                case [prefix, run_id, _, process] if prefix == _PREFIX and run_id == self._run_id:
+                case [prefix, run, _, process] if prefix == _PREFIX and run == self._run:
                     if self._loopback and process != _process() and process.split("-")[0] == str(os.getpid()):
                         raise RuntimeError(
                             f"the server and this client both have process id {os.getpid()}, in different containers "
@@ -263,7 +261,7 @@ class MailboxClient:
                             "one process namespace"
                         )
                     return name
-        raise RuntimeError(f"expected the mailbox of run {self._run_id!r}, found the tables {sorted(tables)}")
+        raise RuntimeError(f"expected this run's mailbox {_PREFIX}/{self._run}, found the tables {sorted(tables)}")
 
 
 class _Request:
@@ -288,9 +286,10 @@ class _Request:
         self.done.set()
 
 
-def _check_run_id(run_id: str) -> None:
-    if not run_id or "/" in run_id:
-        raise ConfigError(f'Expected a run id without "/", found {run_id!r}.')
+def _digest_of(run_id: str) -> str:
+    if not run_id:
+        raise ConfigError("Expected a run id, found an empty one.")
+    return hashlib.sha256(run_id.encode()).hexdigest()[:24]
 
 
 def _process() -> str:

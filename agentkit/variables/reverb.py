@@ -117,6 +117,11 @@ class ReverbSource(VariableSource):
             self._handed_out[names] = letter.stamp
             return found
 
+    def close(self) -> None:
+        """Frees what it holds; a later `get` fetches anew."""
+        with self._lock:
+            self._letter = None
+
     def _newest(self) -> Letter | None:
         try:
             letter = self._client.get(None if self._letter is None else self._letter.stamp)

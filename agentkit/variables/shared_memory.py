@@ -211,6 +211,11 @@ class SharedMemorySource(VariableSource):
             self._handed_out[names] = segment.generation
             return found
 
+    def close(self) -> None:
+        """Frees the mapping; a later `get` opens it anew."""
+        with self._lock:
+            self._segment = None
+
     def _open(self) -> _Segment | None:
         try:
             status = os.stat(self._path)

@@ -1,8 +1,8 @@
 """Processes for the tests of transports. Every leaf of version v is filled with v, so that a torn tree shows.
 
 python hammer.py publish KIND PLACE SECONDS SIZE FIRST   publishes versions FIRST, FIRST + 1, ... as fast as it can
-python hammer.py read KIND PLACE SECONDS                 prints {"fetched", "versions", "torn", "errors"}
-KIND is memory (PLACE is a path) or reverb (PLACE is a port); SECONDS may be cut short by a kill.
+python hammer.py read KIND PLACE SECONDS TIMES           fetches until it has TIMES versions, and prints what it saw
+KIND is memory (PLACE is a path) or reverb (PLACE is a port); a publisher may be cut short by a kill.
 """
 
 import json
@@ -48,7 +48,7 @@ def publish(kind, place, seconds, size, first):
     print(json.dumps({"version": version}), flush=True)
 
 
-def read(kind, place, seconds):
+def read(kind, place, seconds, times):
     if kind == "memory":
         from agentkit.variables import SharedMemorySource
 
@@ -60,7 +60,7 @@ def read(kind, place, seconds):
     held, told = -1, {"fetched": 0, "torn": 0, "errors": 0, "backwards": 0}
     print("reading", flush=True)
     end = time.monotonic() + float(seconds)
-    while time.monotonic() < end:
+    while time.monotonic() < end and told["fetched"] < int(times):
         try:
             found = source.get(["policy"], newer_than=held)
         except (ConnectionError, TimeoutError):

@@ -206,3 +206,14 @@ def test_a_closed_publisher_says_so(transport):
     publisher.close()
     with pytest.raises((ConfigError, RuntimeError), match="closed"):
         publisher.publish(1, {"policy": nest(1)})
+
+
+def test_a_closed_source_begins_anew(transport):
+    with contextlib.closing(transport.publisher()) as publisher:
+        publisher.publish(0, {"policy": nest(0)})
+        source = transport.source()
+        assert source.get(["policy"]).version == 0
+        source.close()
+        source.close()
+        assert source.get(["policy"], newer_than=0) is None
+        assert source.get(["policy"]).version == 0
