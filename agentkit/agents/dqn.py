@@ -68,11 +68,11 @@ class Config:
     double: bool = True
     n_step: int = 10
     discount: float = 0.99
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     max_grad_norm: float | None = 10.0
     huber_delta: float | None = 1.0
     batch_size: int = 128
-    target_update_period: int = 500
+    target_update_period: int = 200
     updates_per_step: float = 0.5
     updates_per_call: int = 1
     replay_size: int = 100_000

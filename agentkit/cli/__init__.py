@@ -1,7 +1,9 @@
-"""The console command ``agentkit``: list, show, train, evaluate, plot.
+"""The console command ``agentkit``: list, show, train, launch, node, status, scale, stop, evaluate, plot.
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
-1 an error while running (with its traceback); 130 stopped by Ctrl-C, after saving.
+1 an error while running (with its traceback; of a launched program, the first node's that failed);
+130 stopped by Ctrl-C (or a launched program by SIGTERM or ``agentkit stop``), after saving. ``agentkit node``
+is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
 Nothing heavy is imported here: ``agentkit --help`` is instant. Each command imports what it needs.
 """
@@ -11,12 +13,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
 
 from agentkit.cli.parser import parse
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# The commands whose function is not in the file of their name.
+_FUNCTIONS = {"list": ("show", "list_all"), "scale": ("status", "scale"), "stop": ("status", "stop")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. An error while running passes through, which Python reports with exit code 1.
     """
+    if argv is None and sys.argv[1:2] == ["node"]:
+        _run_and_end(sys.argv[1:])
+    return _run(sys.argv[1:] if argv is None else argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
+        arguments = parse(argv)
         return _command(arguments.command)(arguments)
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -44,16 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _run_and_end(argv: Sequence[str]) -> NoReturn:
+    """Runs a node and ends the process itself: Reverb's threads can hold up the interpreter's own end for ever."""
+    code = 1
+    try:
+        code = _run(argv)
+    except SystemExit as end:  # --help
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _command(name: str) -> Callable[[argparse.Namespace], int]:
-    command: Callable[[argparse.Namespace], int]
-    if name == "train":
-        from agentkit.cli.train import train as command
-    elif name == "evaluate":
-        from agentkit.cli.evaluate import evaluate as command
-    elif name == "plot":
-        from agentkit.cli.plot import plot as command
-    elif name == "show":
-        from agentkit.cli.show import show as command
-    else:
-        from agentkit.cli.show import list_all as command
+    file, function = _FUNCTIONS.get(name, (name, name))
+    command: Callable[[argparse.Namespace], int] = getattr(import_module(f"agentkit.cli.{file}"), function)
     return command

@@ -10,7 +10,9 @@ import agentkit
 from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, unknown_name
 
-COMMANDS = ("list", "show", "train", "evaluate", "plot")
+COMMANDS = ("list", "show", "train", "launch", "node", "status", "scale", "stop", "evaluate", "plot")
+ENGINES = ("processes", "ray", "threads")
+NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
 
 @final
@@ -22,6 +24,9 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}. See: {self.prog} --help")
 
 
+_Commands = argparse._SubParsersAction  # What `add_subparsers` returns; argparse has no public name for it.
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments as a namespace whose `command` is one of `COMMANDS`.
 
@@ -30,98 +35,227 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UnknownNameError: for an unknown command or option.
         SystemExit: with code 0, after printing what ``--help`` or ``--version`` ask for.
     """
-    parser, subparsers = _make_parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        raise unknown_name("command", argv[0], COMMANDS, "See: agentkit --help")
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        command = subparsers.choices[arguments.command]
-        options = [option for action in command._actions for option in action.option_strings]
-        if unknown[0].startswith("-"):
-            raise unknown_name(f"option of 'agentkit {arguments.command}'", unknown[0].split("=")[0], options)
-        raise ConfigError(f"unexpected argument {unknown[0]!r}. See: agentkit {arguments.command} --help")
-    return arguments
-
-
-def _make_parser() -> tuple[_Parser, argparse._SubParsersAction[_Parser]]:
     parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser(
-        "list",
-        help="agents and environments, a line each",
-        allow_abbrev=False,
-        description="Lists what there is.",
-    )
-    show = commands.add_parser(
+    for add in (_add_list_and_show, _add_train, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot):
+        add(commands)
+    _check_word("command", argv[:1], COMMANDS, "agentkit")
+    if argv[:1] == ["node"]:
+        _check_word("role of 'agentkit node'", argv[1:2], NODE_ROLES, "agentkit node")
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        chosen = commands.choices[arguments.command]
+        if arguments.command == "node":
+            (roles,) = (action for action in chosen._actions if isinstance(action, _Commands))
+            chosen = roles.choices[arguments.role]
+        options = [option for action in chosen._actions for option in action.option_strings]
+        if unknown[0].startswith("-"):
+            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
+        raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
+    return arguments
+
+
+def _check_word(kind: str, words: Sequence[str], known: Sequence[str], prog: str) -> None:
+    if words and not words[0].startswith("-") and words[0] not in known:
+        raise unknown_name(kind, words[0], known, f"See: {prog} --help")
+
+
+def _add(commands: _Commands[_Parser], name: str, help: str, description: str) -> _Parser:
+    return commands.add_parser(name, help=help, description=description, allow_abbrev=False)
+
+
+def _add_list_and_show(commands: _Commands[_Parser]) -> None:
+    _add(commands, "list", "agents and environments, a line each", "Lists what there is.")
+    show = _add(
+        commands,
         "show",
-        help="one agent: its paper and every config field",
-        allow_abbrev=False,
-        description="Shows an agent's source and its config: every field, type, default and meaning.",
+        "one agent: its paper and every config field",
+        "Shows an agent's source and its config: every field, type, default and meaning.",
     )
     show.add_argument("agent", help="a name from 'agentkit list'")
-    _add_train(commands)
-    evaluate = commands.add_parser(
+
+
+def _add_train(commands: _Commands[_Parser]) -> None:
+    train = _add(
+        commands,
+        "train",
+        "train an agent in this process, or go on with a run",
+        "Trains an agent on an environment; a run folder keeps config, logs and checkpoints. "
+        "Ctrl-C saves and stops. Numbers may be written 100_000 or 1e5.",
+    )
+    _add_experiment(train)
+    train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
+    _add_resume(train, "only --steps, the new total, may be given with it")
+
+
+def _add_launch(commands: _Commands[_Parser]) -> None:
+    launch = _add(
+        commands,
+        "launch",
+        "train with many processes, on this machine or on Ray",
+        "Trains an agent with a replay server, a learner, actors and evaluators, and restarts what dies. "
+        "Ctrl-C saves and stops, a second one kills. Needs the extra 'reverb'.",
+    )
+    _add_experiment(launch)
+    launch.add_argument("--actors", type=_positive, metavar="N", help="actor processes; default: 2")
+    launch.add_argument("--evaluators", type=_natural, metavar="N", help="evaluator processes; default: 1")
+    launch.add_argument("--engine", choices=ENGINES, help="what runs the nodes; default: processes")
+    launch.add_argument("--ray-address", metavar="HOST:PORT", help="the Ray cluster's, for --engine ray")
+    launch.add_argument(
+        "--listen",
+        metavar="DEVICE",
+        help="the network device that servers answer on, where a cluster's machines share one; default: lo",
+    )
+    launch.add_argument(
+        "--max-parameter-age",
+        type=_seconds,
+        metavar="SECONDS",
+        help="actors wait where their parameters are older; default: no limit",
+    )
+    _add_resume(launch, "only --steps, the new total, and how to run it (--actors, --engine, ...) may be given with it")
+
+
+def _add_node(commands: _Commands[_Parser]) -> None:
+    node = _add(
+        commands,
+        "node",
+        "run one node of a program by hand or under a scheduler",
+        "Runs one node. 'replay' hosts a run; the others join it from any machine, and may be started, killed "
+        "and started again at any time. Exit codes: 0 the run is over, 1 start it again, 2 do not.",
+    )
+    roles = node.add_subparsers(dest="role", required=True, metavar="ROLE")
+    _add_host(_add(roles, "replay", "host a run: its replay server and its board", _HOST_DESCRIPTION))
+    for role, meaning in (
+        ("learner", "updates and publishes the parameters, and saves checkpoints"),
+        ("actor", "plays and fills the replay"),
+        ("evaluator", "plays with the evaluation policy and logs the returns"),
+    ):
+        one = _add(roles, role, meaning, f"Joins a run as its {role}: {meaning}. {_RUN_ID_NOTE}")
+        one.add_argument("--connect", metavar="HOST:PORT", help="the board, as 'agentkit node replay' prints it")
+        _add_run_id(one)
+        if role == "learner":  # A run has one.
+            one.add_argument(
+                "--listen",
+                metavar="DEVICE",
+                help="the network device on which nodes of other machines get the parameters, such as wg0 or eth0, or "
+                "'all'; default: lo, this machine alone",
+            )
+        else:
+            one.add_argument(
+                "--index", type=_natural, metavar="I", help=f"tells each {role} from the others; default: a random one"
+            )
+
+
+_RUN_ID_NOTE = (
+    "The run id is a secret: who knows it may join and stop the run. Give it in the variable AGENTKIT_RUN_ID or in "
+    "a file; --run-id shows it to everyone who can list this machine's processes."
+)
+_HOST_DESCRIPTION = (
+    "Hosts a run: the board, at which its nodes meet, and the replay server. Prints what the other nodes need. "
+    f"{_RUN_ID_NOTE}"
+)
+
+
+def _add_host(host: _Parser) -> None:
+    _add_experiment(host)
+    host.add_argument(
+        "--run",
+        metavar="RUN",
+        help="instead of --out: this very run folder, made if there is none; the run in it goes on. For schedulers, "
+        "which start the same command again",
+    )
+    host.add_argument("--board-port", type=_port, metavar="P", help="where nodes meet; default: 7700")
+    host.add_argument("--port", type=_port, metavar="P", help="of the replay server; default: a free one")
+    host.add_argument(
+        "--listen",
+        metavar="DEVICE",
+        help="the network device that both answer on, such as wg0 or eth0, or 'all'; default: lo, this machine alone",
+    )
+    _add_run_id(host)
+
+
+def _add_run_id(parser: _Parser) -> None:
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--run-id", metavar="ID", help="the run's secret; better in AGENTKIT_RUN_ID or a file")
+    given.add_argument(
+        "--run-id-file", metavar="FILE", help="a file with the run id, or RUN/board.json, which has the address too"
+    )
+
+
+def _add_watching(commands: _Commands[_Parser]) -> None:
+    status = _add(
+        commands,
+        "status",
+        "what a launched program is doing",
+        "Shows a running program's nodes and tables. Exit code 2 if nothing runs there.",
+    )
+    status.add_argument("--watch", action="store_true", help="go on showing it until it ends or Ctrl-C")
+    scale = _add(
+        commands,
+        "scale",
+        "change how many actors a running program has",
+        "Starts or stops actors of a running program.",
+    )
+    scale.add_argument("--actors", type=_natural, required=True, metavar="N", help="how many there are to be")
+    stop = _add(commands, "stop", "save and stop a running program", "Asks a running program to save and stop.")
+    for parser in (status, scale, stop):
+        parser.add_argument("run", metavar="RUN", help="the run folder of 'agentkit launch' or 'agentkit node replay'")
+
+
+def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
+    evaluate = _add(
+        commands,
         "evaluate",
-        help="play episodes with a trained agent",
-        allow_abbrev=False,
-        description="Plays episodes with the evaluation policy of a run's last checkpoint.",
+        "play episodes with a trained agent",
+        "Plays episodes with the evaluation policy of a run's last checkpoint.",
     )
     evaluate.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="default: %(default)s")
     evaluate.add_argument("--video", metavar="FILE.gif", help="also record the first episode to this file")
-    plot = commands.add_parser(
+    plot = _add(
+        commands,
         "plot",
-        help="a picture of returns against steps",
-        allow_abbrev=False,
-        description="Draws return against environment steps. Runs that differ only in their seed become one "
+        "a picture of returns against steps",
+        "Draws return against environment steps. Runs that differ only in their seed become one "
         "line, their mean, in the shade of their range. Solid: evaluation; faint: training.",
     )
     plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
-    return parser, commands
 
 
-def _add_train(commands: argparse._SubParsersAction[_Parser]) -> None:
-    train = commands.add_parser(
-        "train",
-        help="train an agent, or go on with a run",
-        allow_abbrev=False,
-        description="Trains an agent on an environment; a run folder keeps config, logs and checkpoints. "
-        "Ctrl-C saves and stops. Numbers may be written 100_000 or 1e5.",
-    )
-    # Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
-    train.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
-    train.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5")
-    train.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all")
-    train.add_argument("--seed", type=_natural, metavar="N", help="default: 0")
-    train.add_argument(
+def _add_experiment(parser: _Parser) -> None:
+    """What says which experiment: shared by train, launch and node replay.
+
+    Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
+    """
+    parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
+    parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5")
+    parser.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all")
+    parser.add_argument("--seed", type=_natural, metavar="N", help="default: 0")
+    parser.add_argument(
         "--set",
         action="append",
         metavar="NAME=VALUE",
         help="a config field (see 'agentkit show'); repeatable",
     )
-    train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
-    train.add_argument(
-        "--num-envs", type=_positive, metavar="N", help="environments stepped together; default: 1"
+    parser.add_argument(
+        "--num-envs", type=_positive, metavar="N", help="environments that one actor steps together; default: 1"
     )
-    train.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
-    train.add_argument(
-        "--eval-every", type=_natural, metavar="STEPS", help="0: never; default: a tenth of --steps"
-    )
-    train.add_argument("--eval-episodes", type=_positive, metavar="N", help="default: 10")
-    train.add_argument(
+    parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
+    parser.add_argument("--eval-every", type=_natural, metavar="STEPS", help="0: never; default: a tenth of --steps")
+    parser.add_argument("--eval-episodes", type=_positive, metavar="N", help="default: 10")
+    parser.add_argument(
         "--checkpoint-every",
         type=_natural,
         metavar="STEPS",
         help="0: only at the end; default: a tenth of --steps",
     )
-    train.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
-    train.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with this run; only --steps, the new total, may be given with it",
-    )
+    parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
+
+
+def _add_resume(parser: _Parser, note: str) -> None:
+    parser.add_argument("--resume", metavar="RUN", help=f"go on with this run; {note}")
 
 
 def _positive(text: str) -> int:
@@ -130,6 +264,23 @@ def _positive(text: str) -> int:
 
 def _natural(text: str) -> int:
     return _whole(text, 0)
+
+
+def _port(text: str) -> int:
+    value = _whole(text, 1)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port up to 65535, found {text!r}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
+    return value
 
 
 def _whole(text: str, at_least: int) -> int:

@@ -17,7 +17,7 @@ from agentkit.errors import ConfigError, SpecError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
-# What --resume takes from the run instead of from the command line.
+# What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps.
 _OF_A_NEW_RUN = (
     "agent", "env", "seed", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -35,32 +35,90 @@ def train(arguments: argparse.Namespace) -> int:
         UnknownNameError: for an unknown agent, environment or config field.
     """
     if arguments.resume is not None:
-        return _resume(arguments)
+        changes = changes_of_resumed(arguments)
+        from agentkit import experiment
+
+        return finish(experiment.resume(arguments.resume, progress=True, **changes), arguments.resume, "train")
+    plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
+    from agentkit import experiment
+
+    plan = in_new_folder(plan, arguments)
+    return finish(experiment.run(plan), plan.run_directory, "train")
+
+
+def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any) -> Any:
+    """The `ExperimentConfig` that the words of a command ask for. It has no run folder yet.
+
+    Args:
+        arguments: what `parser.parse` made of the experiment's words.
+        command: the words before them, for messages: "train", "launch", "node replay".
+        **settings: fields of `ExperimentConfig` that this command sets itself.
+
+    Raises:
+        ConfigError: for missing or contradicting arguments.
+        UnknownNameError: for an unknown agent, environment or config field.
+    """
     for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
         if value is None:
             raise ConfigError(
-                f"{name} is missing. Example: agentkit train sac --env gymnasium:Pendulum-v1 --steps 20_000"
+                f"{name} is missing. Example: agentkit {command} sac --env gymnasium:Pendulum-v1 --steps 20_000"
             )
     from agentkit import experiment
     from agentkit.agents import registry
 
-    settings = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
-    agent = registry.make(arguments.agent, settings)
+    words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
+    agent = registry.make(arguments.agent, words)
     _check_fit(agent, arguments.env)
     tenth = max(arguments.steps // 10, 1)
-    config: dict[str, Any] = {
-        "seed": _or(arguments.seed, 0),
-        "replay": _or(arguments.replay, "in_process"),
-        "num_envs": arguments.num_envs,
-        "evaluation_period": _or(arguments.eval_every, tenth),
-        "evaluation_episodes": _or(arguments.eval_episodes, 10),
-        "checkpoint_period": _or(arguments.checkpoint_every, tenth),
-        "tensorboard": arguments.tensorboard is True,
-    }
-    plan = experiment.ExperimentConfig(agent, arguments.env, arguments.steps, progress=True, **config)
+    return experiment.ExperimentConfig(
+        agent,
+        arguments.env,
+        arguments.steps,
+        seed=_or(arguments.seed, 0),
+        num_envs=arguments.num_envs,
+        evaluation_period=_or(arguments.eval_every, tenth),
+        evaluation_episodes=_or(arguments.eval_episodes, 10),
+        checkpoint_period=_or(arguments.checkpoint_every, tenth),
+        tensorboard=arguments.tensorboard is True,
+        **settings,
+    )
+
+
+def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
+    """The experiment with a new run folder, which is made and printed.
+
+    Raises:
+        ConfigError: if no folder can be made there.
+    """
     directory = make_run_directory(_or(arguments.out, "runs"), arguments.agent, arguments.env, plan.seed)
     print(f"Run folder: {directory}", flush=True)
-    return _finish(experiment.run(dataclasses.replace(plan, run_directory=directory)), directory)
+    return dataclasses.replace(plan, run_directory=directory)
+
+
+def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What ``--resume RUN`` changes in the run's config: `num_steps`, where ``--steps`` was given.
+
+    Raises:
+        ConfigError: if there is no such run, or settings were given that are the run's own.
+    """
+    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name, None) is not None]
+    if given:
+        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(
+            f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
+            "total, may be given."
+        )
+    check_is_run(arguments.resume)
+    return {} if arguments.steps is None else {"num_steps": arguments.steps}
+
+
+def finish(result: Any, directory: str | os.PathLike[str], command: str) -> int:
+    """Says how a run ended and what to do next; the exit code."""
+    if result.interrupted:
+        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}")
+        return INTERRUPTED
+    print(f"Saved {directory}. Next: agentkit evaluate {directory}; agentkit plot {directory}")
+    return 0
 
 
 def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:
@@ -86,21 +144,6 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def _resume(arguments: argparse.Namespace) -> int:
-    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name) is not None]
-    if given:
-        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --steps, the new total, "
-            "may be given."
-        )
-    check_is_run(arguments.resume)
-    from agentkit import experiment
-
-    changes = {} if arguments.steps is None else {"num_steps": arguments.steps}
-    return _finish(experiment.resume(arguments.resume, progress=True, **changes), arguments.resume)
-
-
 def _check_fit(agent: Any, environment: str) -> None:
     """Finds an environment that does not exist or suit the agent before a run folder is made."""
     from agentkit import envs, specs
@@ -110,14 +153,6 @@ def _check_fit(agent: Any, environment: str) -> None:
             agent.make_networks(specs.make_environment_spec(made))
         except SpecError as error:
             raise ConfigError(str(error)) from error
-
-
-def _finish(result: Any, directory: str | os.PathLike[str]) -> int:
-    if result.interrupted:
-        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit train --resume {directory}")
-        return INTERRUPTED
-    print(f"Saved {directory}. Next: agentkit evaluate {directory}; agentkit plot {directory}")
-    return 0
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -16,6 +16,23 @@ def test_the_whole_train_line():
     assert arguments.set == ["a=1", "b=2"] and arguments.num_envs == 4 and arguments.replay is None
 
 
+def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
+    """An option that one of them lacks would be a second copy of the block."""
+    train, launch, host = (vars(parse(words.split())) for words in ("train", "launch", "node replay"))
+    shared = train.keys() & launch.keys() & host.keys()
+    assert train.keys() - shared == {"replay", "resume"}
+    assert launch.keys() - shared == {
+        "resume", "actors", "evaluators", "engine", "ray_address", "listen", "max_parameter_age",
+    }  # fmt: skip
+    assert host.keys() - shared == {"role", "run", "board_port", "port", "listen", "run_id", "run_id_file"}
+    assert all(values[name] is None for values in (train, launch, host) for name in shared - {"command"})
+
+
+def test_the_words_of_a_node():
+    arguments = parse(["node", "actor", "--connect", "host:7700", "--run-id-file", "secret", "--index", "3"])
+    assert (arguments.command, arguments.role, arguments.connect, arguments.index) == ("node", "actor", "host:7700", 3)
+
+
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
@@ -27,6 +44,19 @@ def test_the_whole_train_line():
         ("train sac --seed -1", ConfigError, "--seed: expected at least 0"),
         ("train sac --replay redis", ConfigError, "--replay: invalid choice"),
         ("train sac dqn", ConfigError, "unexpected argument 'dqn'"),
+        ("launch sac --actors 0", ConfigError, "--actors: expected at least 1, found '0'"),
+        ("launch sac --engine rya", ConfigError, "--engine: invalid choice"),
+        ("launch sac --replay reverb", UnknownNameError, "Unknown option of 'agentkit launch' '--replay'"),
+        ("launch sac --max-parameter-age 0", ConfigError, "expected seconds above 0, found '0'"),
+        ("node", ConfigError, "ROLE"),
+        ("node actr", UnknownNameError, "Did you mean 'actor'"),
+        ("node actor --conect a:1", UnknownNameError, "Unknown option of 'agentkit node actor' '--conect'"),
+        ("node learner --index 0", UnknownNameError, "Unknown option of 'agentkit node learner' '--index'"),
+        ("node actor dqn", ConfigError, "unexpected argument 'dqn'. See: agentkit node actor --help"),
+        ("node replay dqn --board-port 65536", ConfigError, "expected a port up to 65535"),
+        ("node actor --run-id a --run-id-file b", ConfigError, "not allowed with"),
+        ("status", ConfigError, "RUN"),
+        ("scale runs/a", ConfigError, "--actors"),
         ("evaluate", ConfigError, "RUN"),
         ("plot", ConfigError, "RUN"),
         ("", ConfigError, "COMMAND"),
@@ -38,7 +68,9 @@ def test_mistakes(words, error, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["plot", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["plot", "-h"], ["node", "-h"], ["node", "actor", "-h"]]
+)
 def test_help_ends_well(words, capsys):
     with pytest.raises(SystemExit) as end:
         parse(words)

@@ -1,0 +1,79 @@
+"""``agentkit launch``: trains with many processes, or goes on with such a run."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment
+from agentkit.errors import missing_extra
+
+# Fields of `LaunchConfig`, and the options that set them.
+_SETTINGS = {
+    "num_actors": "actors",
+    "num_evaluators": "evaluators",
+    "engine": "engine",
+    "ray_address": "ray_address",
+    "listen": "listen",
+    "max_parameter_age_seconds": "max_parameter_age",
+}
+
+
+def launch(arguments: argparse.Namespace) -> int:
+    """Runs the program, shows what it does, and says where the run is kept.
+
+    Returns:
+        0; 130 if Ctrl-C, SIGTERM or ``agentkit stop`` stopped and saved it; 1 if a node failed for good.
+
+    Raises:
+        ConfigError: for missing or contradicting arguments.
+        MissingExtraError: if Reverb, or the engine's package, is not installed.
+        UnknownNameError: for an unknown agent, environment or config field.
+    """
+    chosen = {name: getattr(arguments, option) for name, option in _SETTINGS.items()}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    check_installed(arguments.engine)
+    if arguments.resume is not None:
+        changes = changes_of_resumed(arguments)
+        from agentkit.experiment import distributed
+
+        resume = functools.partial(distributed.relaunch, arguments.resume, **changes, **chosen)
+        return _show(resume, arguments.resume)
+    plan = new_experiment(arguments, "launch", replay="reverb")
+    from agentkit.experiment import distributed
+
+    distributed.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
+    plan = in_new_folder(plan, arguments)
+    return _show(functools.partial(distributed.launch, plan, **chosen), plan.run_directory)
+
+
+def check_installed(engine: str | None = None) -> None:
+    """Looks for what a program of many processes needs, before anything is made.
+
+    Raises:
+        MissingExtraError: naming the extra.
+    """
+    if importlib.util.find_spec("reverb") is None:
+        raise missing_extra("dm-reverb", "reverb")
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise missing_extra("ray", "ray")
+
+
+def _show(run: Callable[..., Any], directory: Any) -> int:
+    """Calls ``run(on_status=...)`` under a live table, and says how it ended."""
+    from agentkit.distributed import ProgramError
+    from agentkit.loggers.program_table import ProgramTable
+
+    try:
+        with ProgramTable() as table:
+            result = run(on_status=table.write)
+    except ProgramError as error:
+        # The traceback in it is the node's own; this process's would say nothing.
+        print(f"agentkit: {error}", file=sys.stderr)
+        print(f"Mend it and go on with: agentkit launch --resume {directory}", file=sys.stderr)
+        return 1
+    return finish(result, directory, "launch")

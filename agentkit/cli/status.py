@@ -1,0 +1,110 @@
+"""``agentkit status``, ``scale`` and ``stop``: looks at, and speaks to, a program that runs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agentkit.errors import ConfigError
+
+_BETWEEN_SECONDS = 1.0  # Speeds need two looks.
+_WATCH_SECONDS = 0.5
+_SCALE_SECONDS = 40.0  # An actor that is to stop may take half of it.
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Prints what a program is doing, once or until it ends.
+
+    Raises:
+        ConfigError: if nothing runs there.
+    """
+    from agentkit.loggers.program_table import Speeds, as_text
+
+    with connected(arguments.run) as board:
+        if arguments.watch:
+            return _watch(board)
+        speeds = Speeds()
+        speeds.add(board.status(), time.monotonic())
+        time.sleep(_BETWEEN_SECONDS)
+        newest = board.status()
+        speeds.add(newest, time.monotonic())
+        print(as_text(newest, speeds))
+    return 0
+
+
+def scale(arguments: argparse.Namespace) -> int:
+    """Changes how many actors a program has, and waits until it has them.
+
+    Raises:
+        ConfigError: if nothing runs there, or the number did not change in time.
+    """
+    with connected(arguments.run) as board:
+        board.command("scale", role="actor", count=arguments.actors)
+        deadline = time.monotonic() + _SCALE_SECONDS
+        while (found := _num_actors(board.status())) != arguments.actors:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{arguments.run} was asked for {arguments.actors} actors and has {found} after "
+                    f"{_SCALE_SECONDS:g} s. Where a scheduler starts the nodes, it must be asked."
+                )
+            time.sleep(0.2)
+    print(f"{arguments.run} has {found} actor{'' if found == 1 else 's'}.")
+    return 0
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Asks a program to save and stop; it does so a little later.
+
+    Raises:
+        ConfigError: if nothing runs there.
+    """
+    with connected(arguments.run) as board:
+        board.command("stop", reason="asked by 'agentkit stop'")
+    print(f"Asked {arguments.run} to save and stop. Go on later with: agentkit launch --resume {arguments.run}")
+    return 0
+
+
+@contextlib.contextmanager
+def connected(run: str) -> Iterator[Any]:
+    """A `BoardClient` of the program that runs in a folder.
+
+    Raises:
+        ConfigError: if nothing runs there, or it stops to answer.
+    """
+    from agentkit.distributed import BoardError, connect_to_run
+
+    advice = f"If it was killed, go on with: agentkit launch --resume {run}"
+    try:
+        board = connect_to_run(Path(run))
+    except (BoardError, OSError, ValueError, KeyError) as error:
+        if isinstance(error, ConfigError):
+            raise  # It says itself what is wrong.
+        raise ConfigError(f"Nothing answers for {run}: {error} {advice}") from error
+    with contextlib.closing(board):
+        try:
+            yield board
+        except BoardError as error:
+            raise ConfigError(f"{run} no longer answers: {error} {advice}") from error
+
+
+def _watch(board: Any) -> int:
+    from agentkit.distributed import BoardError
+    from agentkit.loggers.program_table import ProgramTable
+
+    with ProgramTable() as table, contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                table.write(board.status())
+            except BoardError:
+                table.message("The program has ended, or its board no longer answers.")
+                break
+            time.sleep(_WATCH_SECONDS)
+    return 0
+
+
+def _num_actors(status: dict[str, Any]) -> int:
+    return sum(node["role"] == "actor" for node in status["nodes"].values())

@@ -1,0 +1,360 @@
+"""What a launched program is doing: one live table on a terminal, plain lines elsewhere, and rows for logs.
+
+Everything here is made from a status, the plain nest of dicts that `agentkit.distributed.Board.status` gives:
+``nodes`` by name, ``totals`` by count, and among ``values`` the replay ``tables``, the target ``num_steps`` and
+the newest ``evaluation``. What is absent is left out, so that programs of a user's own are shown as well.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO, final
+
+from agentkit.errors import ConfigError
+from agentkit.loggers.base import Number
+from agentkit.loggers.terminal import _duration, _make_live_line
+
+Status = Mapping[str, Any]
+
+_RATE_SECONDS = 30.0  # Rates are over about this much of the past.
+_SETTLE_SECONDS = 5.0  # Before this, starting up hides how fast a program is, and no time left is shown.
+_SILENT_SECONDS = 5.0  # A ready node that has not been heard of for longer is named.
+_ERROR_WIDTH = 100
+# A role's speed is that of the first of these that its nodes count.
+_SPEEDS = ("steps", "updates", "episodes")
+# The order of the roles that agentkit makes; a user's own come after them.
+_ROLES = ("replay", "learner", "actor", "evaluator")
+_ROLE_COLUMNS = ("role", "running", "restarts", "speed", "parameters")
+_TABLE_COLUMNS = ("table", "items", "inserted", "sampled", "samples/insert", "waiting")
+
+
+class Grid(NamedTuple):
+    """Text in columns: their headings, and rows of as many cells."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+class Picture(NamedTuple):
+    """A status in words: a line on progress, a grid of roles, a line for each that has trouble, a grid of tables."""
+
+    progress: str
+    roles: Grid
+    troubles: list[str]
+    tables: Grid
+
+
+@final
+class Speeds:
+    """How fast counts grow, from the statuses of the last half minute.
+
+    A restarted node counts from 0 again, so growth is added up node by node. A total that is seen for the
+    first time may be a resumed run's: it has grown by nothing yet.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], float] = {}
+        self._grown: dict[tuple[str, str], float] = collections.defaultdict(float)
+        self._points: collections.deque[tuple[float, dict[tuple[str, str], float]]] = collections.deque()
+
+    def add(self, status: Status, now: float) -> None:
+        """Takes a status and the monotonic time in seconds at which it was made."""
+        for name, node in status["nodes"].items():
+            for count, value in node["counts"].items():
+                last = self._last.get((name, count), 0 if self._points else value)
+                self._grown[node["role"], count] += value - last if value >= last else value
+                self._last[name, count] = value
+        for count, value in status["totals"].items():
+            self._grown["", count] += max(value - self._last.get(("", count), value), 0)
+            self._last["", count] = value
+        self._points.append((now, dict(self._grown)))
+        while len(self._points) > 2 and now - self._points[1][0] > _RATE_SECONDS:
+            self._points.popleft()
+
+    def per_second(self, role: str, count: str) -> float | None:
+        """Growth per second of a role's `count`, or of the program's total for role ""; None if not known."""
+        if len(self._points) < 2:
+            return None
+        (first_time, first), (last_time, last) = self._points[0], self._points[-1]
+        if (role, count) not in last or last_time <= first_time:
+            return None
+        return (last[role, count] - first.get((role, count), 0.0)) / (last_time - first_time)
+
+    def seconds(self) -> float:
+        """The time between the oldest and the newest status kept."""
+        return self._points[-1][0] - self._points[0][0] if self._points else 0.0
+
+
+def picture(status: Status, speeds: Speeds | None = None) -> Picture:
+    """A status in words; without `speeds`, nothing is said about how fast anything is."""
+    speeds = Speeds() if speeds is None else speeds
+    by_role: dict[str, list[tuple[str, Status]]] = collections.defaultdict(list)
+    for name, node in status["nodes"].items():
+        by_role[node["role"]].append((name, node))
+    order = [*(role for role in _ROLES if role in by_role), *sorted(by_role.keys() - set(_ROLES))]
+    roles = Grid(_ROLE_COLUMNS, [_role_row(role, by_role[role], speeds) for role in order])
+    troubles = [trouble for role in order if (trouble := _trouble(by_role[role]))]
+    tables = status["values"].get("tables", {})
+    table_rows = [_table_row(name, table) for name, table in tables.items()]
+    return Picture(_progress(status, speeds), roles, troubles, Grid(_TABLE_COLUMNS, table_rows))
+
+
+def as_text(status: Status, speeds: Speeds | None = None) -> str:
+    """A status as plain text of several lines, for `agentkit status` and files."""
+    shown = picture(status, speeds)
+    parts = [[shown.progress], _aligned(shown.roles), shown.troubles, _aligned(shown.tables)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def as_line(status: Status, speeds: Speeds | None = None) -> str:
+    """A status as one line, for output that is kept: a scheduler's log."""
+    shown = picture(status, speeds)
+    parts = [shown.progress, ", ".join(f"{role} {running}" for role, running, *_ in shown.roles.rows)]
+    restarts = sum(node["restarts"] for node in status["nodes"].values())
+    if restarts:
+        parts.append(f"{restarts:,} restart{'s' if restarts > 1 else ''}")
+    for name, items, _, _, ratio, waiting in shown.tables.rows:
+        parts.append(f"{name}: {items} items, {ratio} samples/insert, waiting: {waiting}")
+    return " | ".join(part for part in parts if part)
+
+
+def as_table(status: Status, speeds: Speeds | None = None) -> Any:
+    """A status as a rich renderable."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = picture(status, speeds)
+
+    def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Any]:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number == 0 else "right")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return [Text(), table] if rows else []
+
+    # Text, because an error's [brackets] are no markup.
+    troubles = [Text(), *(Text(trouble, style="red") for trouble in shown.troubles)] if shown.troubles else []
+    return Group(Text(shown.progress, style="bold"), *grid(*shown.roles), *troubles, *grid(*shown.tables))
+
+
+def program_row(status: Status, speeds: Speeds | None = None) -> dict[str, Number | None]:
+    """A status as one row of numbers, for CSV and TensorBoard: what the table shows, by name."""
+    speeds = Speeds() if speeds is None else speeds
+    row: dict[str, Number | None] = {"steps": 0, **status["totals"]}
+    row["steps_per_second"] = speeds.per_second("", "steps")
+    row["updates_per_second"] = speeds.per_second("", "updates")
+    ages = [node["gauges"].get("parameter_age_seconds") for node in status["nodes"].values()]
+    row["parameter_age_seconds"] = max((age for age in ages if age is not None), default=None)
+    for role in sorted({node["role"] for node in status["nodes"].values()}):
+        nodes = [node for node in status["nodes"].values() if node["role"] == role]
+        row[f"{role}_running"] = sum(node["state"] == "ready" for node in nodes)
+        row[f"{role}_restarts"] = sum(node["restarts"] for node in nodes)
+    for name, table in status["values"].get("tables", {}).items():
+        for key in ("size", "num_inserted", "num_sampled", "samples_per_insert", "samples_per_insert_target"):
+            value = table.get(key)
+            row[f"{name}_{key}"] = value if value is not None and math.isfinite(value) else None
+        row[f"{name}_writers_wait"] = int(table.get("waiting") == "writers")
+        row[f"{name}_samplers_wait"] = int(table.get("waiting") == "samplers")
+    return row
+
+
+def events_between(before: Status | None, after: Status) -> list[str]:
+    """What is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
+    found = []
+    for name, node in after["nodes"].items():
+        old = None if before is None else before["nodes"].get(name)
+        restarts, state = (0, "") if old is None else (old["restarts"], old["state"])
+        why = _named(name, node["last_error"])
+        if node["state"] == "failed" and state != "failed":
+            found.append(f"{why or name}; it has failed")
+        elif node["restarts"] > restarts:
+            found.append(f"{why or name}; restart {node['restarts']}")
+    evaluation = after["values"].get("evaluation")
+    seen = None if before is None else before["values"].get("evaluation")
+    if evaluation and (seen is None or seen["steps"] != evaluation["steps"]):
+        found.append(f"step {evaluation['steps']:,}: evaluation return {evaluation['episode_return']:.1f}")
+    if after["stop"] and not (before and before["stop"]):
+        found.append(f"Stopping: {_gist(after['stop'])}")
+    return found
+
+
+@final
+class ProgramTable:
+    """Shows statuses as they come: a table redrawn in place on a terminal, elsewhere a line at intervals.
+
+    No thread is used: the table moves when a status comes. Restarts, errors and evaluations are printed as
+    lines of their own, and stay. A context manager; `close` may be called twice.
+
+    Args:
+        interval_seconds: between lines when the output is no terminal.
+        stream: where to write; None for standard error.
+        clock: seconds, monotonic; for tests.
+
+    Raises:
+        ConfigError: for an `interval_seconds` that is not positive.
+    """
+
+    def __init__(
+        self,
+        interval_seconds: float = 10.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if not interval_seconds > 0:
+            raise ConfigError(f"Expected interval_seconds > 0, found {interval_seconds}.")
+        self._stream = sys.stderr if stream is None else stream
+        self._live = _make_live_line(self._stream) if self._stream.isatty() else None
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._shown_at = -math.inf
+        self._speeds = Speeds()
+        self._status: Status | None = None
+        self._closed = False
+
+    def write(self, status: Status) -> None:
+        """Takes the newest status, prints what happened, and redraws if it is time."""
+        now = self._clock()
+        self._speeds.add(status, now)
+        for event in events_between(self._status, status):
+            self.message(event)
+        self._status = status
+        if self._live is not None:
+            self._live.update(as_table(status, self._speeds), refresh=True)
+        elif now - self._shown_at >= self._interval_seconds:
+            self._show_line(now)
+
+    def message(self, text: str) -> None:
+        """Prints a line of its own above the table."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._print(text)
+
+    def close(self) -> None:
+        """Shows how it ended and gives the terminal back."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._live is not None:
+            self._live.stop()
+        elif self._status is not None:
+            self._show_line(self._clock())
+
+    def __enter__(self) -> ProgramTable:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _show_line(self, now: float) -> None:
+        assert self._status is not None
+        self._shown_at = now
+        self._print(as_line(self._status, self._speeds))
+
+    def _print(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def _progress(status: Status, speeds: Speeds) -> str:
+    totals, values = status["totals"], status["values"]
+    steps, target = totals.get("steps", 0), values.get("num_steps")
+    parts = [f"{steps:,} steps" if not target else f"{min(steps / target, 1):.0%} {steps:,}/{target:,} steps"]
+    if status["stop"]:
+        parts.append(f"stopping: {_gist(status['stop'])}")
+    rate = speeds.per_second("", "steps")
+    if rate is not None:
+        parts.append(f"{rate:,.0f} steps/s")
+        if target and target > steps and rate and not status["stop"] and speeds.seconds() >= _SETTLE_SECONDS:
+            parts.append(f"{_duration((target - steps) / rate)} left")
+    if "updates" in totals:
+        parts.append(f"{totals['updates']:,} updates")
+    evaluation = values.get("evaluation")
+    if evaluation:
+        parts.append(f"evaluation return {evaluation['episode_return']:.1f} at step {evaluation['steps']:,}")
+    return " | ".join(parts)
+
+
+def _role_row(role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds) -> tuple[str, ...]:
+    """One role: how many run, how often they were restarted, how fast, how old their parameters."""
+    states = collections.Counter(node["state"] for _, node in nodes)
+    running = f"{states.pop('ready', 0)}/{len(nodes)}"
+    if states:
+        running += f" ({', '.join(f'{number} {state}' for state, number in sorted(states.items()))})"
+    speed = ""
+    for count in _SPEEDS:
+        rate = speeds.per_second(role, count)
+        if rate is not None:
+            # An evaluator plays few episodes a second: no rounding to 0.
+            speed = f"{rate:,.0f} {count}/s" if rate >= 10 or rate == 0 else f"{rate:.2g} {count}/s"
+            break
+    ages = [node["gauges"].get("parameter_age_seconds") for _, node in nodes]
+    age = max((value for value in ages if value is not None), default=None)
+    restarts = sum(node["restarts"] for _, node in nodes)
+    parameters = "" if age is None else f"{age:.1f} s old"
+    return role, running, f"{restarts:,}", speed, parameters
+
+
+def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
+    """The worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
+    for name, node in nodes:
+        if node["state"] == "failed":
+            return _named(name, node["last_error"] or "failed")
+    for name, node in nodes:
+        age = node["beat_age_seconds"]
+        if node["state"] == "ready" and age is not None and age > _SILENT_SECONDS:
+            return f"{name}: silent for {age:.0f} s"
+    return next((_named(name, node["last_error"]) for name, node in nodes if node["last_error"]), "")
+
+
+def _table_row(name: str, table: Status) -> tuple[str, ...]:
+    ratio, target = table.get("samples_per_insert"), table.get("samples_per_insert_target")
+    shown = f"{ratio:.1f}" if ratio is not None and math.isfinite(ratio) else ""
+    if target is not None:
+        shown += f" of {target:.1f}"
+    return (
+        name,
+        f"{table['size']:,}/{table['max_size']:,}",
+        f"{table['num_inserted']:,}",
+        f"{table['num_sampled']:,}",
+        shown.strip(),
+        str(table.get("waiting", "")),
+    )
+
+
+def _gist(text: str) -> str:
+    r"""The line that says most, cut to fit a table: the first, or of a traceback the last.
+
+    >>> _gist("Traceback (most recent call last):\n  File ...\nValueError: no\n")
+    'ValueError: no'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return line if len(line) <= _ERROR_WIDTH else f"{line[: _ERROR_WIDTH - 3]}..."
+
+
+def _named(name: str, error: str | None) -> str:
+    """An error's gist, with the node's name in front where it does not say it itself."""
+    gist = _gist(error or "")
+    return gist if not gist or gist.startswith(name) else f"{name}: {gist}"
+
+
+def _aligned(grid: Grid) -> list[str]:
+    """The grid's lines, if it has rows: the first column to the left, the others to the right."""
+    if not grid.rows:
+        return []
+    rows = [grid.columns, *grid.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(grid.columns))]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,120 @@
+import json
+
+import pytest
+
+from agentkit.cli import main
+from agentkit.cli.node import find_meeting
+from agentkit.cli.parser import parse
+from agentkit.distributed import Board
+from agentkit.errors import ConfigError
+
+SECRET = "0123456789abcdef"
+OTHER = "fedcba9876543210"
+
+
+def _meeting(words, role="actor"):
+    return find_meeting(parse(["node", role, *words]))
+
+
+def test_the_secret_comes_from_a_file_an_option_or_the_environment(tmp_path, monkeypatch):
+    secret = tmp_path / "run_id"
+    secret.write_text(f"{SECRET}\n")
+    assert _meeting(["--connect", "a:1", "--run-id-file", str(secret)]) == ("a:1", SECRET)
+    assert _meeting(["--connect", "a:1", "--run-id", OTHER]) == ("a:1", OTHER)
+    assert _meeting(["--connect", "a:1"]) == ("a:1", None)
+    monkeypatch.setenv("AGENTKIT_RUN_ID", OTHER)
+    assert _meeting(["--connect", "a:1"]) == ("a:1", OTHER)
+    assert _meeting(["--connect", "a:1", "--run-id-file", str(secret)]) == ("a:1", SECRET)
+    assert _meeting(["--run-id-file", str(secret)], role="replay") == (None, SECRET)
+
+
+def test_a_board_file_has_the_address_too(tmp_path):
+    board = tmp_path / "board.json"
+    board.write_text(json.dumps({"address": "a:1", "run_id": SECRET}))
+    assert _meeting(["--run-id-file", str(board)]) == ("a:1", SECRET)
+    assert _meeting(["--run-id-file", str(board), "--connect", "b:2"]) == ("b:2", SECRET)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "run id alone"),
+        ("two words", "run id alone"),
+        ('{"address": "a:1"}', "no board.json"),
+        ("short", "at least 16"),
+    ],
+)
+def test_files_without_a_secret(text, message, tmp_path):
+    (tmp_path / "run_id").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        _meeting(["--connect", "a:1", "--run-id-file", str(tmp_path / "run_id")])
+
+
+def test_a_run_that_has_not_begun_may_be_tried_again(tmp_path, capsys):
+    assert main(["node", "actor", "--run-id-file", str(tmp_path / "board.json")]) == 1
+    error = capsys.readouterr().err
+    assert "has not begun, or has ended" in error and error.count("\n") == 1
+
+
+def test_what_is_missing_cannot_be_mended_by_a_restart(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("AGENTKIT_RUN_ID", raising=False)
+    assert main(["node", "learner", "--run-id", SECRET]) == 2
+    assert "--connect is missing" in capsys.readouterr().err
+    assert main(["node", "learner", "--connect", "a:1"]) == 2
+    assert "AGENTKIT_RUN_ID" in capsys.readouterr().err
+
+
+def test_another_run_s_board_cannot_be_mended_by_a_restart(capsys):
+    pytest.importorskip("reverb")
+    with Board(OTHER) as board:
+        assert main(["node", "actor", "--connect", board.address, "--run-id", SECRET]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("agentkit: ") and error.count("\n") == 1
+
+
+def test_no_board_may_be_tried_again(capsys, monkeypatch):
+    pytest.importorskip("reverb")
+    from agentkit.experiment import distributed
+
+    run = distributed.run_node_by_hand
+    monkeypatch.setattr(distributed, "run_node_by_hand", lambda role, **words: run(role, **words, timeout=0.3))
+    assert main(["node", "actor", "--connect", "127.0.0.1:9", "--run-id", SECRET]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1:9" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["dqn", "--env", "agentkit:catch"], "--steps is missing. Example: agentkit node replay"),
+        (["--run", "RUN"], "AGENT is missing"),
+        (["dqn", "--env", "agentkit:catch", "--steps", "9", "--run", "RUN", "--out", "runs"], "give one of them"),
+        (["dqn", "--env", "agentkit:point_mass", "--steps", "9", "--run", "RUN"], "discrete"),
+    ],
+)
+def test_mistakes_of_a_host(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["node", "replay", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("reverb")
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "dqn",
+        "--env",
+        "agentkit:catch",
+        "--steps",
+        "9",
+        "--run",
+        "RUN",
+        "--listen",
+        "wg9",
+        "--board-port",
+        "47123",
+    ]
+    assert main(["node", "replay", *words]) == 2
+    error = capsys.readouterr().err
+    assert "wg9" in error and error.count("\n") == 1
