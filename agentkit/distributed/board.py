@@ -415,12 +415,6 @@ class BoardClient:
         """Asks the supervisor for something: "stop", or "scale" with a role and a count."""
         self._ask({"do": "command", "name": name, "arguments": arguments}, self._timeout)
 
-    def local_host(self) -> str:
-        """The address by which the board's host, and so the others of the program, can reach this one."""
-        self._ask({"do": "get", "key": "", "timeout": 0.0}, self._timeout)  # There is a connection now.
-        with self._lock:
-            return "127.0.0.1" if self._socket is None else str(self._socket.getsockname()[0])
-
     def close(self) -> None:
         """Disconnects. May be called twice."""
         self._closed = True

@@ -1,8 +1,9 @@
 """Looks after a program's nodes: starts, watches, restarts and stops them. Engines only start and kill.
 
 A node goes waiting -> starting (loading, then waiting for those it depends on) -> ready, back to
-restarting when it dies, and ends as done or failed. The program ends when its stop was asked for, when every node is done, or at the first fault that no restart
-mends; then nodes stop role by role, lowest `Role.stop_order` first.
+restarting when it dies, and ends as done or failed. The program ends when its stop was asked for, when
+every node is done, or at the first fault that no restart mends; then nodes stop role by role, lowest
+`Role.stop_order` first.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def host_by_hand(
             context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
             threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
             if on_start is not None:
-                on_start(board.address, run_id)
+                on_start(f"{listening.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
             try:
                 nodes.replay_node(context, experiment, listen=listen, port=port)
             finally:

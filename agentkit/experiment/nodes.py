@@ -90,7 +90,7 @@ def replay_node(
             _say(context, f"{found.path} holds no replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
         context.board.put(key, number)
-        host = "localhost" if listen == "lo" else context.board.local_host()
+        host = listening.device_address(listen)
         context.ready({"address": f"{host}:{number}", "pid": os.getpid(), "process": _THIS_PROCESS})
         goal = experiment.num_steps
         context.board.put("num_steps", goal)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.replay.listening import device_address
 from agentkit.types import Nest
 from agentkit.variables import BackgroundPublisher, SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
 
@@ -93,8 +94,7 @@ def make_publisher(context: NodeContext, transport: str, listen: str = "lo") -> 
         port = context.board.status()["values"].get(key)
         parts.append(ReverbPublisher(context.board.run_id, port=port, listen=listen))
         context.board.put(key, parts[-1].port)
-        host = "localhost" if listen == "lo" else context.board.local_host()
-        endpoint["reverb"] = f"{host}:{parts[-1].port}"
+        endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
     return Publisher(parts, endpoint)
 
 

@@ -20,8 +20,12 @@ def rate_limit(plan: BatchPlan, updates_per_insert: float, min_replay_size: int)
         min_replay_size: items before the first update.
 
     Raises:
-        ConfigError: for a rate that is not positive.
+        ConfigError: for a rate that is not positive, or an empty batch.
     """
+    if plan.batch_size < 1 or plan.num_updates < 1:
+        raise ConfigError(
+            f"Expected batch_size and updates_per_call of at least 1, found {plan.batch_size} and {plan.num_updates}."
+        )
     if not updates_per_insert > 0:
         raise ConfigError(f"Expected a positive number of updates per step, found {updates_per_insert}.")
     samples_per_insert = updates_per_insert * plan.batch_size

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
 import pathlib
 import re
 import socket
+import struct
+from collections.abc import Sequence
 
 from agentkit.errors import ConfigError
 
@@ -46,9 +50,11 @@ def check_port_free(port: int) -> None:
 
 
 def bind_to_device(port: int, device: str) -> bool:
-    """Lets only traffic of network `device` reach this process's listening sockets on `port`.
+    """Lets only traffic of network `device`, and this machine's own, reach our listening sockets on `port`.
 
-    SO_BINDTODEVICE needs Linux 5.7 and no privileges. "lo" is this machine alone.
+    "lo" is this machine alone: SO_BINDTODEVICE, which needs Linux 5.7 and no privileges. For another device
+    that would shut out this machine itself, whose packets to its own address come through "lo"; there a
+    socket filter looks at the device that each packet came by.
 
     Returns:
         Whether it could be had.
@@ -64,11 +70,52 @@ def bind_to_device(port: int, device: str) -> bool:
             continue
         try:
             with socket.socket(fileno=os.dup(int(entry.name))) as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
+                if device == "lo":
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+                else:
+                    _accept_only(listening, [socket.if_nametoindex("lo"), socket.if_nametoindex(device)])
         except OSError:
             return False
         done = True
     return done
+
+
+def _accept_only(listening: socket.socket, devices: Sequence[int]) -> None:
+    """Attaches a classic BPF program: drop every packet that came by none of these devices (by index)."""
+    load_device = (0x20, 0, 0, (-0x1000 + 8) & 0xFFFFFFFF)  # ld [SKF_AD_OFF + SKF_AD_IFINDEX]
+    tests = [(0x15, len(devices) - k, 0, index) for k, index in enumerate(devices)]  # jeq #index, accept
+    drop, accept = (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)  # ret #0, ret #all
+    program = [load_device, *tests, drop, accept]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    so_attach_filter = 26
+    listening.setsockopt(socket.SOL_SOCKET, so_attach_filter, struct.pack("HL", len(program), ctypes.addressof(code)))
+
+
+def device_address(device: str) -> str:
+    """The address at which others reach a server that listens on a device.
+
+    Args:
+        device: "lo" for this machine alone; "all" for the address that packets to elsewhere leave from; or
+            a device's name.
+
+    Raises:
+        ConfigError: no such device, or it has no IPv4 address.
+    """
+    if device == "lo":
+        return "localhost"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            if device == "all":
+                probe.connect(("192.0.2.1", 9))  # Sends nothing: it only chooses a route.
+                return str(probe.getsockname()[0])
+            siocgifaddr = 0x8915
+            found = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", device.encode()[:15]))
+            return socket.inet_ntoa(found[20:24])
+        except OSError as error:
+            devices = sorted(name for _, name in socket.if_nameindex())
+            raise ConfigError(
+                f"Network device {device!r} has no IPv4 address here ({error.strerror}). Devices: {devices}."
+            ) from error
 
 
 def keep_connections_alive(port: int) -> int:

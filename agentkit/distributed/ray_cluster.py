@@ -1,0 +1,166 @@
+"""Which Ray to be part of: a private one, or a cluster by its address; and what its machines can hold.
+
+`ray` is handed in: `agentkit.distributed.ray` alone imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentkit.errors import ConfigError
+
+
+def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> str:
+    """Starts a Ray of this process's own, with a token.
+
+    Args:
+        ray: the package.
+        namespace: where its named actors are.
+        num_cpus: CPUs that it shares out; None where nobody asks for any.
+        object_store_bytes: bytes.
+
+    Returns:
+        The folder that it keeps its files in, to be deleted after ``ray.shutdown()``.
+    """
+    if not _has_token():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    # A folder of its own: in /tmp/ray, other programs' address="auto" would find this Ray. A short path, as it
+    # holds sockets, whose paths are limited; so not TMPDIR. kill -9 of this process leaves it behind.
+    prefix = f"agentkit-ray-{os.getpid()}-"
+    folder = tempfile.mkdtemp(prefix=prefix, dir="/tmp" if os.path.isdir("/tmp") else None)
+    try:
+        with _own_sigterm_handler():
+            ray.init(
+                address="local",
+                num_cpus=1 if num_cpus is None else num_cpus,  # Ray starts as many processes in advance.
+                object_store_memory=object_store_bytes,
+                include_dashboard=False,
+                namespace=namespace,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=folder,
+            )
+    except BaseException:  # Too slow a start on a busy machine, or Ctrl-C meanwhile.
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def connect(ray: Any, address: str, namespace: str) -> None:
+    """Makes this process part of a cluster.
+
+    Raises:
+        ConfigError: nobody answers there, there is no token or a wrong one, or the versions differ.
+    """
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and not _has_token():
+        raise ConfigError(
+            "No Ray token found. Put the cluster's into RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "
+            "(`ray get-auth-token --generate` makes one). RAY_AUTH_MODE=disabled does without: then whoever "
+            "reaches the cluster's ports runs code on its machines."
+        )
+    try:
+        with _own_sigterm_handler():
+            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
+        raise ConfigError(
+            f"No connection to the Ray cluster at {address}: {first_line(error)} Expected: this machine is part "
+            "of that cluster, both have the same Ray and Python, and the token here is the cluster's."
+        ) from error
+
+
+def check_same(ray: Any, address: str | None) -> None:
+    """Refuses a cluster other than the one that this process is part of already."""
+    current = ray.get_runtime_context().gcs_address
+    if address != current:
+        asked = "a private Ray" if address is None else address
+        raise ConfigError(
+            f"This process is connected to the Ray at {current} already, and {asked} was asked for. "
+            f"Give address={current!r}, or call ray.shutdown() before."
+        )
+
+
+def check_address(address: str) -> None:
+    """Refuses what is no explicit address, and one where nobody listens (Ray would try for a minute)."""
+    match = re.fullmatch(r"\[?([^\[\]/]+)\]?:(\d+)", address)
+    if match is None:
+        raise ConfigError(
+            f"Expected the address of a Ray cluster's head as host:port, found {address!r}. 'auto' may join somebody "
+            "else's cluster, and a ray:// client cannot host the board: run this on a machine of the cluster."
+        )
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=5.0).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"No Ray cluster answers at {address}: {error}. Is its head running (ray start)?") from error
+
+
+def check_fits(ray: Any, role: str, demand: Mapping[str, float], taken: Sequence[Mapping[str, float]]) -> None:
+    """Refuses what no machine, or not all machines together, can hold: Ray would wait for ever.
+
+    Args:
+        ray: the package.
+        role: whose node it is.
+        demand: what it asks for, by resource.
+        taken: what the program's other nodes hold.
+
+    Raises:
+        ConfigError: it says what was asked for and what there is.
+    """
+    machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    if not any(all(m.get(name, 0.0) >= amount for name, amount in demand.items()) for m in machines):
+        raise ConfigError(
+            f"No machine of the Ray cluster can hold a node of role {role!r}, which asks for {_say(demand)}. "
+            f"The machines have: {'; '.join(map(_say, machines)) or 'none is alive'}. Ask for less in its Role, "
+            "or start Ray with more (ray start --num-cpus, --num-gpus, --resources)."
+        )
+    for name, amount in demand.items():
+        held = sum(other.get(name, 0.0) for other in taken)
+        total = sum(machine.get(name, 0.0) for machine in machines)
+        if held + amount > total:
+            raise ConfigError(
+                f"The Ray cluster has {name} {total:g} in all. This program's nodes hold {held:g} of them, and "
+                f"one more of role {role!r} asks for {amount:g}. Launch fewer nodes, lower what their roles ask "
+                "for, or add machines."
+            )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; Ray's run over many."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _has_token() -> bool:
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return True
+    return pathlib.Path("~/.ray/auth_token").expanduser().is_file()
+
+
+@contextlib.contextmanager
+def _own_sigterm_handler() -> Iterator[None]:
+    """Keeps this process's SIGTERM handler, which ray.init replaces."""
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _say(resources: Mapping[str, float]) -> str:
+    own = ("node:", "accelerator", "memory", "object_store_memory")  # Ray's own, of no use here.
+    kept = {name: amount for name, amount in resources.items() if not name.startswith(own)}
+    return ", ".join(f"{name} {amount:g}" for name, amount in sorted(kept.items())) or "nothing"

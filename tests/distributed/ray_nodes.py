@@ -1,0 +1,101 @@
+"""Functions of nodes for test_ray.py; as a program, the driver that its tests stop and kill.
+
+python ray_nodes.py FOLDER [ADDRESS]: runs two `stay` nodes on a private Ray, or on the cluster at ADDRESS.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import threading
+
+import numpy as np
+
+from agentkit.distributed.ray import RayVariables
+
+
+def stay(context, folder):
+    """Runs until it is told to stop, and saves then."""
+    print(f"{context.name} lives", flush=True)
+    context.ready(describe())
+    steps = 0
+    while not context.wait(0.02):
+        steps += 1
+        context.beat(steps=steps)
+    (pathlib.Path(folder) / f"{context.name}.saved").write_text(str(steps))
+
+
+def describe():
+    import ray
+
+    return {
+        "pid": os.getpid(),
+        "machine": ray.get_runtime_context().get_node_id(),
+        "main_thread": threading.current_thread() is threading.main_thread(),
+        "marker": os.environ.get("RAY_NODES_MARKER"),
+    }
+
+
+def greet(context, others):
+    """Puts what the nodes it depends on said, and its own place, on the board."""
+    context.board.put(f"greeting/{context.name}", {"others": others, "mine": describe()})
+
+
+def bad_config(context):
+    from agentkit.errors import ConfigError
+
+    raise ConfigError("learning_rate must be positive, found -1.")
+
+
+def publish_and_die(context):
+    """Publishes once, and is killed by -9 as soon as the holder has it; its next incarnation stays."""
+    variables = RayVariables("params", 60.0)
+    variables.publish(1000 if context.incarnation == 0 else 900, {"policy": {"w": np.full((64, 1024), 3.0)}})
+    assert variables.flush(60.0)
+    if context.incarnation == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    stay(context, context.run_directory)
+
+
+def read(context, index):
+    """Puts each (version, sum, writeable) that it reads on the board."""
+    variables = RayVariables("params", 60.0)
+    version, seen = -1, []
+    context.ready()
+    while not context.wait(0.05):
+        found = variables.get(("policy",), newer_than=version)
+        if found is not None:
+            w = found.variables["policy"]["w"]
+            version = found.version
+            seen.append([version, float(w.sum()), w.flags.writeable])
+            context.board.put(f"seen/{index}", seen)
+
+
+def main():
+    from agentkit.distributed import Program, Role, Supervisor
+    from agentkit.distributed.ray import RayEngine
+    from agentkit.errors import ConfigError
+
+    folder = pathlib.Path(sys.argv[1])
+    program = Program("driver")
+    program.add_role(Role("stay"))
+    for _ in range(2):
+        program.add_node("stay", stay, str(folder))
+    try:
+        engine = RayEngine(*sys.argv[2:])
+    except ConfigError as error:
+        print(f"ConfigError: {error}")
+        return 3
+    with Supervisor(program, engine, run_directory=folder) as supervisor:
+
+        def on_tick(status):
+            states = [node["state"] for node in status["nodes"].values()]
+            if states == ["ready", "ready"] and not (folder / "up").exists():
+                (folder / "up").touch()
+
+        print(supervisor.run(on_tick), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,435 @@
+"""The Ray engine and its parameters, on a real cluster of two raylets and on a private Ray."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor
+from agentkit.distributed.ray import RayEngine, RayVariables
+from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))  # So that the nodes' processes can import it, too.
+import ray_nodes  # noqa: E402
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+slow = pytest.mark.slow
+
+QUICK = RestartPolicy(first_delay_seconds=0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two raylets: "head", on which this process is, and "side". The same machine, but Ray thinks otherwise."""
+    folder = tempfile.mkdtemp(prefix="ray-test-", dir="/tmp")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))  # Ray reads it once per process.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)  # The address of this cluster is nobody else's business.
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_health_check_period_ms", "500")  # A dead machine is noticed in 2 s, not in 15.
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        patch.setenv("RAY_health_check_initial_delay_ms", "500")
+        from ray.cluster_utils import Cluster
+
+        store = 100 << 20
+        head = {"num_cpus": 3, "resources": {"head": 10}, "object_store_memory": store, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        made.add_node(num_cpus=3, resources={"side": 10}, object_store_memory=store)
+        yield made
+        made.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(program, engine, folder, look=lambda status, supervisor: None, seconds=180.0):
+    """Runs a program; `look` watches it and may stop it."""
+    deadline = time.monotonic() + seconds
+
+    with Supervisor(program, engine, run_directory=folder) as supervisor:
+
+        def on_tick(status):
+            assert time.monotonic() < deadline, json.dumps(status, indent=1)
+            look(status, supervisor)
+
+        reason = supervisor.run(on_tick, tick_seconds=0.1)
+        return reason, supervisor.board.status()
+
+
+def program_of(*nodes, **role):
+    """A program of one `stay` role per place."""
+    program = Program("test")
+    for place in nodes:
+        settings = {"resources": {place: 1}} | role
+        program.add_role(Role(place, restart=QUICK, **settings))
+    return program
+
+
+def all_ready(status):
+    return all(node["state"] == "ready" for node in status["nodes"].values())
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def processes_with(marker):
+    """Those whose environment holds `marker`, except zombies."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and is_alive(entry.name):
+            try:
+                if marker.encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
+            except OSError:
+                continue
+    return found
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.05)
+
+
+# Where nodes run -----------------------------------------------------------------------------------
+
+
+@needs_ray
+@slow
+def test_nodes_run_on_both_machines_and_find_each_other(cluster, tmp_path):
+    program = program_of("head", "side", environment={"RAY_NODES_MARKER": "from the role"})
+    first = program.add_node("head", ray_nodes.stay, str(tmp_path))
+    second = program.add_node("side", ray_nodes.stay, str(tmp_path))
+    program.add_role(Role("guest", num_cpus=0.5))
+    program.add_node("guest", ray_nodes.greet, [first, {"other": second}])
+
+    def look(status, supervisor):
+        if status["nodes"]["guest-0"]["state"] == "done":
+            supervisor.board.stop("seen enough")
+
+    reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
+    assert reason == "seen enough"
+    one, other = status["values"]["greeting/guest-0"]["others"]
+    assert one["machine"] != other["other"]["machine"]
+    assert one["main_thread"] and one["marker"] == other["other"]["marker"] == "from the role"
+    for name in ("head-0", "side-0"):
+        assert (tmp_path / f"{name}.saved").is_file(), "stopped, not killed"
+        assert f"{name} lives" in (tmp_path / "nodes" / f"{name}.log").read_text()
+
+
+@needs_ray
+@slow
+def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
+    program = Program("test")
+    program.add_role(Role("big", num_cpus=5, num_gpus=1))
+    program.add_node("big", ray_nodes.stay, str(tmp_path))
+    begun = time.monotonic()
+    with pytest.raises(ProgramError, match=r"'big', which asks for CPU 5, GPU 1\. The machines have: CPU 3, head 10"):
+        run(program, RayEngine(cluster.address), tmp_path)
+    assert time.monotonic() - begun < 30.0  # Ray itself would wait for ever.
+
+
+@needs_ray
+@slow
+def test_more_than_all_machines_hold_is_refused(cluster, tmp_path):
+    program = program_of("head", num_cpus=1)
+    for _ in range(7):
+        program.add_node("head", ray_nodes.stay, str(tmp_path))
+    with pytest.raises(ProgramError, match=r"CPU 6 in all\. This program's nodes hold 6 of them"):
+        run(program, RayEngine(cluster.address), tmp_path)
+
+
+# Faults --------------------------------------------------------------------------------------------
+
+
+@needs_ray
+@slow
+@pytest.mark.parametrize("place", ["head", "side"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_a_node_whose_process_is_hit_is_restarted(cluster, tmp_path, place, number):
+    # Test machines are busy: short only where it is what the test waits for.
+    program = program_of(place, heartbeat_seconds=5.0 if number == signal.SIGSTOP else 60.0)
+    program.add_node(place, ray_nodes.stay, str(tmp_path))
+    pids, saved = [], []
+
+    def look(status, supervisor):
+        node = status["nodes"][f"{place}-0"]
+        if node["state"] == "ready" and node["counts"].get("steps") and node["pid"] not in pids:
+            pids.append(node["pid"])
+            if len(pids) == 1:
+                os.kill(node["pid"], number)
+            else:
+                saved.append((tmp_path / f"{place}-0.saved").is_file())
+                supervisor.board.stop("restarted")
+
+    reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
+    node = status["nodes"][f"{place}-0"]
+    assert not any(is_alive(pid) for pid in pids)
+    assert (reason, len(pids)) == ("restarted", 2) and node["restarts"] >= 1
+    expected = {
+        signal.SIGKILL: "was killed by SIGKILL",
+        signal.SIGSTOP: "gave no sign of life",
+        signal.SIGTERM: "was told to stop by a signal from elsewhere",
+    }
+    assert expected[number] in node["last_error"]
+    assert saved == [number == signal.SIGTERM] and (tmp_path / f"{place}-0.saved").is_file()
+
+
+@needs_ray
+@slow
+def test_a_lost_machine_is_survived(cluster, tmp_path):
+    def add_machine():
+        return cluster.add_node(num_cpus=5, object_store_memory=100 << 20)
+
+    machine = add_machine()
+    program = Program("test")
+    program.add_role(Role("roomy", restart=QUICK, num_cpus=5, heartbeat_seconds=60.0))
+    program.add_node("roomy", ray_nodes.stay, str(tmp_path))
+    lost = []
+
+    def look(status, supervisor):
+        node = status["nodes"]["roomy-0"]
+        if node["state"] == "ready" and not lost:
+            lost.append(node["pid"])
+            cluster.remove_node(machine, allow_graceful=False)
+        elif node["state"] == "starting" and lost and len(lost) == 1:
+            lost.append(add_machine())  # Until now no machine could hold it: it waits.
+        elif node["state"] == "ready" and node["restarts"] == 1:
+            supervisor.board.stop("back")
+
+    reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
+    cluster.remove_node(lost[1])
+    assert (reason, status["nodes"]["roomy-0"]["restarts"]) == ("back", 1)
+    assert not is_alive(lost[0])
+
+
+@needs_ray
+@slow
+def test_a_fault_that_no_restart_mends_ends_the_program(cluster, tmp_path):
+    program = program_of("side")
+    program.add_node("side", ray_nodes.bad_config)
+    with pytest.raises(ProgramError, match="side-0 raised ConfigError: learning_rate must be positive"):
+        run(program, RayEngine(cluster.address), tmp_path)
+    assert "learning_rate" in (tmp_path / "nodes" / "side-0.log").read_text()
+
+
+# The driver ----------------------------------------------------------------------------------------
+
+
+def start_driver(folder, marker, *arguments, **environment):
+    command = [sys.executable, str(HERE / "ray_nodes.py"), str(folder), *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "RAY_NODES_MARKER": marker, **environment}
+    return subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+@needs_ray
+@slow
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_ctrl_c_stops_saves_and_leaves_nothing_behind(request, tmp_path, on_cluster):
+    marker = secrets.token_hex(16)
+    address = [request.getfixturevalue("cluster").address] if on_cluster else []
+    driver = start_driver(tmp_path, marker, *address)
+    try:
+        wait_until((tmp_path / "up").exists, 180.0)
+        assert processes_with(marker)
+        os.killpg(driver.pid, signal.SIGINT)  # A terminal sends it to the whole group.
+        begun = time.monotonic()
+        output, _ = driver.communicate(timeout=60.0)
+        print(f"from Ctrl-C to the end: {time.monotonic() - begun:.1f} s")
+    finally:
+        driver.kill()
+    assert (driver.returncode, output.strip()) == (0, "stopped by SIGINT")
+    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["stay-0.saved", "stay-1.saved"]
+    wait_until(lambda: not processes_with(marker), 10.0)
+    assert not list(pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"))
+
+
+@needs_ray
+@slow
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_nodes_do_not_outlive_a_driver_that_is_killed(request, tmp_path, on_cluster):
+    marker = secrets.token_hex(16)
+    address = [request.getfixturevalue("cluster").address] if on_cluster else []
+    driver = start_driver(tmp_path, marker, *address)
+    try:
+        wait_until((tmp_path / "up").exists, 180.0)
+        assert processes_with(marker)
+    finally:
+        driver.kill()
+        driver.communicate(timeout=10.0)
+        for left in pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+    wait_until(lambda: not processes_with(marker), 60.0)
+
+
+@needs_ray
+@slow
+@pytest.mark.parametrize(
+    ("token", "reason"), [("0" * 32, "the token here is the cluster's"), ("", "No Ray token found")]
+)
+def test_a_wrong_token_is_refused(cluster, tmp_path, token, reason):
+    driver = start_driver(tmp_path, "", cluster.address, RAY_AUTH_TOKEN=token, HOME=str(tmp_path))
+    output, _ = driver.communicate(timeout=120.0)
+    assert driver.returncode == 3 and "ConfigError" in output and reason in output
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("auto", "somebody else's cluster"),
+        ("local", "host:port"),
+        ("ray://10.0.0.1:10001", "cannot host the board"),
+        ("127.0.0.1:1", "No Ray cluster answers"),
+    ],
+)
+def test_only_an_explicit_address_is_taken(address, reason):
+    with pytest.raises(ConfigError, match=reason):
+        RayEngine(address)
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"agentkit\[ray\]"):
+        RayEngine()
+
+
+# Parameters ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(cluster):
+    made = RayEngine(cluster.address)
+    yield made
+    made.close()
+
+
+@needs_ray
+@slow
+def test_what_is_published_is_read_without_a_copy(engine):
+    learner, actor = RayVariables("params", 60.0), RayVariables("params", 60.0)
+    assert actor.get(("policy",)) is None
+    params = {"w": np.arange(100_000, dtype=np.float32), "empty": np.zeros((0, 3)), "none": None, "scalar": np.int32(7)}
+    learner.publish(3, {"policy": params, "critic": [np.ones(2)]})
+    assert learner.flush(60.0)
+    found = actor.get(("policy",))
+    assert found.version == 3 and list(found.variables) == ["policy"]
+    got = found.variables["policy"]
+    assert np.array_equal(got["w"], params["w"]) and got["w"].dtype == np.float32 and not got["w"].flags.writeable
+    assert not got["w"].flags.owndata and got["empty"].shape == (0, 3) and got["none"] is None and got["scalar"] == 7
+    assert actor.get(("policy",), newer_than=3) is None
+    assert 0.0 <= time.time() - found.published < 60.0
+    assert RayVariables("others").get(("policy",)) is None
+    with pytest.raises(UnknownNameError, match="critic"):
+        actor.get(("criticc",))
+    with pytest.raises(ConfigError, match="never go down"):
+        learner.publish(2, {"policy": params})
+
+
+@needs_ray
+@slow
+def test_a_restarted_learner_is_read_though_its_version_is_lower(engine):
+    first, second, actor = (RayVariables("params", 60.0) for _ in range(3))
+    first.publish(1000, {"policy": np.zeros(3)})
+    assert first.flush(60.0) and actor.get(("policy",)).version == 1000
+    second.publish(900, {"policy": np.ones(3)})
+    assert second.flush(60.0)
+    found = actor.get(("policy",), newer_than=1000)
+    assert found.version == 900 and found.variables["policy"].sum() == 3
+    assert actor.get(("policy",), newer_than=900) is None
+
+
+@needs_ray
+@slow
+def test_parameters_survive_the_learner(cluster, tmp_path):
+    """kill -9 of the learner: readers on both machines, also those that come later, have its parameters."""
+    program = Program("test")
+    program.add_role(Role("learner", resources={"side": 1}, restart=RestartPolicy(first_delay_seconds=4.0)))
+    for place in ("head", "side"):
+        program.add_role(Role(f"reader_{place}", resources={place: 1}))
+    program.add_node("learner", ray_nodes.publish_and_die)
+    for index, place in enumerate(("head", "side")):
+        program.add_node(f"reader_{place}", ray_nodes.read, index)
+
+    def look(status, supervisor):
+        seen = [status["values"].get(f"seen/{index}", []) for index in (0, 1)]
+        if all(len(s) == 2 for s in seen):
+            supervisor.board.stop("seen")
+
+    reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
+    total = 3.0 * 64 * 1024
+    assert reason == "seen" and status["nodes"]["learner-0"]["restarts"] == 1
+    for index in (0, 1):
+        assert status["values"][f"seen/{index}"] == [[1000, total, False], [900, total, False]]
+
+
+@needs_ray
+@slow
+def test_a_dead_holder_is_no_crash_and_comes_back(engine, caplog):
+    import ray
+
+    learner, actor = RayVariables("params", 60.0), RayVariables("params", 60.0)
+    learner.publish(1, {"policy": np.zeros(3)})
+    assert learner.flush(60.0) and actor.get(("policy",)).version == 1
+    ray.kill(engine._holder, no_restart=False)
+    deadline = time.monotonic() + 120.0
+    version, found = 1, None
+    while found is None:
+        assert time.monotonic() < deadline
+        version += 1
+        learner.publish(version, {"policy": np.full(3, version)})
+        found = actor.get(("policy",), newer_than=1)
+    assert found.variables["policy"][0] == found.version
+
+    ray.kill(engine._holder, no_restart=True)  # For ever.
+    learner.publish(version + 1, {"policy": np.zeros(3)})
+    assert actor.get(("policy",), newer_than=version) is None
+    learner.publish(version + 2, {"policy": np.zeros(3)})
+    assert "Parameters are not published" in caplog.text
+
+
+def test_variables_without_an_engine_are_refused():
+    with pytest.raises(ConfigError, match="in the nodes of a RayEngine"):
+        RayVariables("params")
+
+
+# launch/ -------------------------------------------------------------------------------------------
+
+LAUNCH = HERE.parents[1] / "launch"
+
+
+@needs_ray
+def test_the_cluster_file_is_what_ray_expects():
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = yaml.safe_load((LAUNCH / "ray_cluster.yaml").read_text())
+    validate_config(prepare_config(config))  # Raises on an unknown or missing field.
+    for commands in (config["head_start_ray_commands"], config["worker_start_ray_commands"]):
+        assert not any("ray stop" in command for command in commands)
+        assert all("RAY_AUTH_MODE=token" in command for command in commands)
+
+
+def test_the_job_explains_itself():
+    command = [sys.executable, str(LAUNCH / "ray_job.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "--address HOST:PORT" in done.stdout
+    assert len((LAUNCH / "ray_job.py").read_text().splitlines()) < 80
