@@ -69,6 +69,7 @@ class NodeContext:
         Args:
             endpoint: what handles to this node become (anything that JSON has), e.g. an address.
         """
+        self.sync()  # What it has counted and gauged so far is seen by whoever sees that it is ready.
         self.board.put(f"endpoint/{self.name}", {"incarnation": self.incarnation, "value": endpoint})
         self._ready = True
 

@@ -91,6 +91,7 @@ def replay_node(
         number = int(replay.address.rpartition(":")[2])
         context.board.put(key, number)
         host = listening.device_address(listen)
+        context.board.put("tables", {name: _table_status(replay, name) for name in replay.tables})
         context.ready({"address": f"{host}:{number}", "pid": os.getpid(), "process": _THIS_PROCESS})
         goal = experiment.num_steps
         context.board.put("num_steps", goal)
@@ -99,8 +100,19 @@ def replay_node(
             if context.totals().get("steps", 0) >= goal:
                 context.request_stop(f"{REACHED} {goal:,} steps")
         if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
-            steps = context.totals().get("steps", 0)
-            checkpoint.write(folder / HANDOVER, steps, {}, {"replay": replay.save}, max_to_keep=1)
+            _hand_over(folder, context.totals().get("steps", 0), replay)
+
+
+def _hand_over(folder: pathlib.Path, step: int, replay: Replay, num_attempts: int = 3) -> None:
+    """Saves what the tables hold; tries again, as a learner that saves at the same time takes the file away."""
+    for attempt in range(num_attempts):
+        try:
+            checkpoint.write(folder / HANDOVER, step, {}, {"replay": replay.save}, max_to_keep=1)
+            return
+        except CheckpointError:
+            if attempt == num_attempts - 1:
+                raise
+            time.sleep(0.5)
 
 
 def _newest_contents(folder: pathlib.Path | None) -> checkpoint.Checkpoint | None:
@@ -163,6 +175,7 @@ def learner_node(
         saver = _Saver(context, experiment, learner, data)
         saver.restore()
         publisher.open()
+        context.gauge(updates=learner.num_updates_done)
         context.ready(publisher.endpoint)
         _learn(context, learner, data, saver)
         if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.

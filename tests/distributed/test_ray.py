@@ -274,9 +274,9 @@ def test_nodes_do_not_outlive_a_driver_that_is_killed(request, tmp_path, on_clus
     finally:
         driver.kill()
         driver.communicate(timeout=10.0)
-        for left in pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"):
-            shutil.rmtree(left, ignore_errors=True)
     wait_until(lambda: not processes_with(marker), 60.0)
+    for left in pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @needs_ray
