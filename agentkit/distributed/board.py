@@ -60,7 +60,7 @@ class Board:
         self._lock = threading.Condition()
         self._values: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
-        self._base: dict[str, int] = {}
+        self._totals: dict[str, int] = {}  # kept up to date: summing 1,000 nodes at each beat takes a core
         self._stopped_nodes: set[str] = set()
         self._stop_reason: str | None = None
         self._started = time.time()
@@ -111,12 +111,12 @@ class Board:
     def totals(self) -> dict[str, int]:
         """Each count, summed over all nodes and their incarnations."""
         with self._lock:
-            return self._totals()
+            return dict(self._totals)
 
     def restore_totals(self, totals: Mapping[str, int]) -> None:
         """Starts counting from a checkpoint's totals, before any node beats."""
         with self._lock:
-            self._base = {name: int(value) for name, value in totals.items()}
+            self._totals = {name: int(value) for name, value in totals.items()}
 
     def stop(self, reason: str) -> None:
         """Says that the program stops; the first reason is kept.
@@ -145,10 +145,7 @@ class Board:
     def forget_node(self, name: str) -> None:
         """Leaves a node that is no longer wanted out of the status; its counts stay."""
         with self._lock:
-            node = self._nodes.pop(name, None)
-            if node is not None:
-                _add(self._base, node["past"])
-                _add(self._base, node["counts"])
+            self._nodes.pop(name, None)
 
     def status(self) -> dict[str, Any]:
         """All there is, as plain values."""
@@ -158,7 +155,7 @@ class Board:
                 "program": self._program,
                 "started": self._started,
                 "stop": self._stop_reason,
-                "totals": self._totals(),
+                "totals": dict(self._totals),
                 "values": dict(self._values),
                 "nodes": {name: _public(node, now) for name, node in self._nodes.items()},
             }
@@ -177,13 +174,6 @@ class Board:
         self.close()
 
     # --- for its connections ---------------------------------------------------------------------
-
-    def _totals(self) -> dict[str, int]:
-        totals = dict(self._base)
-        for node in self._nodes.values():
-            _add(totals, node["past"])
-            _add(totals, node["counts"])
-        return totals
 
     def _admits(self, hello: Any) -> bool:
         given = hello.get("run_id") if isinstance(hello, dict) else None
@@ -213,13 +203,16 @@ class Board:
             node = self._nodes.setdefault(name, _new_node(name))
             if incarnation != node["incarnation"] or message["pid"] != node["counted_pid"]:
                 _add(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
+                node["counts"] = {}
+            for key, value in counts.items():
+                self._totals[key] = self._totals.get(key, 0) + value - node["counts"].get(key, 0)
             for key in ("pid", "host", "gauges", "idle_seconds"):
                 node[key] = message[key]
             node.update(incarnation=incarnation, counts=counts, counted_pid=message["pid"], beat_time=time.monotonic())
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
-            return {"stop": stop, "totals": self._totals()}
+            return {"stop": stop, "totals": dict(self._totals)}
 
 
 def _new_node(name: str) -> dict[str, Any]:
