@@ -42,7 +42,15 @@ class Case:
 
 
 CASES = (
-    Case("dqn-cartpole", "dqn", "gymnasium:CartPole-v1", 50_000, 475, ("n_step=20",), paper="500 is the maximum"),
+    Case(
+        "dqn-cartpole",
+        "dqn",
+        "gymnasium:CartPole-v1",
+        50_000,
+        475,
+        ("n_step=20", "learning_rate=2e-3"),
+        paper="500 is the maximum",
+    ),
     Case("sac-pendulum", "sac", "gymnasium:Pendulum-v1", 20_000, -200, paper="about -150 is optimal"),
     Case(
         "sac-inverted-pendulum",

@@ -42,6 +42,7 @@ OPTIONAL = {
     "bsuite": "envs/bsuite.py",
     "envpool": "envs/envpool.py",
     "tensorboardX": "loggers/tensorboard.py",
+    "ray": "distributed/ray.py",
 }
 # Packages that every installation has, and where they are at home.
 HOMES = {

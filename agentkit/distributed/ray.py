@@ -72,7 +72,8 @@ class RayEngine:
 
         Args:
             address: "host:port" of a cluster's head; this machine must be part of the cluster. None starts a
-                private Ray, which ends with `close` or with this process.
+                private Ray, which ends with `close`, or within seconds of this process (but for two of Ray's
+                agents, which take a minute after kill -9).
             num_cpus: CPUs that a private Ray shares out; None lets any number of nodes share the cores.
             object_store_bytes: of a private Ray; None for 256 MiB. It must hold the newest parameters once
                 per process that reads them, and three times more.

@@ -123,8 +123,8 @@ def check_fits(ray: Any, role: str, demand: Mapping[str, float], taken: Sequence
     if not any(all(m.get(name, 0.0) >= amount for name, amount in demand.items()) for m in machines):
         raise ConfigError(
             f"No machine of the Ray cluster can hold a node of role {role!r}, which asks for {_say(demand)}. "
-            f"The machines have: {'; '.join(map(_say, machines)) or 'none is alive'}. Ask for less in its Role, "
-            "or start Ray with more (ray start --num-cpus, --num-gpus, --resources)."
+            f"The machines have: {'; '.join(sorted(map(_say, machines))) or 'none is alive'}. Ask for less in its "
+            "Role, or start Ray with more (ray start --num-cpus, --num-gpus, --resources)."
         )
     for name, amount in demand.items():
         held = sum(other.get(name, 0.0) for other in taken)

@@ -440,7 +440,7 @@ def evaluator_node(
                 if number % num_evaluators == context.index:
                     evaluate(lambda: context.should_stop)
         last = context.totals().get("steps", 0) >= experiment.num_steps and context.index == 0
-        if period and last and experiment.num_steps not in done:
+        if period and last and not (done and done[-1] >= experiment.num_steps):
             evaluate(lambda: False)
 
 

@@ -3,6 +3,7 @@
 python ray_nodes.py FOLDER [ADDRESS]: runs two `stay` nodes on a private Ray, or on the cluster at ADDRESS.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -89,9 +90,11 @@ def main():
     with Supervisor(program, engine, run_directory=folder) as supervisor:
 
         def on_tick(status):
-            states = [node["state"] for node in status["nodes"].values()]
-            if states == ["ready", "ready"] and not (folder / "up").exists():
-                (folder / "up").touch()
+            nodes = status["nodes"].values()
+            if all(node["state"] == "ready" for node in nodes) and not (folder / "up").exists():
+                pids = [status["values"][f"endpoint/stay-{index}"]["value"]["pid"] for index in (0, 1)]
+                (folder / "up.tmp").write_text(json.dumps(pids))
+                (folder / "up.tmp").rename(folder / "up")
 
         print(supervisor.run(on_tick), flush=True)
     return 0

@@ -1,0 +1,62 @@
+"""What can be said of the Ray engine without a cluster; launch/ray_cluster.yaml and launch/ray_job.py."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from agentkit.distributed.ray import RayEngine, RayVariables
+from agentkit.errors import ConfigError, MissingExtraError
+
+ROOT = pathlib.Path(__file__).parents[2]
+LAUNCH = ROOT / "launch"
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
+
+@needs_ray
+def test_the_cluster_file_is_what_ray_expects():
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = yaml.safe_load((LAUNCH / "ray_cluster.yaml").read_text())
+    validate_config(prepare_config(config))  # Raises on an unknown or missing field.
+    for commands in (config["head_start_ray_commands"], config["worker_start_ray_commands"]):
+        assert not any("ray stop" in command for command in commands)
+        assert all("RAY_AUTH_MODE=token" in command for command in commands)
+
+
+def test_the_job_explains_itself():
+    command = [sys.executable, str(LAUNCH / "ray_job.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "--address HOST:PORT" in done.stdout
+    assert len((LAUNCH / "ray_job.py").read_text().splitlines()) < 80
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("auto", "somebody else's cluster"),
+        ("local", "host:port"),
+        ("ray://10.0.0.1:10001", "cannot host the board"),
+        ("127.0.0.1:1", "No Ray cluster answers"),
+    ],
+)
+def test_only_an_explicit_address_is_taken(address, reason):
+    with pytest.raises(ConfigError, match=reason):
+        RayEngine(address)
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"agentkit\[ray\]"):
+        RayEngine()
+
+
+def test_variables_without_an_engine_are_refused():
+    with pytest.raises(ConfigError, match="in the nodes of a RayEngine"):
+        RayVariables("params")
