@@ -1,6 +1,7 @@
 """Programs of many processes: nodes, their supervision and the engines that run them. Nothing here knows RL."""
 
-from agentkit.distributed.board import Board, BoardClient, BoardError, WrongRunError
+from agentkit.distributed.board import Board
+from agentkit.distributed.board_client import BoardClient, BoardError, WrongRunError
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.program import Handle, Node, Program, RestartPolicy, Role
 from agentkit.distributed.supervisor import ProgramError, Supervisor, connect_to_run

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agentkit.distributed.board import BoardClient, BoardError, WrongRunError
+from agentkit.distributed.board_client import BoardClient, BoardError, WrongRunError
 
 BEAT_SECONDS = 0.5
 """How often a node says that it lives."""

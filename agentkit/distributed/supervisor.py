@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from agentkit.distributed.board import Board, BoardClient
+from agentkit.distributed.board import Board
+from agentkit.distributed.board_client import BoardClient
 from agentkit.distributed.program import Node, Program, Role
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, Launch
 from agentkit.errors import AgentkitError, ConfigError, unknown_name

@@ -21,7 +21,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from agentkit.distributed.board import BoardClient, BoardError
+from agentkit.distributed.board_client import BoardClient, BoardError
 from agentkit.distributed.context import NodeContext, Where, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.errors import ConfigError, SpecError, UnknownNameError

@@ -1,47 +1,32 @@
 """An experiment as a program of many processes, and the ways to run one.
 
-`launch` runs it on an engine, supervised. Where another scheduler starts processes, `host_by_hand` is the
-replay node with the run's board, and `run_node_by_hand` is any of the others.
+`launch` runs it on an engine, supervised. Where another scheduler starts the processes, see `by_hand`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import queue
-import random
-import secrets
-import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.distributed import Board, BoardClient, Handle, NodeContext, Program, Role, Supervisor
-from agentkit.distributed.board import WrongRunError
-from agentkit.distributed.context import LOST_SECONDS, Where
+from agentkit.distributed import BoardClient, Program, Role, Supervisor
+from agentkit.distributed.board_client import WrongRunError
 from agentkit.distributed.processes import ProcessEngine
-from agentkit.distributed.program import Node
-from agentkit.distributed.supervisor import Engine, write_board_file
+from agentkit.distributed.supervisor import Engine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.distributed.worker import Launch, run_node
 from agentkit.errors import CheckpointError, ConfigError, unknown_name
 from agentkit.experiment import nodes
-from agentkit.experiment.config import ExperimentConfig, experiment_from_record, read_config, write_config
+from agentkit.experiment.config import ExperimentConfig, read_config, write_config
 from agentkit.experiment.local import ResumeError, check_same
 from agentkit.experiment.transports import forget_parameters
-from agentkit.replay import listening
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
 
-STOP_SECONDS = 120.0
-"""How long nodes started by hand may take to save and leave."""
-
 ENGINES = ("processes", "ray", "threads")
-ROLES = ("replay", "learner", "actor", "evaluator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +172,7 @@ def launch(
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
-    found = _prepare(experiment, resume, dataclasses.asdict(config))
+    found = prepare(experiment, resume, dataclasses.asdict(config))
     spec = nodes.find_spec(experiment)
     # What the nodes will make, so that a wrong setting is refused here and not by the first of them.
     experiment.agent.make_update(experiment.agent.make_networks(spec))
@@ -232,7 +217,7 @@ def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
     return launch(experiment, resume=True, **{**saved, **changes})
 
 
-def _prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
+def prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     if experiment.run_directory is None:
         if resume:
@@ -288,149 +273,3 @@ def _result(
     gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
     updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
     return LaunchResult(steps, updates, history, steps < experiment.num_steps, reason)
-
-
-# --- any scheduler -------------------------------------------------------------------------------
-
-
-def host_by_hand(
-    experiment: ExperimentConfig,
-    *,
-    board_port: int,
-    port: int | None = None,
-    listen: str = "lo",
-    run_id: str | None = None,
-    on_start: Callable[[str, str], None] | None = None,
-) -> str:
-    """The replay node and the board of a run whose other nodes another scheduler starts.
-
-    Started again after a kill (with the same ports and run id), it goes on from the newest checkpoint,
-    and the others find it by themselves.
-
-    Args:
-        experiment: by name, so that the others can make it too.
-        board_port: of the board: the one port that others are told.
-        port: of replay; None finds a free one.
-        listen: the network device for both.
-        run_id: the secret; None makes one, or takes that of the run folder.
-        on_start: called with the board's address and the run id.
-
-    Returns:
-        Why it ended.
-    """
-    experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
-    record = experiment.describe()
-    if record["agent"] is None or record["environment"] is None:
-        raise ConfigError("Nodes by hand need an agent and an environment by name: others cannot make your own code's.")
-    if experiment.run_directory is None:
-        raise ConfigError("Nodes by hand need a run_directory: it is where they go on from after a restart.")
-    directory = pathlib.Path(experiment.run_directory).absolute()
-    known = directory / "run_id"
-    run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
-    found = _prepare(experiment, (directory / "config.json").exists(), {})
-    _write_secret(known, run_id)
-    host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
-    with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
-        if listen not in ("lo", "all") and not listening.bind_to_device(board_port, listen):
-            raise ConfigError(f"The board could not be confined to network device {listen!r}. Is there one?")
-        if found is not None:
-            board.restore_totals(found.state["totals"])
-        board.put("experiment", {**record, "run_directory": str(directory)})
-        address = f"127.0.0.1:{board.address.rpartition(':')[2]}"
-        write_board_file(directory, address, run_id)
-        asked, stop = threading.Event(), threading.Event()
-        board.node("replay-0", supervised=True, state="ready")
-        with contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client, _stop_on_signal(asked):
-            context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
-            threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
-            if on_start is not None:
-                on_start(f"{listening.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
-            try:
-                nodes.replay_node(context, experiment, listen=listen, port=port)
-            finally:
-                context.close()
-        reason = board.stop_reason or "stopped by a signal"
-    forget_parameters(run_id)
-    (directory / "board.json").unlink(missing_ok=True)
-    return reason
-
-
-def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
-    """Waits until the run is to stop; replay itself stops when the others, which may save, have left."""
-    while board.stop_reason is None:
-        if asked.is_set():
-            board.stop("stopped by a signal")
-        with contextlib.suppress(queue.Empty):
-            name, arguments = board.commands.get(timeout=0.2)
-            if name == "stop":
-                board.stop(str(arguments.get("reason") or "asked to stop"))
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline:
-        others = [node for name, node in board.status()["nodes"].items() if name != "replay-0"]
-        if not any(node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in others):
-            break
-        time.sleep(0.1)
-    stop.set()
-
-
-def _write_secret(path: pathlib.Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n")
-
-
-@contextlib.contextmanager
-def _stop_on_signal(stop: threading.Event) -> Any:
-    import signal
-
-    def handle(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def run_node_by_hand(
-    role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
-    listen: str = "lo", timeout: float = 120.0,
-) -> int:  # fmt: skip
-    """Runs a learner, actor or evaluator of a run whose board is at an address, until it is told to stop.
-
-    Args:
-        role: "learner", "actor" or "evaluator".
-        connect: "host:port" of the board that the replay node printed.
-        run_id: the run's secret.
-        index: tells nodes of a role apart; None draws one.
-        transport: for a learner, see `transports.make_publisher`.
-        listen: for a learner, the network device of its own server.
-        timeout: seconds to wait for the board.
-
-    Returns:
-        The exit code: 0 done; 1 an error that starting it again may mend; 2 one that it cannot.
-    """
-    if role not in ROLES[1:]:
-        raise unknown_name("role", role, ROLES[1:])
-    with contextlib.closing(BoardClient(connect, run_id, timeout=timeout)) as client:
-        record = dict(client.get("experiment", timeout=timeout))
-    directory = pathlib.Path(record.pop("run_directory"))
-    experiment = experiment_from_record(record, run_directory=directory)
-    number = index if index is not None else (0 if role == "learner" else random.SystemRandom().randrange(10**6))
-    replay, learner = Handle("replay-0"), Handle("learner-0")
-    if role == "learner":
-        target: Any = nodes.learner_node
-        arguments: tuple[Any, ...] = (experiment, None, replay)
-        settings: dict[str, Any] = {"transport": transport, "listen": listen}
-    elif role == "actor":
-        target, arguments, settings = nodes.actor_node, (experiment, None, replay, learner), {}
-    else:
-        target, arguments, settings = nodes.evaluator_node, (experiment, None, learner), {}
-    node = Node(f"{role}-{number}", role, number, target, arguments, settings)
-    stop = threading.Event()
-    with _stop_on_signal(stop):
-        return run_node(node, Launch(connect, run_id, str(directory)), stop)

@@ -28,7 +28,7 @@ import numpy as np
 from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.datasets import ReplayDataset
-from agentkit.distributed.board import BoardError
+from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError

@@ -1,0 +1,186 @@
+"""A node's end of the board: asks, tells and beats over one connection that it makes anew where needed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agentkit.errors import AgentkitError, ConfigError
+
+
+class BoardError(AgentkitError, RuntimeError):
+    """The board does not answer, or refuses what it was asked."""
+
+
+class WrongRunError(BoardError, ConfigError):
+    """Another run's board answered, or the run id is wrong."""
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Makes TCP notice within about 11 s that the other host has vanished without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class BoardClient:
+    """One process's connection to the board. Thread-safe; reconnects for every call that needs it."""
+
+    def __init__(
+        self,
+        address: str,
+        run_id: str,
+        *,
+        node: str | None = None,
+        incarnation: int = 0,
+        timeout: float = 10.0,
+    ):
+        """Connects.
+
+        Args:
+            address: "host:port".
+            run_id: the run's secret.
+            node: whose beats it sends; None for one that only asks.
+            incarnation: how often the node was restarted.
+            timeout: seconds that a call may take to reach the board.
+
+        Raises:
+            WrongRunError: another run's board, or a wrong `run_id`.
+            BoardError: no board answers within `timeout`.
+        """
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"Expected the board's address as host:port, found {address!r}.")
+        self.address = address
+        self._target = (host.strip("[]"), int(port))
+        self.run_id = run_id
+        self._node = node
+        self._incarnation = incarnation
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._reader: Any = None
+        self._closed = False
+        self._ask({"do": "get", "key": "", "timeout": 0.0}, timeout)
+
+    def get(self, key: str, timeout: float = 60.0) -> Any:
+        """A value, waited for.
+
+        Raises:
+            BoardError: nobody put it within `timeout` seconds, or the board is gone.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            # In slices: the lock is free between them, so that heartbeats get through.
+            found = self._ask({"do": "get", "key": key, "timeout": min(left, 0.2)}, min(left, 0.2) + self._timeout)
+            if found is not None:
+                return found
+            if left == 0.0:
+                raise BoardError(f"Nothing was published under {key!r} on the board {self.address} in {timeout:g} s.")
+            time.sleep(0.01)
+
+    def put(self, key: str, value: Any) -> None:
+        """Sets a value; raises BoardError if the board is gone."""
+        self._ask({"do": "put", "key": key, "value": value}, self._timeout)
+
+    def beat(
+        self,
+        counts: Mapping[str, int],
+        gauges: Mapping[str, float],
+        idle_seconds: float,
+        *,
+        ready: bool = True,
+        leaving: bool = False,
+    ) -> dict[str, Any]:
+        """Says that this node lives; ``{"stop": bool, "totals": {...}}``."""
+        message = {
+            "do": "beat",
+            "node": self._node,
+            "incarnation": self._incarnation,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "counts": dict(counts),
+            "gauges": dict(gauges),
+            "idle_seconds": idle_seconds,
+            "ready": ready,
+            "leaving": leaving,
+        }
+        return self._ask(message, min(self._timeout, 5.0))
+
+    def status(self) -> dict[str, Any]:
+        """See `Board.status`."""
+        return self._ask({"do": "status"}, self._timeout)
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Asks the supervisor for something: "stop", or "scale" with a role and a count."""
+        self._ask({"do": "command", "name": name, "arguments": arguments}, self._timeout)
+
+    def close(self) -> None:
+        """Disconnects. May be called twice."""
+        self._closed = True
+        with self._lock:
+            self._disconnect()
+
+    def _ask(self, message: dict[str, Any], timeout: float) -> Any:
+        """Sends a message and reads the answer, connecting anew until the deadline where that is needed."""
+        deadline = time.monotonic() + timeout
+        line = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            while True:
+                if self._closed:
+                    raise BoardError("This BoardClient was closed.")
+                try:
+                    if self._socket is None:
+                        self._connect(deadline)
+                    return self._exchange(line, deadline)
+                except (OSError, EOFError, ValueError) as error:
+                    self._disconnect()
+                    if isinstance(error, ConfigError):
+                        raise
+                    if time.monotonic() >= deadline:
+                        raise BoardError(
+                            f"The board at {self.address} did not answer for {timeout:g} s ({error!r}). "
+                            "Is the program running?"
+                        ) from error
+                    time.sleep(0.05)
+
+    def _connect(self, deadline: float) -> None:
+        left = max(deadline - time.monotonic(), 0.1)
+        self._socket = socket.create_connection(self._target, timeout=min(left, 5.0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(self._socket)
+        self._reader = self._socket.makefile("rb")
+        self._exchange(json.dumps({"run_id": self.run_id}).encode() + b"\n", deadline)
+
+    def _exchange(self, line: bytes, deadline: float) -> Any:
+        assert self._socket is not None
+        self._socket.settimeout(max(deadline - time.monotonic(), 0.1))
+        self._socket.sendall(line)
+        found = self._reader.readline()
+        if not found.endswith(b"\n"):
+            raise EOFError("connection closed")
+        answer = json.loads(found)
+        if answer.get("error") == "wrong run id":
+            raise WrongRunError(
+                f"The board at {self.address} belongs to another run, or the run id is wrong. "
+                "Use the address and the run id of RUN/board.json."
+            )
+        if "error" in answer:
+            raise BoardError(f"The board refused: {answer['error']}")
+        return answer["value"]
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            with contextlib.suppress(OSError):
+                self._reader.close()
+        self._socket = None
