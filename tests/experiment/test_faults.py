@@ -18,6 +18,10 @@ ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 150.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.
 
 
+def checkpoints(program):
+    return checkpoint.steps(program.directory / "checkpoints")
+
+
 def is_up(status, name, incarnation):
     """The node lives in a later incarnation, and is ready."""
     node = status["nodes"][name]
@@ -71,7 +75,7 @@ def test_every_role_survives_every_signal(tmp_path):
 
 def test_a_program_whose_supervisor_was_killed_leaves_nobody_and_goes_on(tmp_path):
     with Launched(tmp_path, 1_000_000, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "200") as program:
-        program.wait_for(lambda s: s["totals"].get("steps", 0) > 500)
+        program.wait_for(lambda s: s["totals"].get("steps", 0) > 500 and checkpoints(program))
         processes = program.processes()
         program.process.kill()
         program.process.wait(timeout=10.0)

@@ -168,11 +168,19 @@ def test_a_killed_host_goes_on_by_the_same_command(run, tmp_path):
     assert "reached 6,000 steps" in run.log("host")
 
 
+def steps_at_the_end(log):
+    """What one_machine.py says at its end; actors overrun the number asked for by what they do in half a second."""
+    found = re.search(r"([\d,]+) steps, [\d,]+ updates; the run is in RUN", log)
+    assert found is not None, log
+    return int(found[1].replace(",", ""))
+
+
 def test_one_machine(run, tmp_path):
     script = (sys.executable, LAUNCH / "one_machine.py", "--env", "agentkit:catch", "--run", "RUN", "--actors", "1")
     run("first", *script, "--steps", "1500")
     assert run.wait("first") == 0, run.log("first")
-    assert re.search(r"1,[5-9]\d\d steps, [\d,]+ updates; the run is in RUN", run.log("first"))
+    first = steps_at_the_end(run.log("first"))
+    assert first >= 1500
     run("more", *script, "--steps", "2000")
     assert run.wait("more") == 0, run.log("more")
-    assert "100% 2,0" in run.log("more")
+    assert steps_at_the_end(run.log("more")) >= max(first, 2000)

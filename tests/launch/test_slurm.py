@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agentkit import checkpoint
+
 pytest.importorskip("reverb")
 
 pytestmark = [
@@ -143,7 +145,7 @@ def test_a_job_hosts_requeues_and_finishes(slurm, tmp_path):
         return slurm("squeue", "--all", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
     def steps():
-        return [int(path.name.removeprefix("step_")) for path in (run / "checkpoints").glob("step_*")]
+        return checkpoint.steps(run / "checkpoints")
 
     until(lambda: any(step >= 1_000 for step in steps()), 240, lambda: log.read_text())
     first_array = (run / "actors.job").read_text().strip()
