@@ -110,7 +110,6 @@ class Supervisor:
             run_id: the run's secret; None makes one.
             board_port: 0 finds a free one.
         """
-        self._program = program
         self._engine = engine
         self._directory = run_directory
         self.run_id = run_id or secrets.token_hex(16)
@@ -397,10 +396,14 @@ class Supervisor:
 def write_board_file(directory: pathlib.Path, address: str, run_id: str) -> None:
     """Writes ``board.json``, which lets the owner's other processes find the board."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "board.json"
+    write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
+
+
+def write_secret(path: pathlib.Path, text: str) -> None:
+    """Writes a line that its owner alone can read."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)
-    path.write_text(json.dumps({"address": address, "run_id": run_id}) + "\n")
+    path.write_text(text + "\n")
 
 
 def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> BoardClient:

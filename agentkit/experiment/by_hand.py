@@ -12,21 +12,21 @@ import pathlib
 import queue
 import random
 import secrets
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from agentkit.distributed import Board, BoardClient, Handle, NodeContext
 from agentkit.distributed.context import LOST_SECONDS, Where
 from agentkit.distributed.program import Node
-from agentkit.distributed.supervisor import write_board_file
+from agentkit.distributed.supervisor import write_board_file, write_secret
 from agentkit.distributed.worker import Launch, run_node
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.distributed import prepare
+from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay import listening
 
@@ -71,7 +71,7 @@ def host_by_hand(
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
     found = prepare(experiment, (directory / "config.json").exists(), {})
-    _write_secret(known, run_id)
+    write_secret(known, run_id)
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
     with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
         if listen not in ("lo", "all") and not listening.bind_to_device(board_port, listen):
@@ -83,7 +83,7 @@ def host_by_hand(
         write_board_file(directory, address, run_id)
         asked, stop = threading.Event(), threading.Event()
         board.node("replay-0", supervised=True, state="ready")
-        with contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client, _stop_on_signal(asked):
+        with contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client, StopOnSignal(asked):
             context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
             threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
             if on_start is not None:
@@ -116,27 +116,6 @@ def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
     stop.set()
 
 
-def _write_secret(path: pathlib.Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n")
-
-
-@contextlib.contextmanager
-def _stop_on_signal(stop: threading.Event) -> Iterator[None]:
-    def handle(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def run_node_by_hand(
     role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
     listen: str = "lo", timeout: float = 120.0,
@@ -160,7 +139,7 @@ def run_node_by_hand(
     with contextlib.closing(BoardClient(connect, run_id, timeout=timeout)) as client:
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
-    experiment = experiment_from_record(record, run_directory=directory)
+    experiment = experiment_from_record(record, directory)
     number = index if index is not None else (0 if role == "learner" else random.SystemRandom().randrange(10**6))
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
@@ -173,5 +152,5 @@ def run_node_by_hand(
         target, arguments, settings = nodes.evaluator_node, (experiment, None, learner), {}
     node = Node(f"{role}-{number}", role, number, target, arguments, settings)
     stop = threading.Event()
-    with _stop_on_signal(stop):
+    with StopOnSignal(stop):
         return run_node(node, Launch(connect, run_id, str(directory)), stop)

@@ -145,6 +145,22 @@ def _plain(value: Any) -> Any:
     return repr(value) if name is None else f"{value.__module__}.{name}"
 
 
+def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
+    """The experiment's run folder; None if it has none.
+
+    Raises:
+        ConfigError: it has a run in it already and `resume` is False, or there is none to resume.
+    """
+    if experiment.run_directory is None:
+        if resume:
+            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+        return None
+    directory = pathlib.Path(experiment.run_directory)
+    if (directory / "config.json").exists() and not resume:
+        raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
+    return directory
+
+
 def write_config(experiment: ExperimentConfig, directory: pathlib.Path, launch: dict[str, Any] | None = None) -> None:
     """Writes ``config.json``: the experiment, how it was launched, the versions it ran with, and the command."""
     found = {}
@@ -189,10 +205,12 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
             f"The run {directory} was made with an agent or environment of your own code, which config.json cannot "
             "rebuild. Call agentkit.run(experiment, resume=True) from that code."
         )
-    return experiment_from_record(record, run_directory=directory, **changes)
+    return experiment_from_record(record, directory, **changes)
 
 
-def experiment_from_record(record: dict[str, Any], **changes: Any) -> ExperimentConfig:
+def experiment_from_record(
+    record: dict[str, Any], run_directory: str | pathlib.Path, **changes: Any
+) -> ExperimentConfig:
     """The experiment that `ExperimentConfig.describe` described, with some fields replaced.
 
     Raises:
@@ -203,10 +221,10 @@ def experiment_from_record(record: dict[str, Any], **changes: Any) -> Experiment
     unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
     if unknown:
         raise ConfigError(
-            f"The run has settings of agent {record['agent']!r} that this version does not know: "
+            f"The run {run_directory} has settings of agent {record['agent']!r} that this version does not know: "
             f"{sorted(unknown)}. Use the version of agentkit it was made with: {record.get('versions')}."
         )
-    names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent"}
+    names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "run_directory"}
     settings = {name: value for name, value in record.items() if name in names} | changes
     agent = registry.make(record["agent"], values)
-    return ExperimentConfig(agent=agent, **settings)
+    return ExperimentConfig(agent=agent, run_directory=run_directory, **settings)

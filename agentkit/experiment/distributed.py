@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.distributed import BoardClient, Program, Role, Supervisor
-from agentkit.distributed.board_client import WrongRunError
+from agentkit.distributed import Program, Role, Supervisor, connect_to_run
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.supervisor import Engine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.errors import CheckpointError, ConfigError, unknown_name
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, unknown_name
 from agentkit.experiment import nodes
-from agentkit.experiment.config import ExperimentConfig, read_config, write_config
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.local import ResumeError, check_same
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
@@ -90,7 +89,8 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         config: how many processes of which kind.
         spec: of the environment; None lets each node look at one.
     """
-    program = Program(f"{experiment.describe()['agent'] or 'agent'} on {experiment.describe()['environment'] or 'own'}")
+    record = experiment.describe()
+    program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     for role in make_roles(config.num_actors):
         program.add_role(role)
@@ -219,13 +219,9 @@ def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
 
 def prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
-    if experiment.run_directory is None:
-        if resume:
-            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+    directory = check_run_directory(experiment, resume)
+    if directory is None:
         return None
-    directory = pathlib.Path(experiment.run_directory)
-    if (directory / "config.json").exists() and not resume:
-        raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
     found = None
     if resume:
         _refuse_second_supervisor(directory)
@@ -243,16 +239,10 @@ def prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) 
 
 def _refuse_second_supervisor(directory: pathlib.Path) -> None:
     """Two programs in one run folder would overwrite each other's checkpoints."""
-    path = directory / "board.json"
-    if not path.is_file():
-        return
-    record = json.loads(path.read_text())
     try:
-        BoardClient(record["address"], record["run_id"], timeout=1.0).close()
-    except WrongRunError:
-        return  # Another run has that port now.
-    except Exception:
-        return  # Left behind by a program that was killed.
+        connect_to_run(directory, timeout=1.0).close()
+    except AgentkitError:
+        return  # None is there, it was killed, or another run has its port now.
     raise ConfigError(f"A program runs in {directory} now (see: agentkit status {directory}). Stop it first.")
 
 

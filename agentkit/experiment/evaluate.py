@@ -15,13 +15,13 @@ import jax
 import numpy as np
 
 from agentkit import checkpoint, envs
-from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.learning import Learner, LearnerOutlets
-from agentkit.specs import is_batched, make_environment_spec
+from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.video import VideoRecorder
 
@@ -73,13 +73,9 @@ class Evaluator:
     def _loop(self, number: int) -> EnvironmentLoop | BatchedEnvironmentLoop:
         """The loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
-        environment, client = self._environment, VariableClient(self._store)
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
-        if not is_batched(environment):
-            return EnvironmentLoop(environment, PolicyActor(self._policy, key, client))
-        # EnvPool's single environment is a batch too.
-        actor = BatchedPolicyActor(self._policy, key, client, num_envs=environment.num_envs)
-        return BatchedEnvironmentLoop(environment, actor)
+        actor = make_actor(self._environment, self._policy, key, VariableClient(self._store))
+        return make_loop(self._environment, actor)
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""

@@ -12,18 +12,19 @@ import jax
 import numpy as np
 
 from agentkit import checkpoint
-from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor
+from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.config import ExperimentConfig, read_config, write_config
+from agentkit.experiment.acting import make_actor, make_loop
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets, Update
 from agentkit.replay import InProcessReplay, Replay
-from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec, validate
+from agentkit.specs import EnvironmentSpec, make_environment_spec, validate
 from agentkit.variables import VariableClient, VariableStore
 
 
@@ -81,13 +82,9 @@ def resume(run_directory: str | pathlib.Path, **changes: Any) -> Result:
 
 def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is built; the checkpoint to go on from, if any."""
-    if experiment.run_directory is None:
-        if resume:
-            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+    directory = check_run_directory(experiment, resume)
+    if directory is None:
         return None
-    directory = pathlib.Path(experiment.run_directory)
-    if (directory / "config.json").exists() and not resume:
-        raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
     found = checkpoint.read_latest(directory / "checkpoints") if resume else None
     if found is not None:
         check_same(experiment, found)
@@ -247,13 +244,10 @@ def _build(
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, agent.batch_plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
-    actor = _make_actor(experiment, agent.make_policy(networks), store, environment, replay, actor_key)
+    policy, client = agent.make_policy(networks), VariableClient(store)
+    actor = make_actor(environment, policy, actor_key, client, lambda: agent.make_adder(replay, spec))
     stack.enter_context(contextlib.closing(actor))
-    loop: EnvironmentLoop | BatchedEnvironmentLoop
-    if is_batched(environment):
-        loop = BatchedEnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode)
-    else:
-        loop = EnvironmentLoop(environment, actor, counter=counter, log=logs.write_episode)
+    loop = make_loop(environment, actor, counter, logs.write_episode)
     table = agent.batch_plan.table
     outlets = LearnerOutlets(
         publisher=store,
@@ -297,22 +291,6 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     from agentkit.replay import ReverbReplay  # Loads TensorFlow: only when asked for.
 
     return ReverbReplay(tables)
-
-
-def _make_actor(
-    experiment: ExperimentConfig,
-    policy: Policy,
-    store: VariableStore,
-    environment: Any,
-    replay: Replay,
-    key: jax.Array,
-) -> PolicyActor | BatchedPolicyActor:
-    client, spec = VariableClient(store), make_environment_spec(environment)
-    make_adder = experiment.agent.make_adder
-    if not is_batched(environment):
-        return PolicyActor(policy, key, client, make_adder(replay, spec))
-    adders = [make_adder(replay, spec) for _ in range(environment.num_envs)]
-    return BatchedPolicyActor(policy, key, client, adders, num_envs=environment.num_envs)
 
 
 def _next_multiple(step: int, period: int) -> float:

@@ -26,26 +26,23 @@ import jax
 import numpy as np
 
 from agentkit import checkpoint
-from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
+from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import make_logger
 from agentkit.experiment.transports import make_publisher, make_source
 from agentkit.learning import Learner, LearnerOutlets
 from agentkit.replay import Replay, listening
-from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
 
 HANDOVER = "replay_handover"
 """Folder in the run's: what a replay node held that was stopped by itself."""
-
-REACHED = "reached"
-"""How the reason to stop begins when all steps were taken."""
 
 OUTAGE_SECONDS = 300.0
 """How long actors and the learner wait for a replay server that is gone."""
@@ -98,7 +95,7 @@ def replay_node(
         while not context.wait(STATUS_SECONDS):
             context.board.put("tables", {name: _table_status(replay, name) for name in replay.tables})
             if context.totals().get("steps", 0) >= goal:
-                context.request_stop(f"{REACHED} {goal:,} steps")
+                context.request_stop(f"reached {goal:,} steps")
         if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
             _hand_over(folder, context.totals().get("steps", 0), replay)
 
@@ -225,7 +222,6 @@ class _Data:
         self._endpoint = replay
         self.address = str(replay["address"])
         self._keep_alive_at = 0.0
-        self._lost_priorities = 0
         self.replay = connect_to_replay(self._tables, replay, timeout=10.0, wait=120.0, draw_ahead=True)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=0.5)
         stack.callback(self.close)
@@ -240,10 +236,8 @@ class _Data:
 
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Priorities are hints: those that a server misses while it is away are dropped."""
-        try:
+        with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
             self.replay.update_priorities(self._plan.table, keys, priorities)
-        except (ReplayClosedError, ReplayTimeoutError):
-            self._lost_priorities += len(keys)
 
     def server_answers(self) -> bool:
         try:
@@ -347,8 +341,6 @@ def actor_node(
         client = VariableClient(
             source, update_seconds=PARAMETER_SECONDS, timeout=120.0, max_age_seconds=max_parameter_age_seconds
         )
-        num_envs = environment.num_envs if is_batched(environment) else None
-        adders = [agent.make_adder(connected, spec) for _ in range(num_envs or 1)]
         policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
         label = "train" if context.index == 0 else f"train-{context.index}"
         logger = stack.enter_context(make_logger(experiment, label, _resume_step(context)))
@@ -356,14 +348,8 @@ def actor_node(
         def log(record: dict[str, float]) -> None:
             logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
 
-        actor: PolicyActor | BatchedPolicyActor
-        loop: EnvironmentLoop | BatchedEnvironmentLoop
-        if num_envs is None:
-            actor = PolicyActor(policy, key, client, adders[0])
-            loop = EnvironmentLoop(environment, actor, log=log)
-        else:
-            actor = BatchedPolicyActor(policy, key, client, adders, num_envs=num_envs)
-            loop = BatchedEnvironmentLoop(environment, actor, log=log)
+        actor = make_actor(environment, policy, key, client, lambda: agent.make_adder(connected, spec))
+        loop = make_loop(environment, actor, log=log)
         client.update(wait=True)
         context.ready()
         _close_on_stop(context, connected.close)
@@ -484,9 +470,7 @@ def _newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint 
 
 def _newest_step(directory: pathlib.Path | None) -> int:
     """The step of the newest checkpoint, without reading it; 0 without any."""
-    if directory is None or not (directory / "checkpoints").is_dir():
-        return 0
-    return max((step for step in checkpoint.steps(directory / "checkpoints")), default=0)
+    return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
 
 
 def _resume_step(context: NodeContext) -> int:

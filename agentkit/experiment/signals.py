@@ -14,9 +14,15 @@ class StopOnSignal:
     In another thread than the main one it does nothing: Python delivers signals to the main thread.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, stop: threading.Event | None = None) -> None:
+        """Takes the event to set, where others wait for it or set it too."""
+        self._stop = stop or threading.Event()
         self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """True once an orderly stop was asked for."""
+        return self._stop.is_set()
 
     def __enter__(self) -> StopOnSignal:
         if threading.current_thread() is threading.main_thread():
@@ -27,7 +33,7 @@ class StopOnSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self._stop.set()
 
     def __exit__(self, *exc_info: object) -> None:
         for number, handler in self._previous.items():

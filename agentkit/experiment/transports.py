@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from agentkit.core import VariableSource
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.replay.listening import device_address
@@ -98,8 +99,8 @@ def make_publisher(context: NodeContext, transport: str, listen: str = "lo") -> 
     return Publisher(parts, endpoint)
 
 
-def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> Any:
-    """The best source of a learner's parameters from where this node runs; it has `get` and `close`.
+def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
+    """The best source of a learner's parameters from where this node runs.
 
     Raises:
         ConfigError: there is none: the learner is on another host, and publishes in its memory alone.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Number
-from agentkit.loggers.terminal import _duration, _make_live_line
+from agentkit.loggers.terminal import duration, make_live_line
 
 Status = Mapping[str, Any]
 
@@ -209,7 +209,7 @@ class ProgramTable:
         if not interval_seconds > 0:
             raise ConfigError(f"Expected interval_seconds > 0, found {interval_seconds}.")
         self._stream = sys.stderr if stream is None else stream
-        self._live = _make_live_line(self._stream) if self._stream.isatty() else None
+        self._live = make_live_line(self._stream) if self._stream.isatty() else None
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._shown_at = -math.inf
@@ -272,7 +272,7 @@ def _progress(status: Status, speeds: Speeds) -> str:
     if rate is not None:
         parts.append(f"{rate:,.0f} steps/s")
         if target and target > steps and rate and not status["stop"] and speeds.seconds() >= _SETTLE_SECONDS:
-            parts.append(f"{_duration((target - steps) / rate)} left")
+            parts.append(f"{duration((target - steps) / rate)} left")
     if "updates" in totals:
         parts.append(f"{totals['updates']:,} updates")
     evaluation = values.get("evaluation")

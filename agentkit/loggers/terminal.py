@@ -56,7 +56,7 @@ class TerminalLogger(Logger):
         self._num_steps = num_steps
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._live = _make_live_line(self._stream) if self._stream.isatty() else None
+        self._live = make_live_line(self._stream) if self._stream.isatty() else None
         self._period = interval_seconds if self._live is None else _REDRAW_SECONDS
         self._shown_at = -math.inf
         self._latest: dict[str, float] = {"steps": start_step}
@@ -111,9 +111,9 @@ class TerminalLogger(Logger):
         parts = [f"{min(steps / self._num_steps, 1.0):4.0%} {steps:,.0f}/{self._num_steps:,} steps"]
         steps_per_second = self._step_rate.per_second()
         if steps >= self._num_steps or self._closed:
-            parts.append(f"took {_duration(now - self._started)}")
+            parts.append(f"took {duration(now - self._started)}")
         elif steps_per_second and now - self._started >= _SETTLE_SECONDS:
-            parts.append(f"{_duration((self._num_steps - steps) / steps_per_second)} left")
+            parts.append(f"{duration((self._num_steps - steps) / steps_per_second)} left")
         if self._returns:
             parts.append(f"return {sum(self._returns) / len(self._returns):.1f}")
         if "episodes" in latest:
@@ -158,7 +158,8 @@ class _Rate:
         return (last - first) / (last_time - first_time) if last_time > first_time else None
 
 
-def _make_live_line(stream: TextIO) -> Any:
+def make_live_line(stream: TextIO) -> Any:
+    """A started `rich.live.Live` on a terminal; what is printed meanwhile appears above it."""
     from rich.console import Console
     from rich.live import Live
 
@@ -167,10 +168,10 @@ def _make_live_line(stream: TextIO) -> Any:
     return live
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Hours, minutes and seconds.
 
-    >>> _duration(59.6), _duration(3725)
+    >>> duration(59.6), duration(3725)
     ('1:00', '1:02:05')
     """
     minutes, second = divmod(round(seconds), 60)

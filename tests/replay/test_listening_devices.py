@@ -1,6 +1,7 @@
 """Who reaches a server, tried from another address: a network namespace of its own behind a veth pair."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -14,6 +15,9 @@ from agentkit.replay import listening
 
 CAN_MAKE_NAMESPACES = os.geteuid() == 0 and shutil.which("ip") is not None
 needs_namespaces = pytest.mark.skipif(not CAN_MAKE_NAMESPACES, reason="network namespaces need root and iproute2")
+
+hosts = itertools.count(os.getpid() * 10)
+"""A namespace's devices go some time after it does: each host gets a name and an address of its own."""
 
 PROBE = """
 import socket, sys
@@ -29,10 +33,11 @@ for port in map(int, sys.argv[2:]):
 @contextlib.contextmanager
 def another_host():
     """Yields (our address as the other host sees it, its device here, a function ports -> open ones)."""
-    name = f"ak{os.getpid() % 100000}"
+    number = next(hosts)
+    name = f"ak{number % 10**8}"
     ours, theirs = f"{name}a", f"{name}b"
-    number = os.getpid() % 250
-    address = f"10.213.{number}.1"
+    subnet = f"10.{213 + number // 250 % 8}.{number % 250}"
+    address = f"{subnet}.1"
 
     def ip(*words):
         subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10.0)
@@ -49,7 +54,7 @@ def another_host():
         ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
         ip("addr", "add", f"{address}/30", "dev", ours)
         ip("link", "set", ours, "up")
-        ip("netns", "exec", name, "ip", "addr", "add", f"10.213.{number}.2/30", "dev", theirs)
+        ip("netns", "exec", name, "ip", "addr", "add", f"{subnet}.2/30", "dev", theirs)
         ip("netns", "exec", name, "ip", "link", "set", theirs, "up")
         yield address, ours, reach
     finally:
