@@ -4,8 +4,11 @@
     python benchmarks/learning.py --out /tmp/results --only sac-halfcheetah
     python benchmarks/learning.py --out /tmp/results --report docs/results
 
-Each run is one `agentkit train` command, pinned to one core, and then one `agentkit evaluate` of its last
-checkpoint. A run that is complete is not repeated, and one that was cut short is resumed.
+    python benchmarks/learning.py --out /tmp/results --mode processes ray by_hand
+
+Each run is one `agentkit train` command, pinned to one core, or one `agentkit launch` with two actors on all cores,
+or one `agentkit node` for each process, and then one evaluation of its last checkpoint. A run that is complete is not
+repeated, and one that was cut short is resumed.
 """
 
 from __future__ import annotations
@@ -22,8 +25,14 @@ import subprocess
 import sys
 import threading
 import time
+from typing import IO
 
 EVALUATION_EPISODES = 20
+
+MODES = ("in_process", "reverb", "processes", "ray", "by_hand")
+"""The first two are replays of `agentkit train`, the next two engines of `agentkit launch`."""
+
+NUM_ACTORS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Case:
     expected: float | None
     settings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
-    replays: tuple[str, ...] = ("in_process", "reverb")
+    modes: tuple[str, ...] = ("in_process", "reverb")
     paper: str = ""
 
 
@@ -49,6 +58,7 @@ CASES = (
         50_000,
         475,
         ("n_step=20", "discount=0.995"),
+        modes=MODES,
         paper="500 is the maximum",
     ),
     Case("sac-pendulum", "sac", "gymnasium:Pendulum-v1", 20_000, -200, paper="about -150 is optimal"),
@@ -66,6 +76,7 @@ CASES = (
         "gymnasium:HalfCheetah-v5",
         100_000,
         3_000,
+        modes=MODES,
         paper="no number at 100,000 steps in the paper, which plots curves over millions (HalfCheetah-v2)",
     ),
     Case(
@@ -75,7 +86,7 @@ CASES = (
         50_000,
         None,
         seeds=(0,),
-        replays=("in_process",),
+        modes=("in_process",),
         paper="1000 is the maximum; no action repeat",
     ),
     Case(
@@ -85,7 +96,7 @@ CASES = (
         20_000,
         0.9,
         seeds=(0,),
-        replays=("in_process",),
+        modes=("in_process",),
         paper="1 is the maximum",
     ),
 )
@@ -96,41 +107,46 @@ class Job:
     """One training run of a case."""
 
     case: Case
-    replay: str
+    mode: str
     seed: int
 
     def directory(self, out: pathlib.Path) -> pathlib.Path:
         environment = re.sub(r"[^A-Za-z0-9._-]+", "_", self.case.environment)  # as `agentkit train` names it
-        return out / f"{self.case.name}-{self.replay}" / f"{self.case.agent}-{environment}-seed{self.seed}"
+        return out / f"{self.case.name}-{self.mode}" / f"{self.case.agent}-{environment}-seed{self.seed}"
 
-    def command(self, out: pathlib.Path) -> list[str]:
-        directory = self.directory(out)
-        if (directory / "config.json").exists():
-            return ["train", "--resume", str(directory)]
-        case = self.case
-        settings = [part for setting in case.settings for part in ("--set", setting)]
-        return [
-            *("train", case.agent, "--env", case.environment, "--steps", str(case.num_steps)),
-            *("--seed", str(self.seed), "--replay", self.replay, "--out", str(directory.parent)),
+    def commands(self, out: pathlib.Path) -> list[list[str]]:
+        """What to run, all at the same time; the first ends last."""
+        directory, case = self.directory(out), self.case
+        plan = [
+            *(case.agent, "--env", case.environment, "--steps", str(case.num_steps), "--seed", str(self.seed)),
             *("--eval-every", str(case.num_steps // 10), "--checkpoint-every", str(case.num_steps // 5)),
-            *settings,
+            *(part for setting in case.settings for part in ("--set", setting)),
         ]
+        place = ["--out", str(directory.parent)]
+        if self.mode == "by_hand":
+            meeting = ["--run-id-file", str(directory / "board.json")]
+            nodes = [["evaluator"], *(["actor", "--index", str(index)] for index in range(NUM_ACTORS))]
+            host = ["node", "replay", *plan, "--run", str(directory)]
+            return [host, ["node", "learner", *meeting], *(["node", *node, *meeting] for node in nodes)]
+        started = (directory / "config.json").exists()
+        if self.mode in ("processes", "ray"):
+            how = ["--engine", self.mode, "--actors", str(NUM_ACTORS)]
+            return [["launch", "--resume", str(directory)] if started else ["launch", *plan, *place, *how]]
+        return [["train", "--resume", str(directory)] if started else ["train", *plan, *place, "--replay", self.mode]]
 
 
-def run_job(job: Job, out: pathlib.Path, core: int) -> None:
-    """Trains and evaluates, pinned to a core; leaves ``result.json`` in the run folder."""
+def run_job(job: Job, out: pathlib.Path, prefix: list[str]) -> None:
+    """Trains and evaluates, each command after `prefix`; leaves ``result.json`` in the run folder."""
     directory = job.directory(out)
     result = directory / "result.json"
     if result.exists():
         return
-    command = job.command(out)
-    # The pin gives each run the same share of the machine: XLA sizes its thread pool by it.
-    prefix = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
+    commands = job.commands(out)
     agentkit = [*prefix, sys.executable, "-m", "agentkit.cli"]
     started = time.time()
     directory.parent.mkdir(exist_ok=True)
     with open(out / f"{directory.parent.name}-{job.seed}.log", "ab") as log:
-        subprocess.run([*agentkit, *command], check=True, stdout=log, stderr=log)
+        train([[*agentkit, *command] for command in commands], directory, log)
         seconds = time.time() - started
         script = (
             "import json, sys, agentkit.experiment as e;"
@@ -143,7 +159,7 @@ def run_job(job: Job, out: pathlib.Path, core: int) -> None:
             stderr=log,
         )
     values = json.loads(done.stdout.splitlines()[-1])
-    values |= {"seconds": seconds, "command": "agentkit " + " ".join(command)}
+    values |= {"seconds": seconds, "command": " & ".join("agentkit " + " ".join(command) for command in commands)}
     result.write_text(json.dumps(values))
     mean = sum(values["episode_return"]) / EVALUATION_EPISODES
     print(
@@ -152,23 +168,46 @@ def run_job(job: Job, out: pathlib.Path, core: int) -> None:
     )
 
 
+def train(commands: list[list[str]], directory: pathlib.Path, log: IO[bytes]) -> None:
+    """Runs the first command to its end, and the others, which join its run, beside it."""
+    host = subprocess.Popen(commands[0], stdout=log, stderr=log)
+    try:
+        while len(commands) > 1 and not (directory / "board.json").exists() and host.poll() is None:
+            time.sleep(0.2)
+        nodes = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands[1:]]
+        codes = [process.wait() for process in (*nodes, host)]
+    finally:
+        host.kill()
+    if any(codes):
+        raise subprocess.CalledProcessError(max(codes), commands[0])
+
+
 def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
-    """Runs the jobs, one at a time on each core; the number that failed."""
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
+    """Runs the launched jobs one after the other, then the others, one at a time on each core; counts the failed."""
     failures: list[str] = []
 
+    def attempt(job: Job, prefix: list[str]) -> None:
+        try:
+            run_job(job, out, prefix)
+        except subprocess.CalledProcessError as error:
+            failures.append(f"{job.case.name} {job.mode} {job.seed}: {error}; see its log")
+
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        if job.mode in ("in_process", "reverb"):
+            waiting.put(job)
+        else:
+            attempt(job, [])
+
     def work(core: int) -> None:
+        # The pin gives each run the same share of the machine: XLA sizes its thread pool by it.
+        prefix = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
         while True:
             try:
                 job = waiting.get_nowait()
             except queue.Empty:
                 return
-            try:
-                run_job(job, out, core)
-            except subprocess.CalledProcessError as error:
-                failures.append(f"{job.case.name} {job.replay} {job.seed}: {error}; see its log")
+            attempt(job, prefix)
 
     threads = [threading.Thread(target=work, args=(core,)) for core in cores]
     for thread in threads:
@@ -180,35 +219,33 @@ def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
 
 
 def report(out: pathlib.Path, docs: pathlib.Path) -> None:
-    """Writes the table, and one plot of returns for each case and replay."""
+    """Writes the table, and one plot of returns for each case and mode."""
     docs.mkdir(parents=True, exist_ok=True)
     rows = [
-        "| case | replay | seed | steps | mean return of 20 episodes | expected | reached | reference |",
+        "| case | mode | seed | steps | mean return of 20 episodes | expected | reached | reference |",
         "|---|---|---|---|---|---|---|---|",
     ]
     commands = []
     for case in CASES:
-        for replay in case.replays:
+        for mode in case.modes:
             runs = []
             for seed in case.seeds:
-                job = Job(case, replay, seed)
+                job = Job(case, mode, seed)
                 path = job.directory(out) / "result.json"
                 if not path.exists():
-                    rows.append(
-                        f"| {case.name} | {replay} | {seed} | | not run | {case.expected} | no | {case.paper} |"
-                    )
+                    rows.append(f"| {case.name} | {mode} | {seed} | | not run | {case.expected} | no | {case.paper} |")
                     continue
                 values = json.loads(path.read_text())
                 mean = sum(values["episode_return"]) / len(values["episode_return"])
                 reached = "" if case.expected is None else "yes" if mean >= case.expected else "NO"
                 rows.append(
-                    f"| {case.name} | {replay} | {seed} | {values['steps']:,} | {mean:.1f} | {case.expected} "
+                    f"| {case.name} | {mode} | {seed} | {values['steps']:,} | {mean:.1f} | {case.expected} "
                     f"| {reached} | {case.paper} |"
                 )
                 commands.append(values["command"])
                 runs.append(str(job.directory(out)))
             if runs:
-                image = docs / f"{case.name}-{replay}.png"
+                image = docs / f"{case.name}-{mode}.png"
                 subprocess.run([sys.executable, "-m", "agentkit.cli", "plot", *runs, "-o", str(image)], check=True)
     (docs / "table.md").write_text("\n".join(rows) + "\n\n```\n" + "\n".join(commands) + "\n```\n")
 
@@ -217,7 +254,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the run folders")
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
-    parser.add_argument("--replay", nargs="*", default=["in_process"], choices=["in_process", "reverb"])
+    parser.add_argument("--mode", nargs="*", default=["in_process"], choices=MODES)
     parser.add_argument("--cores", type=int, nargs="*", default=sorted(os.sched_getaffinity(0)))
     parser.add_argument("--report", type=pathlib.Path, default=None, help="only write the report here")
     arguments = parser.parse_args()
@@ -227,11 +264,7 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     chosen = [case for case in CASES if arguments.only is None or case.name in arguments.only]
     jobs = [
-        Job(case, replay, seed)
-        for case in chosen
-        for replay in case.replays
-        if replay in arguments.replay
-        for seed in case.seeds
+        Job(case, mode, seed) for case in chosen for mode in case.modes if mode in arguments.mode for seed in case.seeds
     ]
     return 1 if run_all(jobs, arguments.out, arguments.cores) else 0
 
