@@ -26,6 +26,7 @@ from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.distributed import prepare
+from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay import listening
@@ -143,7 +144,7 @@ def run_node_by_hand(
     number = index if index is not None else (0 if role == "learner" else random.SystemRandom().randrange(10**6))
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
-        target: Any = nodes.learner_node
+        target: Any = learner_node
         arguments: tuple[Any, ...] = (experiment, None, replay)
         settings: dict[str, Any] = {"transport": transport, "listen": listen}
     elif role == "actor":

@@ -20,6 +20,7 @@ from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, unknown_name
 from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.local import ResumeError, check_same
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
@@ -96,7 +97,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         program.add_role(role)
     replay = program.add_node("replay", nodes.replay_node, experiment, spec, listen=config.listen)
     learner = program.add_node(
-        "learner", nodes.learner_node, experiment, spec, replay, transport=transport, listen=config.listen
+        "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
     )
     for _ in range(config.num_actors):
         program.add_node(

@@ -1,7 +1,7 @@
 """What each process of a launched experiment does: the functions behind the nodes of its program.
 
     replay_node     serves the tables on a port that stays the same
-    learner_node    updates, publishes, and writes checkpoints: its own state and replay's contents together
+    learner_node    updates, publishes, and writes checkpoints: in `learner_node.py`
     actor_node      the environment loop, writing to replay
     evaluator_node  episodes with the newest parameters
 
@@ -19,24 +19,22 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from agentkit import checkpoint
-from agentkit.datasets import ReplayDataset
 from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
-from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
+from agentkit.errors import CheckpointError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import make_logger
-from agentkit.experiment.transports import make_publisher, make_source
-from agentkit.learning import Learner, LearnerOutlets
+from agentkit.experiment.transports import make_source
 from agentkit.replay import Replay, listening
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
@@ -52,7 +50,6 @@ PARAMETER_SECONDS = 0.1
 """How often an actor looks for newer parameters; looking costs microseconds, fetching up to milliseconds."""
 
 KEEP_ALIVE_SECONDS = 10.0
-DRAIN_SECONDS = 60.0
 
 _THIS_PROCESS = secrets.token_hex(8)
 
@@ -84,7 +81,7 @@ def replay_node(
         if found is not None and (found.path / "replay").is_dir():
             replay.restore(found.path / "replay")
         elif found is not None:
-            _say(context, f"{found.path} holds no replay contents: replay starts empty.")
+            say(context, f"{found.path} holds no replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
         context.board.put(key, number)
         host = listening.device_address(listen)
@@ -114,7 +111,7 @@ def _hand_over(folder: pathlib.Path, step: int, replay: Replay, num_attempts: in
 
 def _newest_contents(folder: pathlib.Path | None) -> checkpoint.Checkpoint | None:
     """The checkpoint to fill the tables from: the run's newest, or what a replay node left when it was stopped."""
-    found = _newest_checkpoint(folder)
+    found = newest_checkpoint(folder)
     if folder is None:
         return None
     handover = checkpoint.read_latest(folder / HANDOVER)
@@ -146,183 +143,6 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
     }
 
 
-def learner_node(
-    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any], *,
-    transport: str = "shared_memory", listen: str = "lo",
-) -> None:  # fmt: skip
-    """Learns until it is told to stop; its endpoint says where the parameters are."""
-    spec = spec or find_spec(experiment)
-    agent = experiment.agent
-    with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen)))
-        data = _Data(experiment, spec, replay, stack)
-        logger = stack.enter_context(make_logger(experiment, "learner", _resume_step(context)))
-        learner = Learner(
-            agent.make_update(agent.make_networks(spec)),
-            data,
-            jax.random.PRNGKey(experiment.seed),
-            num_updates=agent.batch_plan.num_updates,
-            outlets=LearnerOutlets(
-                publisher=publisher,
-                write_priorities=data.write_priorities,
-                log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),
-                log_seconds=experiment.log_seconds,
-            ),
-        )
-        saver = _Saver(context, experiment, learner, data)
-        saver.restore()
-        publisher.open()
-        context.gauge(updates=learner.num_updates_done)
-        context.ready(publisher.endpoint)
-        _learn(context, learner, data, saver)
-        if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
-            deadline = time.monotonic() + DRAIN_SECONDS
-            with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
-                while time.monotonic() < deadline:
-                    learner.step()
-        saver.save()
-
-
-def _learn(context: NodeContext, learner: Learner, data: _Data, saver: _Saver) -> None:
-    """Steps until told to stop. Neither an empty table nor a server that is away ends it."""
-    first, outage = learner.num_updates_done, time.monotonic()
-    waited = 0.0
-    while not context.should_stop:
-        start = time.monotonic()
-        try:
-            learner.step()
-            outage = time.monotonic()
-        except ReplayTimeoutError:
-            waited += time.monotonic() - start
-            if data.server_answers():
-                outage = time.monotonic()
-        except ReplayClosedError:
-            data.reconnect()
-            context.wait(0.5)
-        if time.monotonic() - outage > OUTAGE_SECONDS:
-            raise ReplayClosedError(f"The replay server at {data.address} was away for {OUTAGE_SECONDS:g} s.")
-        context.beat(updates=learner.num_updates_done - first)
-        context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=waited)
-        data.keep_alive()
-        saver.save_if_due()
-
-
-class _Data:
-    """The learner's batches, from a server that may go and come back."""
-
-    def __init__(
-        self,
-        experiment: ExperimentConfig,
-        spec: EnvironmentSpec,
-        replay: Mapping[str, Any],
-        stack: contextlib.ExitStack,
-    ):
-        self._tables = experiment.agent.make_tables(spec)
-        self._plan = experiment.agent.batch_plan
-        self._endpoint = replay
-        self.address = str(replay["address"])
-        self._keep_alive_at = 0.0
-        self.replay = connect_to_replay(self._tables, replay, timeout=10.0, wait=120.0, draw_ahead=True)
-        self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=0.5)
-        stack.callback(self.close)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._dataset is None:
-            raise ReplayClosedError(f"The replay server at {self.address} is away.")
-        return next(self._dataset)
-
-    def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Priorities are hints: those that a server misses while it is away are dropped."""
-        with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
-            self.replay.update_priorities(self._plan.table, keys, priorities)
-
-    def server_answers(self) -> bool:
-        try:
-            self.replay.info(self._plan.table)
-        except (ReplayClosedError, ReplayTimeoutError):
-            return False
-        return True
-
-    def reconnect(self) -> None:
-        """Makes everything anew where the server answers; else leaves it for the next time."""
-        self.close()
-        with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
-            self.replay = connect_to_replay(self._tables, self._endpoint, timeout=10.0, wait=1.0, draw_ahead=True)
-            self._dataset = ReplayDataset(self.replay, self._plan, timeout=0.5)
-
-    def keep_alive(self) -> None:
-        """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""
-        if time.monotonic() >= self._keep_alive_at:
-            self._keep_alive_at = time.monotonic() + KEEP_ALIVE_SECONDS
-            listening.keep_connections_alive(int(self.address.rpartition(":")[2]))
-
-    def close(self) -> None:
-        if self._dataset is not None:
-            self._dataset.close()
-            self._dataset = None
-        self.replay.close()
-
-
-class _Saver:
-    """Writes the run's checkpoints: one folder holds the learner's state and replay's contents of one moment."""
-
-    def __init__(self, context: NodeContext, experiment: ExperimentConfig, learner: Learner, data: _Data):
-        self._context = context
-        self._experiment = experiment
-        self._learner = learner
-        self._data = data
-        self._period = experiment.checkpoint_period
-        self._next = self._period or sys.maxsize
-        self._failures = 0
-
-    def restore(self) -> None:
-        """Takes back the newest checkpoint, if there is one."""
-        found = _newest_checkpoint(self._context.run_directory)
-        if found is not None:
-            self._learner.restore(found.state["learner"])
-            self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
-
-    def save_if_due(self) -> None:
-        """Saves every `checkpoint_period` steps. A failure is told and tried again later: training goes on."""
-        steps = self._context.totals().get("steps", 0)
-        if steps < self._next:
-            return
-        self._next = (steps // self._period + 1) * self._period
-        try:
-            self.save()
-        except CheckpointError as error:
-            self._failures += 1
-            self._context.gauge(checkpoint_failures=self._failures)
-            _say(self._context, f"{error}")
-
-    def save(self) -> None:
-        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
-        directory = self._context.run_directory
-        if directory is None:
-            return
-        with contextlib.suppress(BoardError):
-            self._context.sync()
-        totals = self._context.totals()
-        state = {
-            "experiment": self._experiment.describe(),
-            "launched": True,
-            "learner": self._learner.save(),
-            "totals": dict(totals),
-            "num_steps": totals.get("steps", 0),
-        }
-        folder, step = directory / "checkpoints", totals.get("steps", 0)
-        try:
-            checkpoint.write(folder, step, state, {"replay": self._data.replay.save})
-        except (ReplayClosedError, ReplayTimeoutError) as error:
-            if not self._context.should_stop:
-                raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
-            _say(self._context, f"The last checkpoint is without replay's contents: {error}")
-            checkpoint.write(folder, step, state)
-
-
 def actor_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any],
     variables: Mapping[str, Any], *, max_parameter_age_seconds: float | None = None,
@@ -343,7 +163,7 @@ def actor_node(
         )
         policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
         label = "train" if context.index == 0 else f"train-{context.index}"
-        logger = stack.enter_context(make_logger(experiment, label, _resume_step(context)))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context)))
 
         def log(record: dict[str, float]) -> None:
             logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
@@ -405,7 +225,7 @@ def evaluator_node(
     with contextlib.ExitStack() as stack:
         source = make_source(context, variables)
         evaluator = stack.enter_context(Evaluator(experiment, experiment.agent.make_networks(spec), source))
-        logger = stack.enter_context(make_logger(experiment, label, _resume_step(context)))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context)))
 
         def evaluate(should_stop: Callable[[], bool]) -> None:
             steps = context.totals().get("steps", 0)
@@ -464,7 +284,8 @@ def find_spec(experiment: ExperimentConfig) -> EnvironmentSpec:
         return make_environment_spec(environment)
 
 
-def _newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
+def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
+    """The newest whole checkpoint of the run in a folder; None if there is none, or no folder."""
     return None if directory is None else checkpoint.read_latest(directory / "checkpoints")
 
 
@@ -473,10 +294,11 @@ def _newest_step(directory: pathlib.Path | None) -> int:
     return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
 
 
-def _resume_step(context: NodeContext) -> int:
+def resume_step(context: NodeContext) -> int:
     """Up to which step a log is kept: all of it, unless the whole run went back to a checkpoint."""
     return sys.maxsize if context.incarnation else _newest_step(context.run_directory)
 
 
-def _say(context: NodeContext, text: str) -> None:
+def say(context: NodeContext, text: str) -> None:
+    """Writes a line to the node's log."""
     print(f"{context.name} on {socket.gethostname()}: {text}", file=sys.stderr, flush=True)
