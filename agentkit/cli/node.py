@@ -39,7 +39,11 @@ def node(arguments: argparse.Namespace) -> int:
         ConfigError: for missing or contradicting arguments.
     """
     from agentkit.distributed import BoardError, WrongRunError
+    from agentkit.distributed.program import ONE_CORE
 
+    if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
+        for name, value in ONE_CORE.items():
+            os.environ.setdefault(name, value)
     try:
         meeting = find_meeting(arguments)
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)

@@ -20,6 +20,19 @@ from typing import Any, NamedTuple
 from agentkit.errors import ConfigError, unknown_name
 
 
+ONE_CORE: Mapping[str, str] = {
+    "JAX_PLATFORMS": "cpu",
+    "NPROC": "1",  # jaxlib's name for its number of threads
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
+"""Environment variables of a process that is to take one core and no accelerator.
+
+Processes that each take all cores slow each other many times over.
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class RestartPolicy:
     """When a node that died is started again.

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.distributed import Program, Role, Supervisor, connect_to_run
+from agentkit.distributed import Program, RestartPolicy, Role, Supervisor, connect_to_run
 from agentkit.distributed.processes import ProcessEngine
+from agentkit.distributed.program import ONE_CORE
 from agentkit.distributed.supervisor import Engine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, unknown_name
@@ -41,6 +42,7 @@ class LaunchConfig:
         listen: the network device that servers listen on: "lo" is this machine alone.
         transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
         max_parameter_age_seconds: actors wait where their parameters are older; None for no limit.
+        max_restarts: of one node within ten minutes; one more stops the program.
     """
 
     num_actors: int = 2
@@ -50,6 +52,7 @@ class LaunchConfig:
     listen: str = "lo"
     transport: str | None = None
     max_parameter_age_seconds: float | None = None
+    max_restarts: int = RestartPolicy.max_restarts
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -58,6 +61,8 @@ class LaunchConfig:
             raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
         if self.num_evaluators < 0:
             raise ConfigError(f"num_evaluators must not be negative, found {self.num_evaluators}.")
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts must not be negative, found {self.max_restarts}.")
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
 
@@ -94,7 +99,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     for role in make_roles(config.num_actors):
-        program.add_role(role)
+        program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
     replay = program.add_node("replay", nodes.replay_node, experiment, spec, listen=config.listen)
     learner = program.add_node(
         "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
@@ -114,21 +119,13 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
 def make_roles(num_actors: int) -> list[Role]:
     """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
-    Processes that each take all cores slow each other many times over: all but the learner take one, and
-    only the learner may see an accelerator.
+    All but the learner take one core, and only the learner may see an accelerator.
     """
     cores = len(os.sched_getaffinity(0))
-    light = {
-        "JAX_PLATFORMS": "cpu",
-        "NPROC": "1",  # jaxlib's name for its number of threads
-        "OMP_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "1",
-    }
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
     reverb = ("agentkit.replay.reverb",)
     return [
-        Role("actor", stop_order=0, stop_seconds=5.0, environment=light, preload=reverb),
+        Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=reverb),
         Role(
             "learner",
             stop_order=1,
@@ -138,8 +135,8 @@ def make_roles(num_actors: int) -> list[Role]:
             environment=learner,
             preload=(*reverb, "rlax"),
         ),
-        Role("evaluator", stop_order=2, stop_seconds=300.0, idle_seconds=3600.0, environment=light),
-        Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=light),
+        Role("evaluator", stop_order=2, stop_seconds=300.0, idle_seconds=3600.0, environment=ONE_CORE),
+        Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),
     ]
 
 

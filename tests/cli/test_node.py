@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -10,6 +11,14 @@ from agentkit.errors import ConfigError
 
 SECRET = "0123456789abcdef"
 OTHER = "fedcba9876543210"
+
+
+@pytest.fixture(autouse=True)
+def _keep_environment():
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def _meeting(words, role="actor"):
@@ -54,6 +63,16 @@ def test_a_run_that_has_not_begun_may_be_tried_again(tmp_path, capsys):
     assert main(["node", "actor", "--run-id-file", str(tmp_path / "board.json")]) == 1
     error = capsys.readouterr().err
     assert "has not begun, or has ended" in error and error.count("\n") == 1
+
+
+def test_all_but_the_learner_take_one_core_unless_told_otherwise(tmp_path, monkeypatch):
+    missing = ["--run-id-file", str(tmp_path / "board.json")]
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert main(["node", "learner", *missing]) == 1
+    assert "NPROC" not in os.environ
+    assert main(["node", "actor", *missing]) == 1
+    assert (os.environ["NPROC"], os.environ["OMP_NUM_THREADS"]) == ("1", "3")
 
 
 def test_what_is_missing_cannot_be_mended_by_a_restart(tmp_path, capsys, monkeypatch):
