@@ -102,15 +102,19 @@ def write(
     return final
 
 
-def read_latest(directory: pathlib.Path) -> Checkpoint | None:
+def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoint | None:
     """The newest checkpoint whose files are all whole; None if there is none at all.
 
     A damaged one is passed over with a warning.
 
+    Args:
+        directory: as given to `write`.
+        holding: only checkpoints with this folder in them; None for any.
+
     Raises:
         CheckpointError: there are checkpoints and every one is damaged.
     """
-    found = _list(directory)
+    found = [entry for entry in _list(directory) if holding is None or (entry[2] / holding).is_dir()]
     problems = []
     for step, _, path in reversed(found):
         try:

@@ -85,6 +85,9 @@ class Adder(abc.ABC):
 
     Call `add_first` once per episode, then `add` for every step until (and with) LAST. `reset`
     forgets an unfinished episode: what has been written stays, nothing more of it is.
+
+    An adder of a batch of N environments takes leaves ``[N, ...]``, `add_first` once and then `add` at every
+    step; an environment whose step type is FIRST has just been reset, and its action means nothing.
     """
 
     @abc.abstractmethod
@@ -179,6 +182,13 @@ class Agent(Protocol):
 
     `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
     functions. An `environment_spec` is a `specs.EnvironmentSpec`.
+
+    Two more methods are optional:
+
+    * ``make_batched_adder(replay, environment_spec, num_envs) -> Adder``: one adder for N environments that
+      step together, where that is faster than N of `make_adder`.
+    * ``with_num_envs(num_envs) -> Agent``: the agent for so many environments to an actor, where its batches
+      depend on them. An `ExperimentConfig` calls it.
     """
 
     config: Any
@@ -193,7 +203,7 @@ class Agent(Protocol):
         ...
 
     def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        """The `Policy` to explore with, or the one to be judged by."""
+        """The `Policy` to explore with, or the one to be judged by; its `spread` makes actors explore differently."""
         ...
 
     def make_update(self, networks: Any) -> Any:

@@ -55,6 +55,40 @@ def to_arrays(spec: Nest) -> Nest:
     return tree.map_structure(lambda s: specs.Array(s.shape, s.dtype, s.name), spec)
 
 
+def num_discrete_actions(actions: Nest, agent: str) -> int:
+    """A, where `actions` is one choice among A.
+
+    Raises:
+        SpecError: it is anything else; `agent` is who needs it.
+    """
+    if not isinstance(actions, DiscreteArray):
+        raise SpecError(
+            f"{agent} needs one discrete action (a dm_env DiscreteArray), found {actions!r}. "
+            "Use an agent for continuous actions, such as sac."
+        )
+    return int(actions.num_values)
+
+
+def canonical_action_size(actions: Nest, agent: str) -> int:
+    """A, where `actions` is one continuous array ``[A]`` in [-1, 1].
+
+    Raises:
+        SpecError: it is anything else; `agent` is who needs it.
+    """
+    if (
+        not isinstance(actions, BoundedArray)
+        or not np.issubdtype(actions.dtype, np.floating)
+        or len(actions.shape) != 1
+        or not (np.all(actions.minimum == -1.0) and np.all(actions.maximum == 1.0))
+    ):
+        raise SpecError(
+            f"{agent} needs one continuous action of shape [A] with bounds -1 and 1 "
+            f"(agentkit.wrappers.CanonicalActions scales others to them), found {actions!r}. "
+            "Use an agent for discrete actions, such as dqn."
+        )
+    return int(actions.shape[0])
+
+
 def leaf_names(nest: Nest) -> list[str]:
     """The path of every leaf, in flattening order, e.g. ``observation/position``."""
     return ["/".join(map(str, path)) or "value" for path, _ in tree.flatten_with_path(nest)]

@@ -76,8 +76,16 @@ CASES = (
         "gymnasium:HalfCheetah-v5",
         100_000,
         3_000,
-        modes=MODES,
         paper="no number at 100,000 steps in the paper, which plots curves over millions (HalfCheetah-v2)",
+    ),
+    Case(
+        "sac-halfcheetah-40k",
+        "sac",
+        "gymnasium:HalfCheetah-v5",
+        40_000,
+        2_000,
+        modes=("processes", "ray", "by_hand"),
+        paper="one process on Reverb, at 40,000 of its 100,000 steps: 2438, 3073, 3375",
     ),
     Case(
         "sac-cheetah-run",

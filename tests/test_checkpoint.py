@@ -84,6 +84,14 @@ def test_folders_of_components_are_kept(tmp_path: pathlib.Path) -> None:
     assert (found.path / "replay" / "items.bin").read_bytes() == bytes(1_000)
 
 
+def test_the_newest_that_holds_a_folder_is_found(tmp_path: pathlib.Path) -> None:
+    path = _write(tmp_path, 1)
+    checkpoint.write(tmp_path, 2, {"x": 1})
+    found = checkpoint.read_latest(tmp_path, holding="replay")
+    assert found is not None and found.path == path
+    assert checkpoint.read_latest(tmp_path, holding="others") is None
+
+
 def test_nothing_yet_is_none(tmp_path: pathlib.Path) -> None:
     assert checkpoint.read_latest(tmp_path / "absent") is None
     (tmp_path / "notes.txt").write_text("not a checkpoint")

@@ -1,6 +1,61 @@
-"""Actors: policies (pure) and the objects that make them act and record."""
+"""Actors: policies (pure) and the objects that make them act and record.
 
-from agentkit.actors.actor import BatchedPolicyActor, PolicyActor
-from agentkit.actors.policy import Policy, feed_forward
+`PolicyActor` and `BatchedPolicyActor` act in their own process, and `RemoteActor` asks an `InferenceServer`.
+Only those that compute load JAX, when they are first asked for.
+"""
 
-__all__ = ["BatchedPolicyActor", "Policy", "PolicyActor", "feed_forward"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from agentkit.actors.remote import RemoteActor
+from agentkit.actors.remote_protocol import InferenceClosedError
+
+if TYPE_CHECKING:
+    from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
+    from agentkit.actors.actor import PolicyActor as PolicyActor
+    from agentkit.actors.exploration import noiseless as noiseless
+    from agentkit.actors.exploration import noisy as noisy
+    from agentkit.actors.greedy import epsilon_greedy as epsilon_greedy
+    from agentkit.actors.greedy import epsilon_ladder as epsilon_ladder
+    from agentkit.actors.greedy import explore as explore
+    from agentkit.actors.greedy import linear as linear
+    from agentkit.actors.inference_server import InferenceServer as InferenceServer
+    from agentkit.actors.policy import ActorIndex as ActorIndex
+    from agentkit.actors.policy import Policy as Policy
+    from agentkit.actors.policy import feed_forward as feed_forward
+
+# No file has the name of what is in it: it would hide it once it is loaded.
+_HOMES = {
+    "BatchedPolicyActor": "actor",
+    "PolicyActor": "actor",
+    "InferenceServer": "inference_server",
+    **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
+    **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
+    **dict.fromkeys(("noiseless", "noisy"), "exploration"),
+}
+
+__all__ = [
+    "ActorIndex",
+    "BatchedPolicyActor",
+    "InferenceClosedError",
+    "InferenceServer",
+    "Policy",
+    "PolicyActor",
+    "RemoteActor",
+    "epsilon_greedy",
+    "epsilon_ladder",
+    "explore",
+    "feed_forward",
+    "linear",
+    "noiseless",
+    "noisy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what needs JAX when it is first asked for."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"agentkit.actors.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import tree
 
-from agentkit.actors.policy import Policy, unchanged
+from agentkit.actors.batches import SplitAdder
+from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state, unchanged
 from agentkit.core import Actor, Adder, Parameters
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import Nest
@@ -25,7 +26,14 @@ from agentkit.types import Nest
 class PolicyActor(Actor):
     """Acts in one environment."""
 
-    def __init__(self, policy: Policy, key: jax.Array, client: Parameters, adder: Adder | None = None):
+    def __init__(
+        self,
+        policy: Policy,
+        key: jax.Array,
+        client: Parameters,
+        adder: Adder | None = None,
+        which: ActorIndex = ALONE,
+    ):
         """Makes one.
 
         Args:
@@ -33,11 +41,12 @@ class PolicyActor(Actor):
             key: PRNG key ``uint32[2]``; equal keys, parameters and observations give equal actions.
             client: where parameters come from; its `params` are given to the policy.
             adder: records the experience; None records nothing (evaluation).
+            which: of the actors that explore together.
         """
         self._client = client
         self._adder = adder
         init_key, self._key = jax.random.split(key)
-        self._state = policy.init(init_key)
+        self._state = first_state(policy, init_key, which)
         self._is_first: np.bool_ = np.True_
         self._extras: Nest = ()
 
@@ -97,16 +106,17 @@ class PolicyActor(Actor):
 
 
 class BatchedPolicyActor(Actor):
-    """Acts in N environments with one policy call; each environment has an adder of its own."""
+    """Acts in N environments with one policy call; one adder records all, or each has an adder of its own."""
 
     def __init__(
         self,
         policy: Policy,
         key: jax.Array,
         client: Parameters,
-        adders: Sequence[Adder] | None = None,
+        adders: Sequence[Adder] | Adder | None = None,
         *,
         num_envs: int,
+        which: ActorIndex = ALONE,
     ):
         """Makes one.
 
@@ -114,15 +124,17 @@ class BatchedPolicyActor(Actor):
             policy: how to act in a single environment; mapped over the N.
             key: PRNG key ``uint32[2]``.
             client: where parameters come from.
-            adders: one for each environment, or None to record nothing.
+            adders: one for the whole batch, one for each environment, or None to record nothing.
             num_envs: N.
+            which: of the actors that explore together; each of their environments counts as one.
         """
-        if adders is not None and len(adders) != num_envs:
-            raise ConfigError(f"Expected one adder for each of {num_envs} environments, found {len(adders)}.")
+        self._adder = adders if isinstance(adders, Adder) else None if adders is None else SplitAdder(adders)
+        self._adders = [] if adders is None else [adders] if isinstance(adders, Adder) else list(adders)
+        if self._adder is not adders and len(self._adders) != num_envs:
+            raise ConfigError(f"Expected one adder for each of {num_envs} environments, found {len(self._adders)}.")
         self._client = client
-        self._adders = adders or []
         init_key, self._key = jax.random.split(key)
-        self._state = jax.vmap(policy.init)(jax.random.split(init_key, num_envs))
+        self._state = first_state(policy, init_key, which, num_envs)
         self._is_first = np.ones(num_envs, bool)
         self._extras: Nest = ()
 
@@ -151,17 +163,14 @@ class BatchedPolicyActor(Actor):
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; every environment is at the start of an episode."""
         self._is_first = np.ones_like(self._is_first)
-        for i, adder in enumerate(self._adders):
-            adder.add_first(_element(timestep, i))
+        if self._adder is not None:
+            self._adder.add_first(timestep)
 
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; an environment whose step type is FIRST has just been reset."""
         self._is_first = np.asarray(next_timestep.step_type) == dm_env.StepType.FIRST
-        for i, adder in enumerate(self._adders):
-            if self._is_first[i]:
-                adder.add_first(_element(next_timestep, i))
-            else:
-                adder.add(_index(action, i), _element(next_timestep, i), _index(self._extras, i))
+        if self._adder is not None:
+            self._adder.add(action, next_timestep, self._extras)
 
     def update(self, wait: bool = False) -> None:
         """See `core.Actor`."""
@@ -178,8 +187,8 @@ class BatchedPolicyActor(Actor):
 
     def close(self) -> None:
         """Closes the adders."""
-        for adder in self._adders:
-            adder.close()
+        if self._adder is not None:
+            self._adder.close()
 
 
 _ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -199,22 +208,6 @@ def _compiler_options() -> dict[str, Any]:
     except (TypeError, jax.errors.JaxRuntimeError):  # Older ones have no such argument, or no such option.
         return {}
     return {"compiler_options": _ONE_THREAD}
-
-
-def _index(nest: Nest, i: int) -> Nest:
-    return tree.map_structure(lambda x: x[i], nest) if tree.is_nested(nest) else nest[i]
-
-
-_STEP_TYPES = tuple(dm_env.StepType)
-
-
-def _element(timestep: dm_env.TimeStep, i: int) -> dm_env.TimeStep:
-    """Time step number `i` of a batch; FIRST ones have neither reward nor discount, as in dm_env."""
-    step_type = _STEP_TYPES[timestep.step_type[i]]
-    observation = _index(timestep.observation, i)
-    if step_type is dm_env.StepType.FIRST:
-        return dm_env.TimeStep(step_type, None, None, observation)
-    return dm_env.TimeStep(step_type, _index(timestep.reward, i), _index(timestep.discount, i), observation)
 
 
 def _save(key: Any, state: Nest, is_first: np.ndarray, adders: Sequence[Any] | None) -> dict[str, Any]:

@@ -2,7 +2,20 @@
 
 from agentkit.adders.base import PriorityFn, Tables
 from agentkit.adders.episode import EpisodeAdder
+from agentkit.adders.fork import ForkAdder, WithoutExtras
 from agentkit.adders.n_step import NStepAdder
+from agentkit.adders.segment import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.adders.sequence import SequenceAdder
 
-__all__ = ["EpisodeAdder", "NStepAdder", "PriorityFn", "SequenceAdder", "Tables"]
+__all__ = [
+    "BatchedSegmentAdder",
+    "EpisodeAdder",
+    "ForkAdder",
+    "NStepAdder",
+    "PriorityFn",
+    "SegmentAdder",
+    "SequenceAdder",
+    "Tables",
+    "WithoutExtras",
+    "segment_layout",
+]

@@ -18,16 +18,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import haiku as hk
 import jax
 import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit import specs
-from agentkit.actors import Policy
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
 from agentkit.adders import NStepAdder
 from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError
 from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
 from agentkit.replay import Prioritized, Replay, Table, Uniform
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -61,6 +60,8 @@ class Config:
         epsilon_end: chance of a random action after `epsilon_steps`.
         epsilon_steps: steps of an actor over which epsilon falls linearly.
         epsilon_evaluation: chance of a random action in evaluation.
+        epsilon_ladder: instead of falling, epsilon is fixed, from 0.4 for the first of the actors and environments
+            that explore together down to 0.0007 for the last (Horgan et al. 2018, Ape-X).
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -84,6 +85,7 @@ class Config:
     epsilon_end: float = 0.05
     epsilon_steps: int = 5_000
     epsilon_evaluation: float = 0.0
+    epsilon_ladder: bool = False
 
 
 class Networks(NamedTuple):
@@ -102,39 +104,25 @@ class Networks(NamedTuple):
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
     """Q-networks for an environment of discrete actions."""
-    actions = environment_spec.actions
-    if not isinstance(actions, specs.DiscreteArray):
-        raise SpecError(
-            f"DQN needs one discrete action (a dm_env DiscreteArray), found {actions!r}. "
-            "Use an agent for continuous actions, such as sac."
-        )
+    num_actions = specs.num_discrete_actions(environment_spec.actions, "DQN")
     head = nets.duelling_q_values if config.duelling else nets.q_values
 
     def q_values(observation: Nest) -> jax.Array:
-        return head(observation, actions.num_values, config.hidden_sizes)
+        return head(observation, num_actions, config.hidden_sizes)
 
-    network: hk.Transformed = hk.without_apply_rng(hk.transform(q_values))
-    dummy = jax.tree.map(lambda x: x[None], specs.zeros(environment_spec.observations))
-    return Networks(lambda key: network.init(key, dummy), network.apply, actions.num_values)
+    network = nets.network(q_values, environment_spec.observations)
+    return Networks(network.init, network.apply, num_actions)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy; its state is the number of steps taken, int32 ``[]``."""
-
-    def epsilon(num_steps: jax.Array) -> jax.Array | float:
-        if evaluation:
-            return config.epsilon_evaluation
-        progress = jnp.minimum(num_steps / config.epsilon_steps, 1.0)
-        return config.epsilon_start + progress * (config.epsilon_end - config.epsilon_start)
-
-    def act(params: Any, key: jax.Array, observation: Nest, num_steps: jax.Array) -> tuple[Nest, Nest, Nest]:
-        q = networks.q_values(params, jax.tree.map(lambda x: x[None], observation))[0]  # [A]
-        explore, which = jax.random.uniform(key, (2,))
-        random_action = jnp.floor(which * networks.num_actions).astype(jnp.int32)
-        action = jnp.where(explore < epsilon(num_steps), random_action, jnp.argmax(q).astype(jnp.int32))
-        return action, num_steps + 1, ()
-
-    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
+    """Epsilon-greedy: as judged, on the ladder of Ape-X, or with an epsilon that falls."""
+    if evaluation:
+        return epsilon_greedy(networks.q_values, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(networks.q_values)
+    return epsilon_greedy(
+        networks.q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
+    )
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:

@@ -11,7 +11,7 @@ from typing import Any
 from agentkit.core import Agent
 from agentkit.errors import unknown_name
 
-_MODULES = ("dqn", "sac")
+_MODULES = ("c51", "d4pg", "ddpg", "dqn", "iqn", "munchausen_dqn", "ppo", "qr_dqn", "rainbow", "sac", "td3")
 
 
 def names() -> tuple[str, ...]:

@@ -18,15 +18,13 @@ from typing import Any, NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
 from agentkit.adders import NStepAdder
 from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, polyak, rate_limit
 from agentkit.replay import Replay, Table
 from agentkit.types import Nest, ReplaySample
@@ -119,17 +117,7 @@ class TrainingState(NamedTuple):
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
     """Policy and critic for an environment of continuous actions in (-1, 1)."""
     actions = environment_spec.actions
-    if (
-        not isinstance(actions, specs.BoundedArray)
-        or not np.issubdtype(actions.dtype, np.floating)
-        or len(actions.shape) != 1
-        or not (np.all(actions.minimum == -1.0) and np.all(actions.maximum == 1.0))
-    ):
-        raise SpecError(
-            "SAC needs one continuous action of shape [A] with bounds -1 and 1 (agentkit.wrappers.CanonicalActions "
-            f"scales others to them), found {actions!r}. Use an agent for discrete actions, such as dqn."
-        )
-    (size,) = actions.shape
+    size = specs.canonical_action_size(actions, "SAC")
 
     def policy(observation: Nest) -> nets.TanhNormal:
         outputs = nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, 2 * size, output_scale=0.01)
@@ -171,6 +159,8 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 def make_update(networks: Networks, config: Config) -> Update:
     """One step each on critics, policy and temperature (paper, algorithm 1)."""
+    import optax  # Not at import time: actors load this file, and optimise nothing.
+
     optimizer = adam(config.learning_rate)
     follow = polyak(config.tau)
     target_entropy = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -16,10 +17,13 @@ from agentkit.errors import missing_extra
 _SETTINGS = {
     "num_actors": "actors",
     "num_evaluators": "evaluators",
+    "num_inference": "inference",
     "engine": "engine",
     "ray_address": "ray_address",
     "listen": "listen",
     "max_parameter_age_seconds": "max_parameter_age",
+    "max_restarts": "max_restarts",
+    "learner_gpus": "learner_gpus",
 }
 
 
@@ -70,7 +74,12 @@ def _show(run: Callable[..., Any], directory: Any) -> int:
 
     try:
         with ProgramTable() as table:
-            result = run(on_status=table.write)
+
+            def show(status: dict[str, Any]) -> None:
+                with contextlib.suppress(OSError):  # Output into a file on a full disk ends no program.
+                    table.write(status)
+
+            result = run(on_status=show)
     except ProgramError as error:
         # The traceback in it is the node's own; this process's would say nothing.
         print(f"agentkit: {error}", file=sys.stderr)

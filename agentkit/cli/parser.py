@@ -100,6 +100,12 @@ def _add_launch(commands: _Commands[_Parser]) -> None:
     _add_experiment(launch)
     launch.add_argument("--actors", type=_positive, metavar="N", help="actor processes; default: 2")
     launch.add_argument("--evaluators", type=_natural, metavar="N", help="evaluator processes; default: 1")
+    launch.add_argument(
+        "--inference",
+        type=_natural,
+        metavar="N",
+        help="processes that choose the actions of all actors, for large networks; default: 0, each actor itself",
+    )
     launch.add_argument("--engine", choices=ENGINES, help="what runs the nodes; default: processes")
     launch.add_argument("--ray-address", metavar="HOST:PORT", help="the Ray cluster's, for --engine ray")
     launch.add_argument(
@@ -112,6 +118,19 @@ def _add_launch(commands: _Commands[_Parser]) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="actors wait where their parameters are older; default: no limit",
+    )
+    launch.add_argument(
+        "--max-restarts",
+        type=_natural,
+        metavar="N",
+        help="of one node within ten minutes; one more stops the program; default: 20",
+    )
+    launch.add_argument(
+        "--learner-gpus",
+        type=_amount,
+        metavar="N",
+        help="with --engine ray: GPUs to reserve for the learner, 0.5 for half of one; default: 0, it sees those there "
+        "are without reserving any, as on the other engines",
     )
     _add_resume(launch, "only --steps, the new total, and how to run it (--actors, --engine, ...) may be given with it")
 
@@ -142,8 +161,9 @@ def _add_node(commands: _Commands[_Parser]) -> None:
                 "'all'; default: lo, this machine alone",
             )
         else:
+            default = "a random one" if role == "actor" else "0"
             one.add_argument(
-                "--index", type=_natural, metavar="I", help=f"tells each {role} from the others; default: a random one"
+                "--index", type=_natural, metavar="I", help=f"tells each {role} from the others; default: {default}"
             )
 
 
@@ -281,6 +301,13 @@ def _seconds(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
     return value
+
+
+def _amount(text: str) -> float:
+    try:
+        return float(text)  # `LaunchConfig` knows which amounts there are.
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from None
 
 
 def _whole(text: str, at_least: int) -> int:

@@ -40,16 +40,21 @@ def scale(arguments: argparse.Namespace) -> int:
     """Changes how many actors a program has, and waits until it has them.
 
     Raises:
-        ConfigError: if nothing runs there, or the number did not change in time.
+        ConfigError: if nothing runs there, its actors are started by others, or the number did not change in time.
     """
     with connected(arguments.run) as board:
+        if board.status()["values"].get("by_hand"):
+            raise ConfigError(
+                f"{arguments.run} is hosted by 'agentkit node replay': its actors are started and stopped where they "
+                "were started (the scheduler, the shell loop), each with 'agentkit node actor'."
+            )
         board.command("scale", role="actor", count=arguments.actors)
         deadline = time.monotonic() + _SCALE_SECONDS
         while (found := _num_actors(board.status())) != arguments.actors:
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"{arguments.run} was asked for {arguments.actors} actors and has {found} after "
-                    f"{_SCALE_SECONDS:g} s. Where a scheduler starts the nodes, it must be asked."
+                    f"{_SCALE_SECONDS:g} s. See: agentkit status {arguments.run}"
                 )
             time.sleep(0.2)
     print(f"{arguments.run} has {found} actor{'' if found == 1 else 's'}.")

@@ -50,8 +50,11 @@ class ReplayDataset:
         if self._replay.resumable:  # Draws when asked, so that it knows.
             return False
         info = self._replay.info(self._plan.table)
+        size = info.size
+        if self._replay.table(self._plan.table).max_times_sampled == 1:  # What was drawn ahead is gone there.
+            size += info.num_sampled - self._num_taken
         return self._limiter.can_sample(
-            self._num_items, size=info.size, inserted=info.num_inserted, sampled=self._num_taken
+            self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken
         )
 
     def __iter__(self) -> Iterator[ReplaySample]:

@@ -8,7 +8,6 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from agentkit.distributed.board_client import BoardClient, BoardError, WrongRunError
@@ -45,6 +44,7 @@ class NodeContext:
     Attributes:
         name, role, index, incarnation, run_directory: see `Where`.
         board: the program's board.
+        lost: it stops because the board was silent for `LOST_SECONDS`: started again, it may find it.
     """
 
     def __init__(self, where: Where, board: BoardClient, *, stop: threading.Event | None = None):
@@ -58,6 +58,7 @@ class NodeContext:
         self._totals: dict[str, int] = {}
         self._last_beat = time.monotonic()
         self._ready = False
+        self.lost = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._beat_for_ever, name=f"beat-{self.name}", daemon=True)
@@ -148,19 +149,20 @@ class NodeContext:
                 self._stop.set()
                 return
             except BoardError as error:
-                if time.monotonic() - last_heard > LOST_SECONDS and not self._closed.is_set():
-                    print(f"{self.name} stops: {error}", file=sys.stderr, flush=True)
+                if time.monotonic() - last_heard > LOST_SECONDS and not self._stop.is_set():
+                    self.lost = True
                     self._stop.set()
-                    return
+                    print(f"{self.name} stops: {error}", file=sys.stderr, flush=True)
+                # It goes on to beat: a board that comes back sees that this node is about to save and leave.
 
 
-def exit_after(seconds: Callable[[], float], stop: threading.Event, code: int) -> None:
+def exit_after(seconds: float, stop: threading.Event, code: int) -> None:
     """Ends this process `seconds` after `stop` was set, if it has not ended by itself by then."""
 
     def watch() -> None:
         stop.wait()
-        time.sleep(seconds())
-        print(f"Still running {seconds():g} s after it was to stop: exits now.", file=sys.stderr, flush=True)
+        time.sleep(seconds)
+        print(f"Still running {seconds:g} s after it was to stop: exits now.", file=sys.stderr, flush=True)
         os._exit(code)
 
     threading.Thread(target=watch, name="exit-after", daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ class ProcessEngine:
         Raises:
             TypeError, PicklingError: its function or arguments cannot be sent to another process.
         """
-        message = cloudpickle.dumps((node, launch))
+        message = pickle.dumps((cloudpickle.dumps(node), launch))
         log = _open_log(node.name, launch)
         try:
             process = subprocess.Popen(

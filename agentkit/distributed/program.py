@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from agentkit.errors import ConfigError, unknown_name
 
-
 ONE_CORE: Mapping[str, str] = {
     "JAX_PLATFORMS": "cpu",
     "NPROC": "1",  # jaxlib's name for its number of threads
@@ -126,11 +125,13 @@ class Node:
 class Program:
     """Roles and nodes. Building it runs nothing."""
 
-    def __init__(self, name: str):
-        """An empty one; `name` is for people."""
+    def __init__(self, name: str, roles: Iterable[Role] = ()):
+        """One without nodes; `name` is for people."""
         self.name = name
         self.roles: dict[str, Role] = {}
         self.nodes: dict[str, Node] = {}
+        for role in roles:
+            self.add_role(role)
 
     def add_role(self, role: Role) -> None:
         """Adds a role; its nodes come after.

@@ -15,26 +15,22 @@ The head of a cluster is the one part that it cannot lose: when it dies, the pro
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import pathlib
 import re
 import shutil
 import signal
 import sys
-import threading
-import traceback
 import uuid
 from collections.abc import Sequence
 from typing import Any, final
 
 import cloudpickle
 
-from agentkit.distributed.context import exit_after
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, start_private
 from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
-from agentkit.distributed.worker import EXIT_DONE, EXIT_ERROR, EXIT_FATAL, EXIT_SIGNALLED, Launch, run_node
+from agentkit.distributed.worker import EXIT_FATAL, Launch, run_pickled
 from agentkit.errors import ConfigError, missing_extra
 
 __all__ = ["RayEngine", "RayVariables", "RunningActor"]
@@ -260,26 +256,9 @@ class _NodeActor:
     def run(self, message: bytes, name: str, launch: Launch, search_path: Sequence[str], holder: Any) -> int:
         """Like `worker.main`, but for where the node comes from and its output goes."""
         _log_to(_log_path(name, launch))
-        faulthandler.enable()
-        stop = threading.Event()
-        signals: list[int] = []
-
-        def on_signal(number: int, frame: Any) -> None:
-            signals.append(number)
-            stop.set()
-
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
         use_holder(import_ray(), holder)
         sys.path.extend(path for path in search_path if path not in sys.path)
-        try:
-            node: Node = cloudpickle.loads(message)
-        except Exception:  # Its module cannot be imported here: no restart will help.
-            traceback.print_exc()
-            return EXIT_FATAL
-        exit_after(lambda: launch.stop_seconds, stop, EXIT_ERROR)
-        code = run_node(node, launch, stop)
-        code = EXIT_SIGNALLED if code == EXIT_DONE and signals else code
+        code = run_pickled(message, launch)
         sys.stdout.flush()
         sys.stderr.flush()
         return code

@@ -26,6 +26,9 @@ from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
 TICK_SECONDS = 0.05
 
+STALL_SECONDS = 5.0
+"""A supervisor that has not looked for this long was stopped itself (SIGSTOP, a machine that slept)."""
+
 ECHO_SECONDS = 0.5
 """A second signal that follows this soon is the first one's echo."""
 
@@ -115,6 +118,7 @@ class Supervisor:
         self.run_id = run_id or secrets.token_hex(16)
         self._first_error: str | None = None
         self._stopping = False
+        self._looked = self._awake_since = time.monotonic()
         self.board = Board(self.run_id, host=engine.board_host, port=board_port, program=program.name)
         self._nodes = {name: _Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
         for watched in self._nodes.values():
@@ -206,6 +210,10 @@ class Supervisor:
         return self._stopping or all(w.state == "done" for w in self._nodes.values())
 
     def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > STALL_SECONDS:
+            self._awake_since = now  # Nobody could be heard meanwhile: their silence counts from here.
+        self._looked = now
         self._obey()
         if self.board.stop_reason is not None:
             self._stopping = True
@@ -282,6 +290,7 @@ class Supervisor:
             silence, idle = heard[1], heard[2]
         elif watched.state == "starting":
             return  # Its interpreter has not come up yet: there is another limit for that.
+        silence = min(silence, now - self._awake_since)
         if silence > watched.role.heartbeat_seconds:
             self._lost(watched, f"gave no sign of life for {silence:.0f} s (stopped, or its machine is gone)")
         elif watched.state == "ready" and idle > watched.role.idle_seconds:
@@ -356,8 +365,9 @@ class Supervisor:
             self._first_error = f"{why}{self._log_hint(watched)}{trace}"
             if record is not None and self._directory is not None:
                 path = self._directory / "nodes" / f"{watched.node.name}.error.json"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(record, indent=1) + "\n")
+                with contextlib.suppress(OSError):  # A full disk; the user is told all the same.
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(json.dumps(record, indent=1) + "\n")
         self.board.stop(why)
         self._stopping = True
 

@@ -14,6 +14,7 @@ import faulthandler
 import importlib
 import os
 import pathlib
+import pickle
 import signal
 import sys
 import threading
@@ -86,7 +87,7 @@ def run_node(node: Node, launch: Launch, stop: threading.Event | None = None) ->
                 importlib.import_module(module)
             args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(board, name))
             node.target(context, *args, **kwargs)
-            return EXIT_DONE
+            return EXIT_ERROR if context.lost else EXIT_DONE
         except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
             fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, BoardError)
             _report(board, node.name, launch.incarnation, error, fatal)
@@ -117,10 +118,25 @@ def _report(board: BoardClient, name: str, incarnation: int, error: BaseExceptio
 
 def main() -> int:
     """The child process: reads the pickled node from its standard input, which only its parent can write."""
+    _die_with(int(sys.argv[1]))
+    message, launch = pickle.loads(sys.stdin.buffer.read())
+    return run_pickled(message, launch)
+
+
+def run_pickled(message: bytes, launch: Launch) -> int:
+    """Runs a node that came from another process, in the main thread of one of its own.
+
+    SIGTERM and SIGINT stop it in order; it ends this process if it takes longer than it may.
+
+    Args:
+        message: the node, pickled by cloudpickle.
+        launch: how it finds its program.
+
+    Returns:
+        One of the exit codes.
+    """
     import cloudpickle
 
-    parent = int(sys.argv[1])
-    _die_with(parent)
     faulthandler.enable()
     stop = threading.Event()
     signals: list[int] = []
@@ -131,13 +147,12 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    launch: Launch
     try:
-        node, launch = cloudpickle.loads(sys.stdin.buffer.read())
+        node: Node = cloudpickle.loads(message)
     except Exception:  # Its module cannot be imported here: no restart will help.
         traceback.print_exc()
         return EXIT_FATAL
-    exit_after(lambda: launch.stop_seconds, stop, EXIT_ERROR)
+    exit_after(launch.stop_seconds, stop, EXIT_ERROR)
     code = run_node(node, launch, stop)
     return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 

@@ -14,7 +14,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentkit.distributed import Board, BoardClient, Handle, NodeContext
@@ -27,6 +27,7 @@ from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.distributed import prepare
 from agentkit.experiment.learner_node import learner_node
+from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay import listening
@@ -75,16 +76,21 @@ def host_by_hand(
     write_secret(known, run_id)
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
     with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
-        if listen not in ("lo", "all") and not listening.bind_to_device(board_port, listen):
-            raise ConfigError(f"The board could not be confined to network device {listen!r}. Is there one?")
+        if listen != "lo":  # There it listens on loopback alone by itself.
+            listening.confine(board_port, listen, "The board")
         if found is not None:
             board.restore_totals(found.state["totals"])
         board.put("experiment", {**record, "run_directory": str(directory)})
+        board.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
         address = f"127.0.0.1:{board.address.rpartition(':')[2]}"
         write_board_file(directory, address, run_id)
         asked, stop = threading.Event(), threading.Event()
         board.node("replay-0", supervised=True, state="ready")
-        with contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client, StopOnSignal(asked):
+        with (
+            contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client,
+            StopOnSignal(asked),
+            _logged(board, ProgramLog(experiment, ROLES, 0 if found is None else found.step)),
+        ):
             context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
             threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
             if on_start is not None:
@@ -97,6 +103,26 @@ def host_by_hand(
     forget_parameters(run_id)
     (directory / "board.json").unlink(missing_ok=True)
     return reason
+
+
+@contextlib.contextmanager
+def _logged(board: Board, log: ProgramLog) -> Iterator[None]:
+    """Gives the log the board's status twice a second, and once at the end."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(nodes.STATUS_SECONDS):
+            log.write(board.status())
+
+    thread = threading.Thread(target=watch, name="program-log", daemon=True)
+    with log:
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=10.0)
+            log.write(board.status())
 
 
 def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
@@ -127,7 +153,7 @@ def run_node_by_hand(
         role: "learner", "actor" or "evaluator".
         connect: "host:port" of the board that the replay node printed.
         run_id: the run's secret.
-        index: tells nodes of a role apart; None draws one.
+        index: tells nodes of a role apart; None draws one for an actor, and is 0 for the others.
         transport: for a learner, see `transports.make_publisher`.
         listen: for a learner, the network device of its own server.
         timeout: seconds to wait for the board.
@@ -141,7 +167,7 @@ def run_node_by_hand(
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
     experiment = experiment_from_record(record, directory)
-    number = index if index is not None else (0 if role == "learner" else random.SystemRandom().randrange(10**6))
+    number = index if index is not None else (random.SystemRandom().randrange(10**6) if role == "actor" else 0)
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
         target: Any = learner_node

@@ -93,6 +93,8 @@ class ExperimentConfig:
         for name in ("evaluation_period", "checkpoint_period", "seed", "log_seconds"):
             if not getattr(self, name) >= 0:  # NaN is refused too
                 raise ConfigError(f"{name} must not be negative, found {getattr(self, name)}.")
+        if hasattr(self.agent, "with_num_envs"):  # Optional, see `core.Agent`.
+            object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
 
     def make_environment(self, seed: int, num_envs: int | None = None) -> Any:
         """The environment, or `num_envs` of them batched, ready for an agent."""

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.distributed import Program, RestartPolicy, Role, Supervisor, connect_to_run
+from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor, connect_to_run
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.program import ONE_CORE
 from agentkit.distributed.supervisor import Engine
@@ -21,8 +23,10 @@ from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, unknown_name
 from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment.inference import inference_node, inference_role
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.local import ResumeError, check_same
+from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
@@ -43,6 +47,10 @@ class LaunchConfig:
         transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
         max_parameter_age_seconds: actors wait where their parameters are older; None for no limit.
         max_restarts: of one node within ten minutes; one more stops the program.
+        learner_gpus: accelerators that engine "ray" reserves for the learner, which then sees these alone; a part,
+            such as 0.5, shares one. Nothing is reserved for 0, nor by other engines: there the learner sees all
+            that the machine has, as does no other node.
+        num_inference: inference nodes, which choose the actions of all actors; 0: each actor does so itself.
     """
 
     num_actors: int = 2
@@ -53,6 +61,8 @@ class LaunchConfig:
     transport: str | None = None
     max_parameter_age_seconds: float | None = None
     max_restarts: int = RestartPolicy.max_restarts
+    learner_gpus: float = 0.0
+    num_inference: int = 0
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -61,8 +71,13 @@ class LaunchConfig:
             raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
         if self.num_evaluators < 0:
             raise ConfigError(f"num_evaluators must not be negative, found {self.num_evaluators}.")
+        if not 0 <= self.num_inference <= self.num_actors:
+            expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
+            raise ConfigError(f"{expected}, found {self.num_inference}.")
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts must not be negative, found {self.max_restarts}.")
+        if not 0 <= self.learner_gpus < math.inf or (self.learner_gpus > 1 and self.learner_gpus % 1):
+            raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
 
@@ -98,16 +113,26 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     record = experiment.describe()
     program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
-    for role in make_roles(config.num_actors):
+    roles = make_roles(config.num_actors, config.learner_gpus)
+    if config.num_inference:
+        roles.append(inference_role(config.num_actors, config.num_inference))
+    for role in roles:
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
     replay = program.add_node("replay", nodes.replay_node, experiment, spec, listen=config.listen)
     learner = program.add_node(
         "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
     )
+    age = config.max_parameter_age_seconds
+    inference = [
+        program.add_node(
+            "inference", inference_node, experiment, spec, learner, listen=config.listen, max_parameter_age_seconds=age
+        )
+        for _ in range(config.num_inference)
+    ]
     for _ in range(config.num_actors):
         program.add_node(
             "actor", nodes.actor_node, experiment, spec, replay, learner,
-            max_parameter_age_seconds=config.max_parameter_age_seconds,
+            max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
     for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
         program.add_node(
@@ -116,7 +141,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     return program
 
 
-def make_roles(num_actors: int) -> list[Role]:
+def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
     """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
     All but the learner take one core, and only the learner may see an accelerator.
@@ -132,6 +157,7 @@ def make_roles(num_actors: int) -> list[Role]:
             stop_seconds=120.0,
             start_seconds=300.0,
             idle_seconds=900.0,
+            num_gpus=learner_gpus,
             environment=learner,
             preload=(*reverb, "rlax"),
         ),
@@ -166,7 +192,8 @@ def launch(
     Raises:
         ConfigError: impossible settings, or a run folder that has a run already.
         ResumeError: the newest checkpoint is another experiment's, or of `agentkit.run`.
-        ProgramError: a node failed in a way that no restart mends, or too often.
+        ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
+            not be written.
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
@@ -179,26 +206,69 @@ def launch(
     )
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
+    if directory is not None:
+        _forget_killed(directory, program)
     history: list[dict[str, float]] = []
 
     def on_tick(status: dict[str, Any]) -> None:
         record = status["values"].get("evaluation")
         if record is not None and record not in history:
             history.append(record)
+        log.write(status)
         if on_status is not None:
             on_status(status)
 
-    with Supervisor(program, _make_engine(config), run_directory=directory) as supervisor:
-        if found is not None:
-            supervisor.board.restore_totals(found.state["totals"])
-        supervisor.board.put("num_steps", experiment.num_steps)
+    with ProgramLog(experiment, list(program.roles), 0 if found is None else found.step) as log:
+        status = run_program(
+            program,
+            engine=_make_engine(config),
+            run_directory=directory,
+            totals={} if found is None else found.state["totals"],
+            values={"num_steps": experiment.num_steps},
+            on_status=on_tick,
+        )
+    if directory is not None:
+        _check_saved(status)
+    return _result(status, experiment, history)
+
+
+def run_program(
+    program: Program,
+    *,
+    engine: Engine | None = None,
+    run_directory: pathlib.Path | None = None,
+    totals: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    on_status: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Runs a program, of `make_program` or your own, to its end, and frees the memory that its nodes shared.
+
+    Ctrl-C or SIGTERM stops it in order, a second one kills it. No process of it is left behind.
+
+    Args:
+        program: what to run.
+        engine: where; None for processes of this machine.
+        run_directory: for the nodes' logs, and the checkpoints of those that write any; None for neither.
+        totals: counts to begin with, e.g. a checkpoint's.
+        values: to put on the board before any node starts.
+        on_status: called twice a second with `Board.status`.
+
+    Returns:
+        `Board.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
+
+    Raises:
+        ProgramError: a node failed in a way that no restart mends, or too often.
+    """
+    with Supervisor(program, engine or ProcessEngine(), run_directory=run_directory) as supervisor:
+        supervisor.board.restore_totals(totals or {})
+        for name, value in (values or {}).items():
+            supervisor.board.put(name, value)
         try:
-            reason = supervisor.run(on_tick)
+            reason = supervisor.run(on_status)
         finally:
             supervisor.kill_all()
-            forget_parameters(supervisor.run_id)
-        status = supervisor.board.status()
-    return _result(status, experiment, history, reason)
+            forget_parameters(supervisor.run_id, program.nodes)
+        return {**supervisor.board.status(), "stop": reason}
 
 
 def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
@@ -244,6 +314,19 @@ def _refuse_second_supervisor(directory: pathlib.Path) -> None:
     raise ConfigError(f"A program runs in {directory} now (see: agentkit status {directory}). Stop it first.")
 
 
+def _check_saved(status: dict[str, Any]) -> None:
+    """The learner writes the last checkpoint as it stops; the user must know where it could not."""
+    for node in status["nodes"].values():
+        if node["role"] == "learner" and node["state"] == "failed":
+            raise ProgramError(f"The run has stopped, and its last checkpoint was not written: {node['last_error']}")
+
+
+def _forget_killed(directory: pathlib.Path, program: Program) -> None:
+    """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        forget_parameters(json.loads((directory / "board.json").read_text())["run_id"], program.nodes)
+
+
 def _make_engine(config: LaunchConfig) -> Engine:
     if config.engine == "processes":
         return ProcessEngine()
@@ -254,10 +337,8 @@ def _make_engine(config: LaunchConfig) -> Engine:
     return RayEngine(address=config.ray_address)
 
 
-def _result(
-    status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]], reason: str
-) -> LaunchResult:
+def _result(status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]]) -> LaunchResult:
     steps = status["totals"].get("steps", 0)
     gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
     updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
-    return LaunchResult(steps, updates, history, steps < experiment.num_steps, reason)
+    return LaunchResult(steps, updates, history, steps < experiment.num_steps, status["stop"])

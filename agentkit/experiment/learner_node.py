@@ -5,31 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from agentkit import checkpoint
-from agentkit.datasets import ReplayDataset
 from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
-from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
+from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.logs import make_logger
-from agentkit.experiment.nodes import (
-    KEEP_ALIVE_SECONDS,
-    OUTAGE_SECONDS,
-    connect_to_replay,
-    find_spec,
-    newest_checkpoint,
-    resume_step,
-    say,
-)
-from agentkit.experiment.transports import make_publisher
+from agentkit.experiment.nodes import OUTAGE_SECONDS, count_dropped, find_spec, newest_checkpoint, resume_step, say
+from agentkit.experiment.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.learning import Learner, LearnerOutlets
-from agentkit.replay import listening
 from agentkit.specs import EnvironmentSpec
 
 DRAIN_SECONDS = 60.0
@@ -37,16 +27,34 @@ DRAIN_SECONDS = 60.0
 
 
 def learner_node(
-    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any], *,
-    transport: str = "shared_memory", listen: str = "lo",
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
+    replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
+    transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
 ) -> None:  # fmt: skip
-    """Learns until it is told to stop; its endpoint says where the parameters are."""
+    """Learns until it is told to stop; its endpoint says where the parameters are.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at one.
+        replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
+        transport: how parameters travel, see `transports.make_publisher`.
+        listen: for a server of parameters.
+        publish_seconds: between two publications, at least; 0 publishes every update.
+    """
+    if context.index > 0 and context.run_directory is not None:
+        raise ConfigError(
+            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
+            "without a run folder."
+        )
     spec = spec or find_spec(experiment)
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen)))
-        data = _Data(experiment, spec, replay, stack)
-        logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context)))
+        publisher = stack.enter_context(
+            contextlib.closing(make_publisher(context, transport, listen, publish_seconds))
+        )
+        data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
+        logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         learner = Learner(
             agent.make_update(agent.make_networks(spec)),
             data,
@@ -73,7 +81,7 @@ def learner_node(
         saver.save()
 
 
-def _learn(context: NodeContext, learner: Learner, data: _Data, saver: _Saver) -> None:
+def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
     """Steps until told to stop. Neither an empty table nor a server that is away ends it."""
     first, outage = learner.num_updates_done, time.monotonic()
     while not context.should_stop:
@@ -81,7 +89,7 @@ def _learn(context: NodeContext, learner: Learner, data: _Data, saver: _Saver) -
             learner.step()
             outage = time.monotonic()
         except ReplayTimeoutError:
-            if data.server_answers():
+            if data.answers():
                 outage = time.monotonic()
         except ReplayClosedError:
             data.reconnect()
@@ -94,79 +102,16 @@ def _learn(context: NodeContext, learner: Learner, data: _Data, saver: _Saver) -
         saver.save_if_due()
 
 
-class _Data:
-    """The learner's batches, from a server that may go and come back.
-
-    Attributes:
-        address: the server's, "host:port".
-        waited_seconds: that the learner has spent waiting for batches so far.
-    """
-
-    def __init__(
-        self,
-        experiment: ExperimentConfig,
-        spec: EnvironmentSpec,
-        replay: Mapping[str, Any],
-        stack: contextlib.ExitStack,
-    ):
-        self._tables = experiment.agent.make_tables(spec)
-        self._plan = experiment.agent.batch_plan
-        self._endpoint = replay
-        self.address = str(replay["address"])
-        self.waited_seconds = 0.0
-        self._keep_alive_at = 0.0
-        self.replay = connect_to_replay(self._tables, replay, timeout=10.0, wait=120.0, draw_ahead=True)
-        self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=0.5)
-        stack.callback(self.close)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._dataset is None:
-            raise ReplayClosedError(f"The replay server at {self.address} is away.")
-        start = time.monotonic()
-        try:
-            return next(self._dataset)
-        finally:
-            self.waited_seconds += time.monotonic() - start
-
-    def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Priorities are hints: those that a server misses while it is away are dropped."""
-        with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
-            self.replay.update_priorities(self._plan.table, keys, priorities)
-
-    def server_answers(self) -> bool:
-        try:
-            self.replay.info(self._plan.table)
-        except (ReplayClosedError, ReplayTimeoutError):
-            return False
-        return True
-
-    def reconnect(self) -> None:
-        """Makes everything anew where the server answers; else leaves it for the next time."""
-        self.close()
-        with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
-            self.replay = connect_to_replay(self._tables, self._endpoint, timeout=10.0, wait=1.0, draw_ahead=True)
-            self._dataset = ReplayDataset(self.replay, self._plan, timeout=0.5)
-
-    def keep_alive(self) -> None:
-        """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""
-        if time.monotonic() >= self._keep_alive_at:
-            self._keep_alive_at = time.monotonic() + KEEP_ALIVE_SECONDS
-            listening.keep_connections_alive(int(self.address.rpartition(":")[2]))
-
-    def close(self) -> None:
-        if self._dataset is not None:
-            self._dataset.close()
-            self._dataset = None
-        self.replay.close()
-
-
 class _Saver:
     """Writes the run's checkpoints: one folder holds the learner's state and replay's contents of one moment."""
 
-    def __init__(self, context: NodeContext, experiment: ExperimentConfig, learner: Learner, data: _Data):
+    def __init__(
+        self,
+        context: NodeContext,
+        experiment: ExperimentConfig,
+        learner: Learner,
+        data: ServerData | ShardedData,
+    ):
         self._context = context
         self._experiment = experiment
         self._learner = learner
@@ -212,8 +157,8 @@ class _Saver:
         }
         folder, step = directory / "checkpoints", totals.get("steps", 0)
         try:
-            checkpoint.write(folder, step, state, {"replay": self._data.replay.save})
-        except (ReplayClosedError, ReplayTimeoutError) as error:
+            checkpoint.write(folder, step, state, self._data.writers_of_contents())
+        except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
             if not self._context.should_stop:
                 raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
             say(self._context, f"The last checkpoint is without replay's contents: {error}")

@@ -17,7 +17,7 @@ from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.acting import make_actor, make_loop
+from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
@@ -245,7 +245,7 @@ def _build(
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
     policy, client = agent.make_policy(networks), VariableClient(store)
-    actor = make_actor(environment, policy, actor_key, client, lambda: agent.make_adder(replay, spec))
+    actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
     stack.enter_context(contextlib.closing(actor))
     loop = make_loop(environment, actor, counter, logs.write_episode)
     table = agent.batch_plan.table

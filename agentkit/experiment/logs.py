@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from agentkit import loggers
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.loggers.program_table import Speeds, program_row
 from agentkit.types import TableInfo
 
 _PROGRESS_SECONDS = 0.25
@@ -59,15 +60,73 @@ class RunLogs:
             self._terminal.message(text)
 
 
-def make_logger(experiment: ExperimentConfig, label: str, resume_step: int | None) -> loggers.Logger:
-    """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder."""
+class ProgramLog:
+    """The log ``program`` of a run of many processes: a row every `ExperimentConfig.log_seconds`, and one at the end.
+
+    Rows begin when the tables of every replay node are known, and keep the columns of the first one. A context
+    manager.
+    """
+
+    def __init__(self, experiment: ExperimentConfig, roles: Sequence[str], resume_step: int = 0):
+        """Makes one.
+
+        Args:
+            experiment: says which logs are wanted.
+            roles: of the program.
+            resume_step: the step a resumed run goes on from: rows of later ones are dropped.
+        """
+        logger = make_logger(experiment, "program", resume_step)
+        self._logger = loggers.EveryNSeconds(logger, experiment.log_seconds)
+        self._roles = tuple(roles)
+        self._start = time.monotonic()
+        self._speeds = Speeds()
+        self._columns: tuple[str, ...] = ()
+
+    def write(self, status: dict[str, Any]) -> None:
+        """Takes the newest `Board.status`; makes a row of it if it is time."""
+        now = time.monotonic()
+        self._speeds.add(status, now)
+        if self._columns or _tables_are_known(status):
+            row = {"seconds": now - self._start, **program_row(status, self._speeds, self._roles)}
+            self._columns = self._columns or tuple(row)
+            self._logger.write({name: row.get(name) for name in self._columns})
+
+    def close(self) -> None:
+        """Writes the newest row, due or not, and closes the log. May be called twice."""
+        self._logger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _tables_are_known(status: dict[str, Any]) -> bool:
+    num_servers = sum(node["role"] == "replay" for node in status["nodes"].values())
+    return sum(key.split("/")[0] == "tables" for key in status["values"]) >= max(num_servers, 1)
+
+
+def make_logger(
+    experiment: ExperimentConfig,
+    label: str,
+    resume_step: int | None,
+    on_drop: Callable[[int], None] | None = None,
+) -> loggers.Logger:
+    """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
+
+    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.DropUnwritable`.
+    """
     if experiment.run_directory is None:
         return loggers.Dispatcher([])
     directory = pathlib.Path(experiment.run_directory) / "logs"
-    made: list[loggers.Logger] = [loggers.CsvLogger(directory / f"{label}.csv", resume_step=resume_step)]
+    path, folder = directory / f"{label}.csv", directory / "tensorboard"
+    makers: dict[str, Callable[[], loggers.Logger]] = {
+        str(path): lambda: loggers.CsvLogger(path, resume_step=resume_step)
+    }
     if experiment.tensorboard:
-        made.append(loggers.TensorboardLogger(directory / "tensorboard", label, resume_step=resume_step))
-    return loggers.Dispatcher(made)
+        makers[f"{folder}/{label}"] = lambda: loggers.TensorboardLogger(folder, label, resume_step=resume_step)
+    return loggers.Dispatcher([loggers.DropUnwritable(make, name, on_drop=on_drop) for name, make in makers.items()])
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:

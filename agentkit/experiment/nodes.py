@@ -15,22 +15,25 @@ import contextlib
 import os
 import pathlib
 import secrets
+import shutil
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from agentkit import checkpoint
+from agentkit.actors import BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
+from agentkit.core import Agent
 from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ReplayClosedError
-from agentkit.experiment.acting import make_actor, make_loop
+from agentkit.experiment.acting import find_place, make_actor, make_adder, make_loop, make_remote_actor
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import make_logger
@@ -72,36 +75,52 @@ def replay_node(
     spec = spec or find_spec(experiment)
     key = f"port/{context.name}"
     known = context.board.status()["values"].get(key)
-    folder = context.run_directory
-    found = _newest_contents(folder)
+    folder, contents = context.run_directory, contents_name(context.name)
+    if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
+        shutil.rmtree(_handover(folder, contents), ignore_errors=True)
+    found = _newest_contents(folder, contents)
+    scratch = None if folder is None else folder / f".{context.name}"
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
+        scratch.mkdir(parents=True)
     replay = ReverbReplay(
-        experiment.agent.make_tables(spec), port=port or known, listen=listen, checkpoint_directory=folder
+        experiment.agent.make_tables(spec), port=port or known, listen=listen, checkpoint_directory=scratch
     )
     with replay:
-        if found is not None and (found.path / "replay").is_dir():
-            replay.restore(found.path / "replay")
-        elif found is not None:
-            say(context, f"{found.path} holds no replay contents: replay starts empty.")
+        if found is not None:
+            replay.restore(found.path / contents)
+        elif _newest_step(folder):
+            say(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
         context.board.put(key, number)
         host = listening.device_address(listen)
-        context.board.put("tables", {name: _table_status(replay, name) for name in replay.tables})
-        context.ready({"address": f"{host}:{number}", "pid": os.getpid(), "process": _THIS_PROCESS})
+        # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
+        tables = "tables" if context.index == 0 else f"tables/{context.name}"
+        context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+        endpoint = {"node": context.name, "address": f"{host}:{number}"}
+        context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
         goal = experiment.num_steps
         context.board.put("num_steps", goal)
         while not context.wait(STATUS_SECONDS):
-            context.board.put("tables", {name: _table_status(replay, name) for name in replay.tables})
+            context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
             if context.totals().get("steps", 0) >= goal:
                 context.request_stop(f"reached {goal:,} steps")
         if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
-            _hand_over(folder, context.totals().get("steps", 0), replay)
+            _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _hand_over(folder: pathlib.Path, step: int, replay: Replay, num_attempts: int = 3) -> None:
+def contents_name(replay_node: str) -> str:
+    """Where in a checkpoint the contents of a replay node are: "replay", and of a second one its own name."""
+    return "replay" if replay_node == "replay-0" else replay_node
+
+
+def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, num_attempts: int = 3) -> None:
     """Saves what the tables hold; tries again, as a learner that saves at the same time takes the file away."""
     for attempt in range(num_attempts):
         try:
-            checkpoint.write(folder / HANDOVER, step, {}, {"replay": replay.save}, max_to_keep=1)
+            checkpoint.write(_handover(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
             return
         except CheckpointError:
             if attempt == num_attempts - 1:
@@ -109,15 +128,20 @@ def _hand_over(folder: pathlib.Path, step: int, replay: Replay, num_attempts: in
             time.sleep(0.5)
 
 
-def _newest_contents(folder: pathlib.Path | None) -> checkpoint.Checkpoint | None:
-    """The checkpoint to fill the tables from: the run's newest, or what a replay node left when it was stopped."""
-    found = newest_checkpoint(folder)
+def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
+    return folder / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
+
+
+def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
+    """What to fill the tables from: the run's newest checkpoint, or what a replay node left when it was stopped.
+
+    A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
+    """
     if folder is None:
         return None
-    handover = checkpoint.read_latest(folder / HANDOVER)
-    if handover is not None and (found is None or handover.step >= found.step):
-        return handover
-    return found
+    found = checkpoint.read_latest(folder / "checkpoints", holding=contents)
+    handover = checkpoint.read_latest(_handover(folder, contents))
+    return handover if found is None or (handover is not None and handover.step >= found.step) else found
 
 
 def _program_stops(context: NodeContext) -> bool:
@@ -146,8 +170,20 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
 def actor_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any],
     variables: Mapping[str, Any], *, max_parameter_age_seconds: float | None = None,
+    also: Sequence[tuple[Agent, Mapping[str, Any]]] = (), inference: Sequence[Mapping[str, Any]] = (),
 ) -> None:  # fmt: skip
-    """Acts until it is told to stop. A server that is away stops it for as long, not for good."""
+    """Acts until it is told to stop. A server that is away stops it for as long, not for good.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at it.
+        replay: the endpoint of the replay node to write to.
+        variables: the endpoint of the learner whose parameters to act with.
+        max_parameter_age_seconds: see `LaunchConfig`.
+        also: other agents that learn from the same steps, each with the endpoint of its replay node.
+        inference: the endpoints of inference nodes, one of which chooses its actions; none: it does so itself.
+    """
     agent = experiment.agent
     seed = int(
         np.random.SeedSequence([experiment.seed, 2, context.index, context.incarnation]).generate_state(1)[0] >> 1
@@ -155,35 +191,50 @@ def actor_node(
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
         spec = spec or make_environment_spec(environment)
-        connected = connect_to_replay(agent.make_tables(spec), replay, timeout=OUTAGE_SECONDS, wait=120.0)
-        stack.callback(connected.close)  # Abandons what is unconfirmed, after the adders' close.
-        source = make_source(context, variables)
-        client = VariableClient(
-            source, update_seconds=PARAMETER_SECONDS, timeout=120.0, max_age_seconds=max_parameter_age_seconds
-        )
-        policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
+        fed = []
+        for each, endpoint in ((agent, replay), *also):
+            fed.append((each, connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)))
+            stack.callback(fed[-1][1].close)  # Abandons what is unconfirmed, after the adders' close.
         label = "train" if context.index == 0 else f"train-{context.index}"
-        logger = stack.enter_context(make_logger(experiment, label, resume_step(context)))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
         def log(record: dict[str, float]) -> None:
             logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
 
-        actor = make_actor(environment, policy, key, client, lambda: agent.make_adder(connected, spec))
+        adder, closes = make_adder(environment, spec, fed), [connected.close for _, connected in fed]
+        actor: PolicyActor | BatchedPolicyActor | RemoteActor
+        client: VariableClient | RemoteActor
+        if inference:
+            actor = client = make_remote_actor(context, environment, spec, inference, seed=seed, adder=adder)
+            stack.callback(client.disconnect)
+            closes.append(client.disconnect)
+        else:
+            client = VariableClient(
+                make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
+                max_age_seconds=max_parameter_age_seconds,
+            )  # fmt: skip
+            policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
+            actor = make_actor(environment, policy, key, client, adder, find_place(context))
         loop = make_loop(environment, actor, log=log)
         client.update(wait=True)
         context.ready()
-        _close_on_stop(context, connected.close)
+        close_on_stop(context, closes)
         try:
-            _act(context, loop, client, int(str(replay["address"]).rpartition(":")[2]))
+            _act(context, loop, client, [_port(endpoint) for endpoint in (replay, *(pair[1] for pair in also))])
             actor.close()
-        except ReplayClosedError:
+        except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
                 raise
 
 
+def _port(endpoint: Mapping[str, Any]) -> int:
+    return int(str(endpoint["address"]).rpartition(":")[2])
+
+
 def _act(
-    context: NodeContext, loop: EnvironmentLoop | BatchedEnvironmentLoop, client: VariableClient, port: int
-) -> None:
+    context: NodeContext, loop: EnvironmentLoop | BatchedEnvironmentLoop, client: VariableClient | RemoteActor,
+    ports: Sequence[int],
+) -> None:  # fmt: skip
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
     while not context.should_stop:
         loop.step()
@@ -199,17 +250,19 @@ def _act(
             )
         if now >= keep_alive_at:
             keep_alive_at = now + KEEP_ALIVE_SECONDS
-            listening.keep_connections_alive(port)
+            for port in ports:
+                listening.keep_connections_alive(port)
 
 
-def _close_on_stop(context: NodeContext, close: Callable[[], None]) -> None:
+def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:
     """A second after the node is told to stop, ends a wait for replay that has not ended by itself."""
 
     def watch() -> None:
         while not context.should_stop:
             time.sleep(0.1)
         time.sleep(1.0)
-        close()
+        for close in closes:
+            close()
 
     threading.Thread(target=watch, name="close-on-stop", daemon=True).start()
 
@@ -222,10 +275,11 @@ def evaluator_node(
     spec = spec or find_spec(experiment)
     period = experiment.evaluation_period
     label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
+    turn = context.index % num_evaluators  # By hand an evaluator may have any index, and does not know of others.
     with contextlib.ExitStack() as stack:
         source = make_source(context, variables)
         evaluator = stack.enter_context(Evaluator(experiment, experiment.agent.make_networks(spec), source))
-        logger = stack.enter_context(make_logger(experiment, label, resume_step(context)))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
         def evaluate(should_stop: Callable[[], bool]) -> None:
             steps = context.totals().get("steps", 0)
@@ -243,9 +297,9 @@ def evaluator_node(
             number = context.totals().get("steps", 0) // period if period else 0
             if number >= next_number:
                 next_number = number + 1
-                if number % num_evaluators == context.index:
+                if number % num_evaluators == turn:
                     evaluate(lambda: context.should_stop)
-        last = context.totals().get("steps", 0) >= experiment.num_steps and context.index == 0
+        last = context.totals().get("steps", 0) >= experiment.num_steps and turn == 0
         if period and last and not (done and done[-1] >= experiment.num_steps):
             evaluate(lambda: False)
 
@@ -299,6 +353,12 @@ def resume_step(context: NodeContext) -> int:
     return sys.maxsize if context.incarnation else _newest_step(context.run_directory)
 
 
+def count_dropped(context: NodeContext) -> Callable[[int], None]:
+    """Shows in the status how many rows of a node's log a full disk has refused."""
+    return lambda number: context.gauge(log_rows_dropped=number)
+
+
 def say(context: NodeContext, text: str) -> None:
     """Writes a line to the node's log."""
-    print(f"{context.name} on {socket.gethostname()}: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # A full disk refuses the log too.
+        print(f"{context.name} on {socket.gethostname()}: {text}", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit.core import VariableSource
@@ -33,9 +33,9 @@ class Publisher:
         endpoint: plain values, for `make_source`.
     """
 
-    def __init__(self, parts: list[Any], endpoint: dict[str, Any]):
-        """Takes the transports, and how others find them."""
-        self._parts = [BackgroundPublisher(_KeptOpen(part), min_seconds=PUBLISH_SECONDS) for part in parts]
+    def __init__(self, parts: list[Any], endpoint: dict[str, Any], publish_seconds: float = PUBLISH_SECONDS):
+        """Takes the transports, how others find them, and the least time between two publications."""
+        self._parts = [BackgroundPublisher(_KeptOpen(part), min_seconds=publish_seconds) for part in parts]
         self.endpoint = endpoint
         self._open = False
         self._held: tuple[int, Mapping[str, Nest]] | None = None
@@ -70,13 +70,16 @@ class _KeptOpen(NamedTuple):
         self.publisher.publish(version, variables)
 
 
-def make_publisher(context: NodeContext, transport: str, listen: str = "lo") -> Publisher:
+def make_publisher(
+    context: NodeContext, transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
+) -> Publisher:
     """The publisher of a learner node.
 
     Args:
         context: the learner's.
         transport: "shared_memory"; "reverb", which adds a Reverb server for other hosts; or "ray".
         listen: the network device of that server.
+        publish_seconds: between two publications, at least.
     """
     if transport not in TRANSPORTS:
         raise unknown_name("transport", transport, TRANSPORTS)
@@ -84,9 +87,9 @@ def make_publisher(context: NodeContext, transport: str, listen: str = "lo") -> 
     if transport == "ray":
         from agentkit.distributed.ray import RayVariables
 
-        endpoint["ray"] = parameters_name(context.board.run_id)
-        return Publisher([RayVariables(endpoint["ray"])], endpoint)
-    endpoint["shared_memory"] = parameters_name(context.board.run_id)
+        endpoint["ray"] = parameters_name(context.board.run_id, context.name)
+        return Publisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
+    endpoint["shared_memory"] = parameters_name(context.board.run_id, context.name)
     parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
     if transport == "reverb":
         from agentkit.variables.reverb import ReverbPublisher
@@ -96,7 +99,7 @@ def make_publisher(context: NodeContext, transport: str, listen: str = "lo") -> 
         parts.append(ReverbPublisher(context.board.run_id, port=port, listen=listen))
         context.board.put(key, parts[-1].port)
         endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
-    return Publisher(parts, endpoint)
+    return Publisher(parts, endpoint, publish_seconds)
 
 
 def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
@@ -121,11 +124,12 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
     )
 
 
-def parameters_name(run_id: str) -> str:
-    """A name for a run's parameters that tells nothing of its secret, and is the same after a restart."""
-    return hashlib.sha256(f"parameters of {run_id}".encode()).hexdigest()[:24]
+def parameters_name(run_id: str, node: str) -> str:
+    """A name for what a run's node publishes: it tells nothing of the secret, and is the same after a restart."""
+    return hashlib.sha256(f"parameters of {node} of {run_id}".encode()).hexdigest()[:24]
 
 
-def forget_parameters(run_id: str) -> None:
-    """Frees the shared memory of a run that has ended."""
-    remove_shared_memory(parameters_name(run_id))
+def forget_parameters(run_id: str, nodes: Iterable[str] = ("learner-0",)) -> None:
+    """Frees the shared memory of a run that has ended, for each of its `nodes` that may have published."""
+    for node in nodes:
+        remove_shared_memory(parameters_name(run_id, node))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from agentkit.types import Array
+from agentkit.types import Array, Nest
 
 
 class RunningStatistics(NamedTuple):
@@ -28,19 +29,27 @@ def init_statistics(shape: tuple[int, ...]) -> RunningStatistics:
     return RunningStatistics(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
-def update_statistics(statistics: RunningStatistics, batch: Array) -> RunningStatistics:
-    """Takes in a batch ``[B, ...]`` (Chan et al. 1983, parallel variance)."""
-    size = batch.shape[0]
+def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array | None = None) -> RunningStatistics:
+    """Takes in a batch ``[B, ...]`` (Chan et al. 1983, parallel variance).
+
+    Args:
+        statistics: of values ``[...]``.
+        batch: ``[B, ...]``.
+        mask: 0 where an element of the batch is to be left out, else 1, ``[B]``; None takes all in.
+    """
+    weight = jnp.ones(batch.shape[0]) if mask is None else mask
+    size = jnp.sum(weight)
+    weight = jnp.broadcast_to(weight.reshape(-1, *[1] * (batch.ndim - 1)), batch.shape)
     count = statistics.count + size
-    batch_mean = jnp.mean(batch, axis=0)
+    batch_mean = jnp.sum(batch * weight, axis=0) / jnp.maximum(size, 1.0)
     delta = batch_mean - statistics.mean
-    mean = statistics.mean + delta * (size / count)
+    share = size / jnp.maximum(count, 1.0)
     squares = (
         statistics.squares
-        + jnp.sum(jnp.square(batch - batch_mean[None]), axis=0)
-        + jnp.square(delta) * (statistics.count * size / count)
+        + jnp.sum(jnp.square(batch - batch_mean[None]) * weight, axis=0)
+        + jnp.square(delta) * (statistics.count * share)
     )
-    return RunningStatistics(count, mean, squares)
+    return RunningStatistics(count, statistics.mean + delta * share, squares)
 
 
 def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6) -> Array:
@@ -51,6 +60,43 @@ def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6
         value: one value ``[...]``, or any batch of them ``[B, ...]``, ``[T, B, ...]``.
         epsilon: added to the variance.
     """
-    variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
     mean = jnp.broadcast_to(statistics.mean, value.shape)
-    return (value - mean) / jnp.broadcast_to(jnp.sqrt(variance + epsilon), value.shape)
+    return (value - mean) / jnp.broadcast_to(deviation(statistics, epsilon), value.shape)
+
+
+def deviation(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
+    """``sqrt(variance + epsilon)``, ``[...]``; 1 before two values were seen."""
+    variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
+    return jnp.sqrt(variance + epsilon)
+
+
+def init_nest_statistics(spec: Nest) -> tuple[RunningStatistics, ...]:
+    """Statistics of the float leaves of nests like `spec`, in flattening order; other leaves have none."""
+    return tuple(init_statistics(tuple(leaf.shape)) for leaf in jax.tree.leaves(spec) if _is_float(leaf))
+
+
+def update_nest_statistics(statistics: tuple[RunningStatistics, ...], batch: Nest) -> tuple[RunningStatistics, ...]:
+    """Takes in a batch, leaves ``[B, ...]``; no statistics stay none."""
+    if not statistics:
+        return ()
+    leaves = [leaf for leaf in jax.tree.leaves(batch) if _is_float(leaf)]
+    return tuple(update_statistics(s, leaf) for s, leaf in zip(statistics, leaves, strict=True))
+
+
+def normalize_nest(statistics: tuple[RunningStatistics, ...], nest: Nest, limit: float) -> Nest:
+    """A nest, or any batch of them, with its float leaves normalised and clipped to [-limit, limit].
+
+    Without statistics it stays as it is.
+    """
+    if not statistics:
+        return nest
+    remaining = iter(statistics)
+
+    def leaf(x: Array) -> Array:
+        return jnp.clip(normalize(next(remaining), x), -limit, limit) if _is_float(x) else x
+
+    return jax.tree.map(leaf, nest)
+
+
+def _is_float(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 
 from agentkit.errors import ConfigError
 
@@ -18,6 +17,7 @@ def periodic(period: int) -> TargetUpdate:
     """Copies the parameters every `period` updates (Mnih et al. 2015)."""
     if period < 1:
         raise ConfigError(f"The target update period must be at least 1, found {period}.")
+    import optax  # Not at import time: actors load this file, and optimise nothing.
 
     def update(params: Any, target_params: Any, num_updates: Any) -> Any:
         return optax.periodic_update(params, target_params, jnp.asarray(num_updates), period)
@@ -29,6 +29,7 @@ def polyak(tau: float) -> TargetUpdate:
     """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
     if not 0 < tau <= 1:
         raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
+    import optax
 
     def update(params: Any, target_params: Any, num_updates: Any) -> Any:
         del num_updates

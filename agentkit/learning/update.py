@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from agentkit.errors import ConfigError
 from agentkit.learning.targets import TargetUpdate
 from agentkit.types import Array, LossOutput, Nest, ReplaySample
+
+if TYPE_CHECKING:
+    import optax
 
 Params = Any
 Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
@@ -36,11 +39,16 @@ class Update(NamedTuple):
         init: ``key -> state``, the training state (parameters, optimiser states, key, ...).
         update: ``(state, batch) -> (state, UpdateOutput)``, one gradient step on one batch.
         variables: ``state -> {name: params}``, what actors may fetch; "policy" is what they act with.
+        gradient: ``(params, batch, key) -> grads``, the first half of `update`, for actors that compute gradients;
+            None where a gradient needs more than the variable "policy", such as a target network.
+        apply: ``(state, grads) -> state``, the second half; None likewise.
     """
 
     init: Callable[[jax.Array], Nest]
     update: Callable[[Nest, ReplaySample], tuple[Nest, UpdateOutput]]
     variables: Callable[[Nest], Mapping[str, Nest]]
+    gradient: Callable[[Params, ReplaySample, jax.Array], Params] | None = None
+    apply: Callable[[Nest, Params], Nest] | None = None
 
 
 class SgdState(NamedTuple):
@@ -94,20 +102,59 @@ def sgd(
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        num_updates = state.num_updates + 1
-        target_params = state.target_params
-        if target_update is not None:
-            target_params = target_update(params, target_params, num_updates)
         metrics = {"loss": output.loss, "grad_norm": _norm(grads), **output.metrics}
-        new_state = SgdState(params, target_params, opt_state, state.key, num_updates)
-        return new_state, UpdateOutput(metrics, output.priorities)
+        return _descend(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
 
     def variables(state: SgdState) -> dict[str, Params]:
         return {"policy": state.params}
 
-    return Update(init, update, variables)
+    if target_update is not None:
+        return Update(init, update, variables)
+
+    def gradient(params: Params, batch: ReplaySample, key: jax.Array) -> Params:
+        return jax.grad(lambda p: loss(p, (), batch, key).loss)(params)
+
+    def apply(state: SgdState, grads: Params) -> SgdState:
+        return _descend(state, grads, optimizer, None)
+
+    return Update(init, update, variables, gradient, apply)
+
+
+def apply_gradients(update: Update) -> Update:
+    """`update` for a learner whose batches are gradients that others computed, as actors do in A3C (Mnih et al. 2016).
+
+    A batch's data have the structure of the parameters, ``[B, ...]``; their mean is one step.
+
+    Raises:
+        ConfigError: `update` cannot take gradients from outside.
+    """
+    apply = update.apply
+    if apply is None:
+        raise ConfigError(
+            "This update keeps its gradients to itself. Expected one of `sgd` without a target network, or an `Update` "
+            "with `gradient` and `apply`."
+        )
+
+    def step(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput]:
+        grads = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), batch.data)
+        return apply(state, grads), UpdateOutput({"grad_norm": _norm(grads)})
+
+    return Update(update.init, step, update.variables)
+
+
+def _descend(
+    state: SgdState, grads: Params, optimizer: optax.GradientTransformation, target_update: TargetUpdate | None
+) -> SgdState:
+    """The state after one step along `grads`."""
+    import optax  # Not at import time: actors load this file, and optimise nothing.
+
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    num_updates = state.num_updates + 1
+    target_params = state.target_params
+    if target_update is not None:
+        target_params = target_update(params, target_params, num_updates)
+    return SgdState(params, target_params, opt_state, state.key, num_updates)
 
 
 def _norm(grads: Params) -> Array:
@@ -121,6 +168,8 @@ def adam(learning_rate: float, max_grad_norm: float | None = None) -> optax.Grad
     Its moments are two flat vectors: on small networks, where each operation costs more than its
     arithmetic, that makes an update a quarter faster than one moment for each parameter array.
     """
+    import optax
+
     optimizer = optax.adam(learning_rate)
     if max_grad_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)

@@ -2,7 +2,7 @@
 
 A logger has `write(values)` and `close()`, and is a context manager. Acme's users know the names:
 `Dispatcher` to several, `EveryNSeconds` and `EveryNSteps` to thin out, `DropNone` and `DropNonFinite`
-to clean, `OnlyKeys` to choose, `InMemoryLogger` to look at.
+to clean, `OnlyKeys` to choose, `DropUnwritable` to outlive a full disk, `InMemoryLogger` to look at.
 """
 
 from agentkit.loggers.base import InMemoryLogger, Logger, to_numbers
@@ -15,6 +15,7 @@ from agentkit.loggers.filters import (
     EveryNSteps,
     OnlyKeys,
 )
+from agentkit.loggers.full_disk import DropUnwritable
 from agentkit.loggers.tensorboard import TensorboardLogger
 from agentkit.loggers.terminal import TerminalLogger
 
@@ -23,6 +24,7 @@ __all__ = [
     "Dispatcher",
     "DropNonFinite",
     "DropNone",
+    "DropUnwritable",
     "EveryNSeconds",
     "EveryNSteps",
     "InMemoryLogger",

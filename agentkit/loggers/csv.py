@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO, final
+from typing import Any, BinaryIO, cast, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Logger, to_numbers
@@ -15,6 +17,9 @@ from agentkit.loggers.base import Logger, to_numbers
 @final
 class CsvLogger(Logger):
     """Writes each row to a CSV file at once, so that a killed run keeps its log.
+
+    A row is in the file whole or not at all: one that the disk has no room for raises OSError and leaves
+    the log as it was, to be gone on with.
 
     Columns appear in the order in which they are first seen. A row with a new column rewrites the
     file with the wider header (to a temporary file, then one atomic rename); earlier rows have
@@ -36,33 +41,33 @@ class CsvLogger(Logger):
         self._step_key = step_key
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._columns: list[str] = []
-        self._file: TextIO | None = None
+        self._file: BinaryIO | None = None
         if self._path.exists() and self._path.stat().st_size > 0:
             if resume_step is None:
                 raise ConfigError(
                     f"The log {self._path} exists already. Pass resume_step to continue it, "
                     "or choose another folder."
                 )
-            self._columns, rows = read_csv(self._path)
-            self._rewrite([row for row in rows if _step(row, step_key) <= resume_step])
+            columns, rows = read_csv(self._path)
+            self._rewrite(columns, [row for row in rows if _step(row, step_key) <= resume_step])
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Appends one row and flushes it.
 
         Raises:
+            OSError: there is no room for it.
             SpecError: for a value that is not one number.
             ValueError: after `close`.
         """
         row = {name: "" if value is None else str(value) for name, value in to_numbers(values).items()}
         new = [name for name in row if name not in self._columns]
         if new:
-            rows = read_csv(self._path)[1] if self._columns else []
-            self._columns = [*self._columns, *new]
-            self._rewrite(rows)
+            self._rewrite([*self._columns, *new], read_csv(self._path)[1] if self._columns else [])
         if self._file is None:
             raise ValueError(f"The log {self._path} is closed (or the first row is empty).")
-        csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
-        self._file.flush()
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
+        _append(self._file, line.getvalue().encode())
 
     def close(self) -> None:
         """Closes the file."""
@@ -70,17 +75,34 @@ class CsvLogger(Logger):
             self._file.close()
             self._file = None
 
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        self.close()
+    def _rewrite(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         temporary = self._path.with_name(self._path.name + ".tmp")
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(self._columns)
-            writer.writerows([row.get(name, "") for name in self._columns] for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
-        self._file = open(self._path, "a", newline="", encoding="utf-8")  # noqa: SIM115 (kept open)
+        try:
+            with open(temporary, "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(columns)
+                writer.writerows([row.get(name, "") for name in columns] for row in rows)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._columns = columns
+        self._file = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
+
+
+def _append(file: BinaryIO, line: bytes) -> None:
+    """Writes all of a line, or leaves the file as it was."""
+    size, left = os.fstat(file.fileno()).st_size, memoryview(line)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), size)
+        raise
 
 
 def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:

@@ -23,13 +23,16 @@ Status = Mapping[str, Any]
 _RATE_SECONDS = 30.0  # Rates are over about this much of the past.
 _SETTLE_SECONDS = 5.0  # Before this, starting up hides how fast a program is, and no time left is shown.
 _SILENT_SECONDS = 5.0  # A ready node that has not been heard of for longer is named.
+_LOST_SECONDS = 15.0  # After this it does not count as running.
 _ERROR_WIDTH = 100
 # A role's speed is that of the first of these that its nodes count.
-_SPEEDS = ("steps", "updates", "episodes")
+_SPEEDS = ("steps", "updates", "episodes", "actions")
 # The order of the roles that agentkit makes; a user's own come after them.
-_ROLES = ("replay", "learner", "actor", "evaluator")
+_ROLES = ("replay", "learner", "inference", "actor", "evaluator")
 _ROLE_COLUMNS = ("role", "running", "restarts", "speed", "parameters")
 _TABLE_COLUMNS = ("table", "items", "inserted", "sampled", "samples/insert", "waiting")
+# A gauge that only grows while a node lives, so that it has a speed, as counts do: the share of its time.
+_WAITED = "waited_for_data_seconds"
 
 
 class Grid(NamedTuple):
@@ -64,7 +67,8 @@ class Speeds:
     def add(self, status: Status, now: float) -> None:
         """Takes a status and the monotonic time in seconds at which it was made."""
         for name, node in status["nodes"].items():
-            for count, value in node["counts"].items():
+            waited = {_WAITED: node["gauges"][_WAITED]} if _WAITED in node["gauges"] else {}
+            for count, value in {**node["counts"], **waited}.items():
                 last = self._last.get((name, count), 0 if self._points else value)
                 self._grown[node["role"], count] += value - last if value >= last else value
                 self._last[name, count] = value
@@ -98,8 +102,7 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
     order = [*(role for role in _ROLES if role in by_role), *sorted(by_role.keys() - set(_ROLES))]
     roles = Grid(_ROLE_COLUMNS, [_role_row(role, by_role[role], speeds) for role in order])
     troubles = [trouble for role in order if (trouble := _trouble(by_role[role]))]
-    tables = status["values"].get("tables", {})
-    table_rows = [_table_row(name, table) for name, table in tables.items()]
+    table_rows = [_table_row(name, table) for name, table in all_tables(status).items()]
     return Picture(_progress(status, speeds), roles, troubles, Grid(_TABLE_COLUMNS, table_rows))
 
 
@@ -143,19 +146,45 @@ def as_table(status: Status, speeds: Speeds | None = None) -> Any:
     return Group(Text(shown.progress, style="bold"), *grid(*shown.roles), *troubles, *grid(*shown.tables))
 
 
-def program_row(status: Status, speeds: Speeds | None = None) -> dict[str, Number | None]:
-    """A status as one row of numbers, for CSV and TensorBoard: what the table shows, by name."""
+def all_tables(status: Status) -> dict[str, Status]:
+    """The replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
+    found: dict[str, Status] = {}
+    for key, tables in sorted(status["values"].items()):
+        if key == "tables":
+            found.update(tables)
+        elif key.startswith("tables/"):
+            found.update({f"{key.removeprefix('tables/')}/{name}": table for name, table in tables.items()})
+    return found
+
+
+def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[str] = ()) -> dict[str, Number | None]:
+    """A status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
+
+    Args:
+        status: the newest.
+        speeds: of it and those before it; None knows no speed.
+        roles: those that have columns also where no node of theirs has joined yet.
+
+    Returns:
+        ``steps``, ``updates`` and what else is counted; the first two per second; ``parameter_age_seconds``, the
+        oldest of any node. For each role ``ROLE_running`` and ``ROLE_restarts``, and ``learner_waiting``, the
+        share of its time that the learner waited for data. For each table its size, inserts, samples, samples
+        per insert and their target, and 1 or 0 for whether its writers or its samplers wait.
+    """
     speeds = Speeds() if speeds is None else speeds
-    row: dict[str, Number | None] = {"steps": 0, **status["totals"]}
+    row: dict[str, Number | None] = {"steps": 0, "updates": 0, **status["totals"]}
     row["steps_per_second"] = speeds.per_second("", "steps")
     row["updates_per_second"] = speeds.per_second("", "updates")
     ages = [node["gauges"].get("parameter_age_seconds") for node in status["nodes"].values()]
     row["parameter_age_seconds"] = max((age for age in ages if age is not None), default=None)
-    for role in sorted({node["role"] for node in status["nodes"].values()}):
+    for role in sorted({*roles, *(node["role"] for node in status["nodes"].values())}):
         nodes = [node for node in status["nodes"].values() if node["role"] == role]
-        row[f"{role}_running"] = sum(node["state"] == "ready" for node in nodes)
+        row[f"{role}_running"] = sum(map(_runs, nodes))
         row[f"{role}_restarts"] = sum(node["restarts"] for node in nodes)
-    for name, table in status["values"].get("tables", {}).items():
+        if role == "learner":
+            waited = speeds.per_second(role, _WAITED)  # Told twice a second: over a short while it can exceed 1.
+            row["learner_waiting"] = None if waited is None else min(waited, 1.0)
+    for name, table in all_tables(status).items():
         for key in ("size", "num_inserted", "num_sampled", "samples_per_insert", "samples_per_insert_target"):
             value = table.get(key)
             row[f"{name}_{key}"] = value if value is not None and math.isfinite(value) else None
@@ -326,6 +355,11 @@ def _table_row(name: str, table: Status) -> tuple[str, ...]:
         shown.strip(),
         str(table.get("waiting", "")),
     )
+
+
+def _runs(node: Status) -> bool:
+    """Also of nodes started by hand, which nobody sees die."""
+    return node["state"] == "ready" and (node["beat_age_seconds"] or 0.0) < _LOST_SECONDS
 
 
 def _gist(text: str) -> str:

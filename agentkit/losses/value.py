@@ -30,6 +30,46 @@ def double_q_learning_error(
     return jax.vmap(rlax.double_q_learning)(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_selector_t)
 
 
+def munchausen_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_target_tm1: Array,
+    q_target_t: Array,
+    *,
+    temperature: float,
+    scale: float,
+    least_log: float,
+) -> Array:
+    """TD errors ``[B]`` of Munchausen-DQN (Vieillard et al. 2020, 2007.14430, eq. 2).
+
+    With pi = softmax(q_target / tau): the reward gains alpha * clip(tau log pi(a|s), l_0, 0), and what is bootstrapped
+    is the soft value, the mean over pi(.|s') of q_target(s', .) - tau log pi(.|s').
+
+    Args:
+        q_tm1: ``[B, A]``; gradients reach these only.
+        a_tm1: int ``[B]``.
+        r_t: ``[B]``, of one step: the bonus is for one action.
+        discount_t: what multiplies the soft value, ``[B]``.
+        q_target_tm1: the target network's values before the step, ``[B, A]``.
+        q_target_t: and after it, ``[B, A]``.
+        temperature: tau, > 0.
+        scale: alpha.
+        least_log: l_0, at most 0.
+    """
+    scaled_log_pi_tm1 = temperature * jax.nn.log_softmax(q_target_tm1 / temperature)  # [B, A]
+    bonus = scale * jnp.clip(_chosen(scaled_log_pi_tm1, a_tm1), least_log, 0.0)  # [B]
+    soft_value = temperature * jax.nn.logsumexp(q_target_t / temperature, axis=-1)  # the same mean, [B]
+    target = jax.lax.stop_gradient(r_t + bonus + discount_t * soft_value)
+    return target - _chosen(q_tm1, a_tm1)
+
+
+def _chosen(values: Array, action: Array) -> Array:
+    """Of ``[B, A]`` those of `action` ``[B]``."""
+    return jnp.take_along_axis(values, action[:, None], axis=-1)[:, 0]
+
+
 def huber(error: Array, delta: float | None) -> Array:
     """0.5 e^2 near zero and delta (|e| - 0.5 delta) beyond `delta` (Huber 1964); None: 0.5 e^2 everywhere."""
     if delta is None:

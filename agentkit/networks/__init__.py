@@ -1,17 +1,54 @@
 """Networks: Haiku modules and distributions; pure once transformed."""
 
-from agentkit.networks.mlp import AtariTorso, duelling_q_values, mlp, orthogonal_mlp, q_values, torso
+from agentkit.networks.distributional import (
+    action_outputs,
+    categorical_mean,
+    evenly_spaced_atoms,
+    implicit_quantiles,
+)
+from agentkit.networks.distributions import Categorical, DiagonalNormal
+from agentkit.networks.mlp import (
+    AtariTorso,
+    critic,
+    duelling_q_values,
+    mlp,
+    orthogonal_mlp,
+    q_values,
+    tanh_action,
+    torso,
+)
+from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
+from agentkit.networks.policy_heads import Sampled, check_policy_actions, policy_head, sample_to_action, sampled_spec
+from agentkit.networks.pure import Network, network
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
     "AtariTorso",
+    "Categorical",
+    "DiagonalNormal",
+    "Network",
+    "NoisyLinear",
+    "Sampled",
     "TanhNormal",
+    "action_outputs",
+    "categorical_mean",
+    "check_policy_actions",
+    "critic",
     "duelling_q_values",
+    "evenly_spaced_atoms",
+    "implicit_quantiles",
     "mlp",
     "mode",
+    "network",
+    "noisy_duelling_logits",
+    "noisy_mlp",
     "orthogonal_mlp",
+    "policy_head",
     "q_values",
     "sample",
     "sample_and_log_prob",
+    "sample_to_action",
+    "sampled_spec",
+    "tanh_action",
     "torso",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import haiku as hk
 import jax
@@ -53,15 +53,32 @@ def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> Array
     return hk.Linear(num_outputs)(features)
 
 
-def orthogonal_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, output_scale: float = 1.0) -> Array:
+def orthogonal_mlp(
+    features: Array,
+    hidden_sizes: Sequence[int],
+    num_outputs: int,
+    output_scale: float = 1.0,
+    activation: Callable[[Array], Array] = jax.nn.relu,
+) -> Array:
     """`mlp` with orthogonal weights (Saxe et al. 2014), scaled sqrt(2) for ReLU and `output_scale` at the end.
 
     A policy head begins with a small scale, so that its first actions do not depend on the observation
     (Andrychowicz et al. 2021, section 3.2).
     """
     for size in hidden_sizes:
-        features = jax.nn.relu(hk.Linear(size, w_init=_orthogonal(2.0**0.5))(features))
+        features = activation(hk.Linear(size, w_init=_orthogonal(2.0**0.5))(features))
     return hk.Linear(num_outputs, w_init=_orthogonal(output_scale))(features)
+
+
+def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> Array:
+    """A deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
+    return jnp.tanh(orthogonal_mlp(torso(observation), hidden_sizes, action_size, output_scale=0.01))
+
+
+def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> Array:
+    """What a critic says of observations and actions ``[B, A]``: ``[B, num_outputs]``."""
+    features = jnp.concatenate([torso(observation), action], axis=-1)
+    return orthogonal_mlp(features, hidden_sizes, num_outputs)
 
 
 def _orthogonal(scale: float) -> hk.initializers.Initializer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentkit.replay.base import Replay, Sampler, Writer
 from agentkit.replay.in_process import InProcessReplay
-from agentkit.replay.rate_limiter import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
+from agentkit.replay.rate_limiter import Lockstep, MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from agentkit.replay.table import (
     Fifo,
     FromInline,
@@ -23,6 +23,8 @@ from agentkit.replay.table import (
     Select,
     Table,
     Uniform,
+    queue_table,
+    row_layout,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = [
     "InProcessReplay",
     "Layout",
     "Lifo",
+    "Lockstep",
     "MaxHeap",
     "MinHeap",
     "MinSize",
@@ -50,6 +53,8 @@ __all__ = [
     "Table",
     "Uniform",
     "Writer",
+    "queue_table",
+    "row_layout",
 ]
 
 

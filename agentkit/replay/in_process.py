@@ -204,6 +204,7 @@ class InProcessReplay(base.Replay):
     def _write_arrays(self, directory: pathlib.Path) -> dict[str, Any]:
         stores = []
         for index, store in enumerate(self._stores):
+            store.sort_free()
             columns = [
                 arrays.write(directory, f"steps{index}.{i}", column[: store.num_rows])
                 for i, column in enumerate(store.columns)

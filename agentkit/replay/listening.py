@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import logging
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from agentkit.errors import ConfigError
 
 _LISTEN_STATE = "0A"
+_LOGGER = logging.getLogger(__name__)
 
 
 def check_port_free(port: int) -> None:
@@ -47,6 +49,27 @@ def check_port_free(port: int) -> None:
                 raise ConfigError(
                     f"Port {port} is taken ({error.strerror}). Choose another one, or none for a free one."
                 ) from error
+
+
+def confine(port: int, device: str, what: str) -> None:
+    """Lets only traffic of network `device`, and this machine's own, reach our listening sockets on `port`.
+
+    Where not even "lo" can be had, an old kernel is the reason, and a warning is logged.
+
+    Args:
+        port: it is open by now.
+        device: "lo" is this machine alone, "all" leaves the port open to every device.
+        what: listens there, for people, e.g. "The mailbox".
+
+    Raises:
+        ConfigError: there is no such device. Close the port.
+    """
+    if device == "all" or bind_to_device(port, device):
+        return
+    message = f"{what} on port {port} could not be confined to network device {device!r}"
+    if device != "lo":
+        raise ConfigError(f"{message}. Name a device of this machine, or set listen='all'.")
+    _LOGGER.warning("%s: other machines may reach it. Set a firewall.", message)
 
 
 def bind_to_device(port: int, device: str) -> bool:

@@ -41,7 +41,9 @@ class LeafReader:
         leaves: list[Any] = []
         if self._collect(value, leaves):
             for leaf, (dtype, shape) in zip(leaves, self._expected, strict=True):
-                if type(leaf) not in self._array_types or leaf.dtype != dtype or leaf.shape != shape:
+                if type(leaf) not in self._array_types or leaf.shape != shape:
+                    break
+                if leaf.dtype is not dtype and leaf.dtype != dtype:  # most dtypes are one object each
                     break
             else:
                 return leaves
@@ -63,8 +65,8 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
     kind = type(spec)
     if kind is dict:
         keys = sorted(spec)
-        children = [_collector(spec[key]) for key in keys]
-        flat = not any(tree.is_nested(spec[key]) for key in keys)
+        children = _children([spec[key] for key in keys])
+        flat = not any(children)
 
         def collect_dict(value: Any, out: list[Any]) -> bool:
             if type(value) is not dict or len(value) != len(keys):
@@ -76,14 +78,14 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
             if flat:
                 out += items
                 return True
-            return all(child(item, out) for child, item in zip(children, items, strict=True))
+            return _collect_all(children, items, out)
 
         return collect_dict
 
     if kind in (tuple, list) or _is_namedtuple(kind):
         size = len(spec)
-        children = [_collector(child) for child in spec]
-        flat = not any(tree.is_nested(child) for child in spec)
+        children = _children(spec)
+        flat = not any(children)
 
         def collect_sequence(value: Any, out: list[Any]) -> bool:
             if type(value) is not kind or len(value) != size:
@@ -91,11 +93,28 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
             if flat:
                 out += value
                 return True
-            return all(child(item, out) for child, item in zip(children, value, strict=True))
+            return _collect_all(children, value, out)
 
         return collect_sequence
 
     return lambda value, out: False  # A rarer container: `LeafReader` takes the long way.
+
+
+_Collector = Callable[[Any, list[Any]], bool]
+
+
+def _children(nests: Sequence[Nest]) -> list[_Collector | None]:
+    """A collector of each, None for a leaf."""
+    return [_collector(nest) if tree.is_nested(nest) else None for nest in nests]
+
+
+def _collect_all(children: Sequence[_Collector | None], values: Sequence[Any], out: list[Any]) -> bool:
+    for child, value in zip(children, values, strict=True):
+        if child is None:
+            out.append(value)
+        elif not child(value, out):
+            return False
+    return True
 
 
 def make_builder(structure: Nest) -> Callable[[Iterator[Any]], Nest]:

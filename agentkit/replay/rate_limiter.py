@@ -146,6 +146,20 @@ def SampleToInsertRatio(  # noqa: N802
     return RateLimiter(samples_per_insert, min_size_to_sample, low, high)
 
 
+def Lockstep(samples_per_insert: float, min_size_to_sample: int) -> RateLimiter:  # noqa: N802
+    """Inserts and samples take turns: the tightest limit there is, for synchronous training.
+
+    Once `min_size_to_sample` items are in, exactly `samples_per_insert` samples follow each insert, and the
+    next insert waits for them. Writers wait until each item is in.
+
+    Args:
+        samples_per_insert: a multiple (1, 2, ...) of the batch size: that many updates per insert.
+        min_size_to_sample: items needed before the first sample.
+    """
+    balance = samples_per_insert * min_size_to_sample
+    return RateLimiter(samples_per_insert, min_size_to_sample, balance - samples_per_insert, balance)
+
+
 def Queue(size: int) -> RateLimiter:  # noqa: N802
     """Each item is drawn once, in a table of `size` items; inserts wait when it is full.
 

@@ -6,23 +6,19 @@ Extra: ``reverb``. See Cassirer et al. 2021, "Reverb: A Framework For Experience
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import tree
 
-from agentkit import specs
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -32,23 +28,13 @@ from agentkit.errors import (
 )
 from agentkit.replay import listening, reverb_checkpoint
 from agentkit.replay.base import Replay, check_history, check_priorities, check_timeout, index_tables
-from agentkit.replay.rate_limiter import RateLimiter
-from agentkit.replay.reverb_library import BoundedCalls, pybind, quiet_stderr, reverb, tf
-from agentkit.replay.reverb_sampler import Piece, ReverbSampler
-from agentkit.replay.reverb_writer import Columns, ReverbWriter, check_power, group_tables
-from agentkit.replay.table import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Table, Uniform
+from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
+from agentkit.replay.reverb_sampler import ReverbSampler
+from agentkit.replay.reverb_streams import make_pieces, make_writer
+from agentkit.replay.reverb_tables import describe, make_table, table_info
+from agentkit.replay.reverb_writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
+from agentkit.replay.table import Table
 from agentkit.types import TableInfo
-
-_LOGGER = logging.getLogger(__name__)
-
-LIMITER_TIMEOUT_MS = 200
-"""A sampling stream that the rate limiter holds back this long ends, so that it can be closed."""
-
-IN_FLIGHT = 64
-"""Items that one sampling worker asks for ahead. More is no faster, and staler."""
-
-LARGE_BATCH = 64
-"""Batches from this size on are drawn by two workers."""
 
 PING_SECONDS = 2
 """How long a server may take to say that it is there."""
@@ -64,7 +50,7 @@ class ReverbReplay(Replay):
 
     What differs from `InProcessReplay`: several processes and machines can write and read; items are
     confirmed a little later than they are created (`Writer.flush` waits for it); a sampler draws one
-    batch ahead (two where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
+    batch ahead (some where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
     count as sampled; and nothing is deterministic or `resumable`: what a restored server holds is what
     was saved, but the random choices are new and an unfinished episode is lost.
 
@@ -150,19 +136,15 @@ class ReverbReplay(Replay):
         if self._port is not None:
             listening.check_port_free(self._port)
         self._root.mkdir(exist_ok=True)
-        tables = [_to_reverb(table) for table in self.tables.values()]
+        tables = [make_table(table) for table in self.tables.values()]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
         with quiet_stderr():
             self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
-        if self._listen != "all" and not listening.bind_to_device(self._server.port, self._listen):
-            message = (
-                f"The Reverb server on port {self._server.port} could not be confined to network device "
-                f"{self._listen!r}"
-            )
-            if self._listen != "lo":
-                self._stop()
-                raise ConfigError(f"{message}. Name a device of this machine, or set listen='all'.")
-            _LOGGER.warning("%s: other machines may reach it. Set a firewall.", message)
+        try:
+            listening.confine(self._server.port, self._listen, "The Reverb server")
+        except ConfigError:
+            self._stop()
+            raise
         # A server that loads a checkpoint makes tables of its own, and we have no way to them but the client.
         self._served = {} if any(self._root.iterdir()) else {table.name: table for table in tables}
         self.address = f"localhost:{self._server.port}"
@@ -191,7 +173,7 @@ class ReverbReplay(Replay):
         for table in self.tables.values():
             if table.name not in found:
                 raise unknown_name(f"replay table of the server at {self.address}", table.name, found)
-            ours, theirs = _describe(_to_reverb(table).info), _describe(found[table.name])
+            ours, theirs = describe(make_table(table).info), describe(found[table.name])
             if ours != theirs:
                 raise ConfigError(
                     f"Table {table.name!r} of the server at {self.address} differs: expected {ours}, "
@@ -206,7 +188,7 @@ class ReverbReplay(Replay):
         writer = ReverbWriter(
             self._groups,
             check_history(history),
-            make_writer=self._make_writer,
+            make_writer=lambda chunk_lengths, keep: make_writer(self.address, chunk_lengths, keep),
             is_closed=lambda: self._closed,
             why_late=self._why_insert_late,
             timeout=check_timeout(timeout, self.default_timeout),
@@ -214,20 +196,17 @@ class ReverbReplay(Replay):
         self._writers.add(writer)
         return writer
 
-    def _make_writer(self, columns: Columns, keep: int) -> Any:
-        options = pybind.ConstantChunkerOptions(max_chunk_length=columns.chunk_length, num_keep_alive_refs=keep)
-        return pybind.Client(self.address).NewTrajectoryWriter(options, False)  # we validate ourselves
-
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> ReverbSampler:
         """See `Replay`."""
         self._check_open()
         description = self.table(table)
         description.check_batch(batch_size)
-        streams = self._draw_ahead or _is_free(description)
+        # What goes when it is drawn is not drawn ahead: it would be lost with the learner, and older when it is used.
+        streams = (self._draw_ahead and description.max_times_sampled == 0) or _is_free(description)
         sampler = ReverbSampler(
             description,
             int(batch_size),
-            make_pieces=lambda: self._pieces(description, int(batch_size), streams),
+            make_pieces=lambda: make_pieces(self.address, description, int(batch_size), streams),
             can_sample=lambda num_items: self._can_sample(description, num_items),
             why_late=lambda seconds: self._why_sample_late(description, seconds),
             timeout=check_timeout(timeout, self.default_timeout),
@@ -236,38 +215,14 @@ class ReverbReplay(Replay):
         self._samplers.add(sampler)
         return sampler
 
-    def _pieces(self, table: Table, batch_size: int, streams: bool) -> Iterator[Piece]:
-        """Pieces of at most `batch_size` items; ends when the rate limiter stops it.
-
-        Where the rate is limited, or items go after some samples, every piece draws `batch_size` items
-        and not one more; what is drawn too much would be lost, and others would wait for it.
-        """
-        leaves = tree.flatten(table.signature)
-        many = batch_size >= LARGE_BATCH and isinstance(table.sampler, Uniform | Prioritized)
-        dataset = reverb.TrajectoryDataset(
-            self.address,
-            table=table.name,
-            dtypes=tuple(tf.as_dtype(leaf.dtype) for leaf in leaves),
-            shapes=tuple(tf.TensorShape(leaf.shape) for leaf in leaves),
-            max_in_flight_samples_per_worker=min(IN_FLIGHT, batch_size),
-            num_workers_per_iterator=2 if many and table.max_times_sampled == 0 else 1,
-            max_samples=-1 if streams else batch_size,
-            rate_limiter_timeout_ms=LIMITER_TIMEOUT_MS,
-        )
-        options = tf.data.Options()
-        # Left to itself, tf.data prefetches: it would draw a batch that nobody asked for.
-        options.experimental_optimization.inject_prefetch = False
-        batches = dataset.batch(batch_size).with_options(options)
-        # Repeating opens a new stream at the next request: cheaper than a new iterator.
-        for sample in batches if streams else batches.repeat():
-            yield [leaf.numpy() for leaf in (*sample.info, *sample.data)]
-
     def can_insert(self, table: str, num_items: int = 1) -> bool:
         """See `Replay`. Counts the items that this replay's writers have on their way."""
         self._check_open()
         description = self.table(table)
         writers = [writer for writer in list(self._writers) if writer.num_unconfirmed(table)]
         under_way = sum(writer.num_unconfirmed(table) for writer in writers)
+        if self._server is not None and under_way >= MIN_IN_FLIGHT and all(writer.try_confirm() for writer in writers):
+            under_way = 0  # Who asks takes turns with a learner in this process, which should see what was written.
         if self._lets_in(description, num_items + under_way):
             return True
         # Too near the limit for a guess: ask again when all has arrived.
@@ -313,11 +268,11 @@ class ReverbReplay(Replay):
         self._check_open()
         self.table(table)
         served = self._served.get(table)
-        return self._remote_info(table) if served is None else _table_info(served.info)
+        return self._remote_info(table) if served is None else table_info(served.info)
 
     def _remote_info(self, table: str) -> TableInfo:
         try:
-            return _table_info(self._client.server_info(math.ceil(max(1.0, self.default_timeout)))[table])
+            return table_info(self._client.server_info(math.ceil(max(1.0, self.default_timeout)))[table])
         except (RuntimeError, reverb.errors.ReverbError) as error:
             raise ReplayClosedError(f"The Reverb server at {self.address} does not answer: {error}") from error
 
@@ -438,78 +393,3 @@ def _is_free(table: Table) -> bool:
     limiter = table.rate_limiter
     free = math.isinf(limiter.min_difference) and math.isinf(limiter.max_difference)
     return free and table.max_times_sampled == 0
-
-
-def _to_reverb(table: Table) -> reverb.Table:
-    names = specs.leaf_names(table.signature)
-    leaves = tree.flatten(table.signature)
-    try:
-        # Flat: Reverb's own encoding does not know every kind of nest.
-        signature = tuple(
-            tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype), name.replace("/", "."))
-            for name, leaf in zip(names, leaves, strict=True)
-        )
-    except TypeError as error:
-        raise ConfigError(f"Table {table.name!r}: Reverb cannot store a dtype of its signature. {error}") from error
-    return reverb.Table(
-        name=table.name,
-        sampler=_selector(table.sampler),
-        remover=_selector(table.remover),
-        max_size=table.max_size,
-        rate_limiter=_limiter(table.rate_limiter),
-        max_times_sampled=table.max_times_sampled,
-        signature=signature,
-    )
-
-
-def _selector(selector: Selector) -> Any:
-    if isinstance(selector, Prioritized):
-        return reverb.selectors.Prioritized(selector.exponent)
-    made = {
-        Uniform: reverb.selectors.Uniform,
-        Fifo: reverb.selectors.Fifo,
-        Lifo: reverb.selectors.Lifo,
-        MinHeap: reverb.selectors.MinHeap,
-        MaxHeap: reverb.selectors.MaxHeap,
-    }
-    return made[type(selector)]()
-
-
-def _limiter(limiter: RateLimiter) -> reverb.rate_limiters.RateLimiter:
-    most = sys.float_info.max
-    return reverb.rate_limiters.RateLimiter(
-        samples_per_insert=limiter.samples_per_insert,
-        min_size_to_sample=limiter.min_size_to_sample,
-        min_diff=max(limiter.min_difference, -most),
-        max_diff=min(limiter.max_difference, most),
-    )
-
-
-def _table_info(info: Any) -> TableInfo:
-    limiter = info.rate_limiter_info
-    return TableInfo(
-        name=info.name,
-        size=int(info.current_size),
-        max_size=int(info.max_size),
-        num_inserted=int(limiter.insert_stats.completed),
-        num_sampled=int(limiter.sample_stats.completed),
-    )
-
-
-def _describe(info: Any) -> dict[str, Any]:
-    """What must agree between a server's table and our description of it."""
-    limiter = info.rate_limiter_info
-    leaves = tree.flatten(info.signature) if info.signature is not None else []
-    return {
-        "max_size": int(info.max_size),
-        "max_times_sampled": int(info.max_times_sampled),
-        "sampler": str(info.sampler_options).replace("\n", " ").strip(),
-        "remover": str(info.remover_options).replace("\n", " ").strip(),
-        "rate_limiter": (
-            limiter.samples_per_insert,
-            int(limiter.min_size_to_sample),
-            limiter.min_diff,
-            limiter.max_diff,
-        ),
-        "signature": [f"{leaf.name}: {leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves],
-    }

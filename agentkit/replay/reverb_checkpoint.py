@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.errors import CheckpointError
+from agentkit.replay import reverb_packing
 from agentkit.replay.table import Table
 
 INDEX = "replay.json"
-FORMAT = "agentkit-reverb-1"
+FORMAT = f"agentkit-reverb-2, {reverb_packing.FORMAT}"
 
 
 def write(source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Table]) -> None:
@@ -37,10 +38,7 @@ def write(source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Ta
         target = directory / source.name
         target.mkdir()
         for file in sorted(source.iterdir()):
-            try:
-                os.link(file, target / file.name)
-            except OSError:  # another file system
-                shutil.copy2(file, target / file.name)
+            _link_or_copy(file, target / file.name)
             files[file.name] = _checksum(target / file.name)
         index = {
             "format": FORMAT,
@@ -77,7 +75,15 @@ def check(directory: pathlib.Path, tables: Mapping[str, Table]) -> None:
 def read(directory: pathlib.Path, root: pathlib.Path) -> None:
     """Puts the checkpoint where a server with checkpoint root `root` finds it when it starts."""
     name = _read_index(directory)["checkpoint"]
-    shutil.copytree(directory / name, root / name)
+    shutil.copytree(directory / name, root / name, copy_function=_link_or_copy)
+
+
+def _link_or_copy(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:
+    """Reverb deletes its files and never changes them, so a link does: it needs no room."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def _read_index(directory: pathlib.Path) -> dict[str, Any]:
@@ -85,7 +91,10 @@ def _read_index(directory: pathlib.Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text())
         if index["format"] != FORMAT:
-            raise ValueError(f"format {index['format']!r}")
+            raise ValueError(
+                f"its format is {index['format']!r}, and this version of agentkit reads {FORMAT!r}: items are laid out "
+                "in another way. Go on with the version that wrote it, or start replay empty"
+            )
         if not (isinstance(index["files"], dict) and isinstance(index["tables"], dict)):
             raise TypeError("files and tables must be objects")
         if not isinstance(index["checkpoint"], str) or pathlib.Path(index["checkpoint"]).name != index["checkpoint"]:

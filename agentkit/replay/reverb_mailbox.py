@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import shutil
@@ -28,8 +27,6 @@ import numpy as np
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay import listening
 from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
-
-_LOGGER = logging.getLogger(__name__)
 
 PING_SECONDS = 1
 """How long a server may take to say what it holds; Reverb wants whole seconds."""
@@ -106,13 +103,12 @@ class ReverbMailbox:
         checkpointer = reverb.checkpointers.DefaultCheckpointer(self._folder)
         with quiet_stderr():
             server = reverb.Server([table], port=port, checkpointer=checkpointer)
-        if listen != "all" and not listening.bind_to_device(server.port, listen):
-            message = f"The mailbox on port {server.port} could not be confined to network device {listen!r}"
-            if listen != "lo":
-                with quiet_stderr():
-                    server.stop()
-                raise ConfigError(f"{message}. Name a device of this machine, or set listen='all'.")
-            _LOGGER.warning("%s: other machines may reach it. Set a firewall.", message)
+        try:
+            listening.confine(server.port, listen, "The mailbox")
+        except ConfigError:
+            with quiet_stderr():
+                server.stop()
+            raise
         return server
 
     def put(self, header: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> Stamp:

@@ -5,7 +5,9 @@ This file does not import Reverb; `agentkit.replay.reverb` hands it Reverb's C++
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +20,9 @@ from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, SpecError, unknown_name
 from agentkit.replay.base import Writer, check_priority, check_steps
 from agentkit.replay.nest_codec import LeafReader
+from agentkit.replay.reverb_packing import Packing, to_bytes
 from agentkit.replay.selectors import max_priority
-from agentkit.replay.table import FromInline, Select, Table, describe_leaves
+from agentkit.replay.table import Select, Table, describe_leaves
 from agentkit.types import Nest
 
 MAX_IN_FLIGHT = 40
@@ -35,36 +38,48 @@ SLICE_MS = 100
 CONFIRM_MS = 20
 """How long `try_confirm` waits: many times what a server takes that is not held back."""
 
-TRANSITION_CHUNK = 2
-"""Steps compressed together where items take single steps: fastest, as measured."""
+CHUNK_BYTES = 1024
+"""Small rows are compressed and sent together, up to so many bytes: less work for writer and server than
+one by one. A sampled item brings all of its chunk, which costs nothing to speak of up to this size."""
+
+MAX_CHUNK = 4
+"""And at most so many rows: with more, a learner that takes turns with its environment would see items late."""
+
+PROMPT_SECONDS = 0.1
+"""Items are handed to Reverb's writer some together, which costs it, and the server, less than one by one.
+A writer whose chunks fill more slowly than this sends them as they are; at an episode's end, a tenth of it."""
 
 MAX_SEQUENCE_CHUNK = 32
 """The most steps compressed together where items take sequences."""
 
-Column = list[Any]
-"""References to stored values of one leaf, in the order of its steps."""
+Ref = Any
+"""Reverb's reference to a row that was sent, or will be."""
 
 
 class _Plan(NamedTuple):
-    """How items of one table are made of stored values.
+    """How items of one table are sent.
 
     Attributes:
         table: as described.
-        sources: of each leaf of the data: (column, select), select None for an inline value.
-        squeezed: of each leaf, whether it is one value, without a time axis.
+        packing: how its items are laid out.
+        column: of its own rows: of whole items, or of inline values.
+        squeezed: of each of an item's columns, whether it is one row, without a time axis.
         read_inline: checks and flattens inline values.
-        first_inline: the column of its first inline leaf.
+        most: the greatest priority that may be given.
     """
 
     table: Table
-    sources: list[tuple[int, Select | None]]
+    packing: Packing
+    column: int
     squeezed: list[bool]
     read_inline: LeafReader
-    first_inline: int
+    most: float
 
 
 class Columns:
-    """Where each leaf of the steps and inline values of some tables is stored.
+    """Reverb's columns for some tables.
+
+    One holds the steps, where items refer to them; each kind of row that items have of their own has another.
 
     Args:
         tables: of one step structure.
@@ -72,40 +87,41 @@ class Columns:
 
     def __init__(self, tables: Sequence[Table]):
         self.step = tables[0].layout.step
-        self.num_step = len(tree.flatten(self.step))
         self.plans: dict[str, _Plan] = {}
-        total = self.num_step
-        first_of: dict[str, int] = {}  # tables whose inline values look alike share their columns
+        packings = {table.name: Packing(table) for table in tables}
+        self.sends_steps = any(not packing.whole for packing in packings.values())
+        self.keeps_steps = any(packing.whole for packing in packings.values())
+        self.chunk_lengths: list[int] = []
+        if self.sends_steps:
+            longest = max(table.layout.length or 0 for table in tables if not packings[table.name].whole)
+            size = next(iter(packings.values())).step_bytes
+            self.chunk_lengths.append(min(longest, MAX_SEQUENCE_CHUNK) or _chunk_length(size))
+        first_of: dict[str, int] = {}  # tables whose rows look alike share their column
         for table in tables:
-            key = repr(describe_leaves(table.layout.inline))
-            if key not in first_of:
-                first_of[key] = total
-                total += len(tree.flatten(table.layout.inline))
-            self.plans[table.name] = _make_plan(table, first_of[key])
-        self.num_columns = total
-        lengths = [table.layout.length or 0 for table in tables]
-        self.max_length = max(lengths)
-        self.chunk_length = min(self.max_length or TRANSITION_CHUNK, MAX_SEQUENCE_CHUNK)
+            packing = packings[table.name]
+            if packing.key not in first_of:
+                first_of[packing.key] = len(self.chunk_lengths)
+                self.chunk_lengths.append(_chunk_length(packing.num_bytes if packing.whole else packing.inline_bytes))
+            squeezed = [len(shape) == 1 for shape in packing.columns]
+            reader = LeafReader(table.layout.inline, "inline values")
+            self.plans[table.name] = _Plan(
+                table, packing, first_of[packing.key], squeezed, reader, min(max_priority(table), sys.float_info.max)
+            )
+        self.max_length = max(table.layout.length or 0 for table in tables)
         self.max_in_flight = min(_in_flight(table) for table in tables)
 
 
-def _make_plan(table: Table, first_inline: int) -> _Plan:
-    sources: list[tuple[int, Select | None]] = []
-    for source in tree.flatten(table.layout.data):
-        if isinstance(source, FromInline):
-            sources.append((first_inline + source.column, None))
-        else:
-            sources.append((source.column, source.select))
-    squeezed = [select is not Select.ALL for _, select in sources]
-    reader = LeafReader(table.layout.inline, "inline values")
-    return _Plan(table, sources, squeezed, reader, first_inline)
+def _chunk_length(num_bytes: int) -> int:
+    return min(max(CHUNK_BYTES // max(num_bytes, 1), 1), MAX_CHUNK)
 
 
 def _in_flight(table: Table) -> int:
     """Items that may be on their way without upsetting the rate limiter's balance."""
     limiter = table.rate_limiter
-    slack = (limiter.max_difference - limiter.min_difference) / limiter.samples_per_insert / 4
-    return int(min(max(slack, MIN_IN_FLIGHT), MAX_IN_FLIGHT))
+    inserts = (limiter.max_difference - limiter.min_difference) / limiter.samples_per_insert
+    if inserts < 2:  # `Lockstep`: a writer waits for samplers at each item, not some items later.
+        return 0
+    return int(min(max(inserts / 4, MIN_IN_FLIGHT), MAX_IN_FLIGHT))
 
 
 def check_power(table: Table, priority: float) -> None:
@@ -143,7 +159,7 @@ class ReverbWriter(Writer):
         groups: Sequence[Columns],
         history: int,
         *,
-        make_writer: Callable[[Columns, int], Any],
+        make_writer: Callable[[Sequence[int], int], Any],
         is_closed: Callable[[], bool],
         why_late: Callable[[str, float], Exception],
         timeout: float,
@@ -153,7 +169,7 @@ class ReverbWriter(Writer):
         Args:
             groups: columns of the replay's tables; the first step says which group is written to.
             history: steps that items may refer to.
-            make_writer: Reverb's C++ writer for these columns that keeps this many steps.
+            make_writer: Reverb's C++ writer of columns with these chunk lengths that keeps this many rows of each.
             is_closed: whether the replay was closed.
             why_late: makes the error for a wait of this many seconds for these tables.
             timeout: seconds.
@@ -171,36 +187,49 @@ class ReverbWriter(Writer):
         self._readers = [LeafReader(group.step, "step") for group in groups]
         self._fed: set[str] = set()
         self._unconfirmed: dict[str, int] = {}  # at most so many, by table
+        self._pending: collections.deque[tuple[_Plan, float, bytes]] = collections.deque()  # not yet Reverb's
+        self._unchecked = 0  # items since the last wait
+        self._sent = 0.0  # when all that was written was last sent
         self._start_episode()
         if len(groups) == 1:
             self._choose(0)
 
     def _start_episode(self) -> None:
-        self._rows: list[list[Any]] = []  # references to the newest steps' values
         self._num_steps = 0
-        self._padding: list[list[Any]] = []  # the same of rows of zeros behind the last step
-        self._inline: tuple[int, Sequence[Any], list[Any]] = (-1, (), [])  # column, leaves, references
+        self._steps: list[bytes] = []  # the newest steps, for items that are rows of their own
+        self._refs: list[Ref] = []  # to the same steps, for items that refer to them
+        self._padded = False
+        self._padding: list[Ref] = []  # references to rows of zeros behind the last step
+        self._last: tuple[Any, bytes] = (None, b"")  # what the last row of an item was made of, and the row
+        self._last_inline: tuple[Any, Ref] = (None, None)  # the last row of inline values, and the reference
 
     def _choose(self, number: int) -> None:
         self._columns = self._groups[number]
-        keep = max(self._history + max(self._columns.max_length, 1), self._columns.chunk_length)
-        self._writer = self._make_writer(self._columns, keep)
+        # Of the steps, also of padding; of rows of items' own, the newest, which several tables may take.
+        self._writer = self._make_writer(self._columns.chunk_lengths, self._history + max(self._columns.max_length, 1))
         self._read = self._readers[number]
-        self._no_inline = [None] * (self._columns.num_columns - self._columns.num_step)
-        self._zeros = tree.flatten(specs.zeros(self._columns.step))
+        self._zeros = bytes(next(iter(self._columns.plans.values())).packing.step_bytes)
+        self._nothing = [None] * len(self._columns.chunk_lengths)
+        self._wait_period = max(1, self._columns.max_in_flight // 10)
 
     def append(self, step: Nest) -> int:
         """See `Writer`."""
         self._check_open()
-        if self._columns is None:
+        columns = self._columns
+        if columns is None:
             self._choose(self._find_group(step))
-        if self._padding:
+            columns = self._columns
+            assert columns is not None
+        if self._padded:
             raise SpecError("A step was appended behind padding. Padding ends an episode: call end_episode first.")
-        refs = self._append([*self._read(step), *self._no_inline])
-        rows = self._rows
-        rows.append(refs)
-        if len(rows) > 2 * self._history:
-            del rows[: len(rows) - self._history]
+        row = to_bytes(self._read(step))
+        if columns.sends_steps:
+            with self._lock:
+                self._refs.append(self._send(0, row))
+            _trim(self._refs, self._history)
+        if columns.keeps_steps:
+            self._steps.append(row)
+            _trim(self._steps, self._history)
         self._num_steps += 1
         return self._num_steps - 1
 
@@ -216,12 +245,14 @@ class ReverbWriter(Writer):
             f"found {describe_leaves(specs.spec_of(step))}."
         )
 
-    def _append(self, leaves: list[Any]) -> list[Any]:
-        with self._lock:
-            try:
-                return self._writer.Append(leaves)
-            except RuntimeError as error:
-                raise self._broken(error) from error
+    def _send(self, column: int, row: bytes) -> Ref:
+        """Hands a row to Reverb's writer, whose lock the caller holds."""
+        values: list[Any] = self._nothing.copy()
+        values[column] = np.frombuffer(row, np.uint8)
+        try:
+            return self._writer.Append(values)[column]
+        except RuntimeError as error:
+            raise self._broken(error) from error
 
     def create_item(
         self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
@@ -230,36 +261,77 @@ class ReverbWriter(Writer):
         self._check_open()
         plan = self._plan(table)
         priority = float(priority)
-        check_priority(table, priority)
-        check_power(plan.table, priority)
+        if not 0 <= priority <= plan.most:
+            check_priority(table, priority)
+            check_power(plan.table, priority)
         check_steps(plan.table, self._num_steps, self._history, start, stop, padding)
-        inline_leaves = plan.read_inline(inline)
-        rows = self._rows[start - self._num_steps : stop - self._num_steps or None]
+        own = to_bytes(plan.read_inline(inline))
         if padding:
-            # Where only the first and the last step count, one row of zeros is as good as many.
-            rows = rows + self._pad(1 if plan.table.layout.length is None else padding)
-        inline_refs = self._append_inline(plan, inline_leaves) if inline_leaves else []
-        trajectory: list[Column] = []
-        for column, select in plan.sources:
-            if select is None:
-                trajectory.append([inline_refs[column]])
-            elif select is Select.FIRST:
-                trajectory.append([rows[0][column]])
-            elif select is Select.LAST:
-                trajectory.append([rows[-1][column]])
-            else:
-                trajectory.append([row[column] for row in rows])
-        with self._lock:
-            try:
-                self._writer.CreateItem(table, priority, trajectory, plan.squeezed)
-            except (RuntimeError, ValueError) as error:
-                raise self._broken(error) from error
+            self._padded = True
+        if plan.packing.whole:
+            self._pending.append((plan, priority, self._whole_row(plan, start, stop, own, padding)))
+        else:
+            with self._lock:
+                self._create(plan, priority, self._trajectory(plan, start, stop, own, padding))
         self._fed.add(table)
         assert self._columns is not None
         most = self._columns.max_in_flight
-        self._unconfirmed[table] = min(self._unconfirmed.get(table, 0), most) + 1
-        self._wait(most)
+        self._unconfirmed[table] = min(self._unconfirmed.get(table, 0) + 1, max(most, 1))
+        self._unchecked += 1
+        if self._unchecked >= self._wait_period:
+            self._wait(max(0, most - self._wait_period))
+            self._unchecked = 0
+            self._sent = time.monotonic()
+        elif time.monotonic() - self._sent > PROMPT_SECONDS:
+            self._hurry()
         return None
+
+    def _create(self, plan: _Plan, priority: float, trajectory: list[list[Ref]]) -> None:
+        try:
+            self._writer.CreateItem(plan.table.name, priority, trajectory, plan.squeezed)
+        except (RuntimeError, ValueError) as error:
+            raise self._broken(error) from error
+
+    def _send_pending(self) -> None:
+        """Hands the pending items to Reverb's writer, whose lock the caller holds."""
+        pending, last, ref = self._pending, None, None
+        while pending:
+            plan, priority, row = pending.popleft()
+            if row is not last:  # else the same row for another table
+                last, ref = row, self._send(plan.column, row)
+            self._create(plan, priority, [[ref]])
+
+    def _whole_row(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> bytes:
+        """An item that is a row; the same object where the last item had the same one."""
+        which = (plan.column, start, stop, padding, inline)
+        if which != self._last[0]:
+            steps = self._steps[start - self._num_steps : stop - self._num_steps or None]
+            if padding:
+                # Where only the first and the last step count, one row of zeros is as good as many.
+                steps += [self._zeros] * (1 if plan.table.layout.length is None else padding)
+            self._last = which, plan.packing.row(steps, inline)
+        return self._last[1]
+
+    def _trajectory(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> list[list[Ref]]:
+        """The references of the columns of an item that is not one row."""
+        packing = plan.packing
+        zeros = min(padding, 1) if plan.table.layout.length is None else padding
+        while len(self._padding) < zeros:
+            self._padding.append(self._send(0, self._zeros))
+        rows = self._refs[start - self._num_steps : stop - self._num_steps or None] + self._padding[:zeros]
+        trajectory: list[list[Ref]] = []
+        for part in packing.parts:
+            if part.select is Select.FIRST:
+                trajectory.append(rows[:1])
+            elif part.select is Select.LAST:
+                trajectory.append(rows[-1:])
+            elif part.select is Select.ALL:
+                trajectory.append(rows)
+            else:
+                if self._last_inline[0] != (plan.column, inline):
+                    self._last_inline = (plan.column, inline), self._send(plan.column, inline)
+                trajectory.append([self._last_inline[1]])
+        return trajectory
 
     def _plan(self, table: str) -> _Plan:
         if self._columns is not None and table in self._columns.plans:
@@ -272,29 +344,20 @@ class ReverbWriter(Writer):
             "tables of one step structure."
         )
 
-    def _pad(self, padding: int) -> list[list[Any]]:
-        while len(self._padding) < padding:
-            self._padding.append(self._append([*self._zeros, *self._no_inline]))
-        return self._padding[:padding]
-
-    def _append_inline(self, plan: _Plan, leaves: Sequence[Any]) -> list[Any]:
-        """References to inline values; stored once if several tables get the same ones."""
-        column, last, refs = self._inline
-        if column == plan.first_inline and all(
-            a is b and isinstance(a, np.generic) for a, b in zip(leaves, last, strict=True)
-        ):
-            return refs
-        assert self._columns is not None
-        row: list[Any] = [None] * self._columns.num_columns
-        row[plan.first_inline : plan.first_inline + len(leaves)] = leaves
-        refs = self._append(row)
-        self._inline = (plan.first_inline, leaves, refs)
-        return refs
-
     def end_episode(self) -> None:
         """See `Writer`."""
         self._check_open()
+        if self._unchecked and time.monotonic() - self._sent > PROMPT_SECONDS / 10:
+            self._hurry()
         self._start_episode()
+
+    def _hurry(self) -> None:
+        """Sends what waits for its chunk to be full, and waits for hardly a moment."""
+        with self._lock:
+            self._send_pending()
+            with contextlib.suppress(RuntimeError):  # not yet confirmed; or broken, as the next call says
+                self._writer.Flush(0, 1)  # 0 milliseconds would be for ever
+        self._sent = time.monotonic()
 
     def flush(self) -> None:
         """See `Writer`."""
@@ -312,8 +375,9 @@ class ReverbWriter(Writer):
             if self._closed or not self._unconfirmed:
                 return True
             try:
+                self._send_pending()
                 self._writer.Flush(0, CONFIRM_MS)
-            except RuntimeError:
+            except (RuntimeError, ReplayClosedError):
                 return False  # held back, or broken: the writer's own next call says which
             self._unconfirmed = {}
             return True
@@ -326,6 +390,7 @@ class ReverbWriter(Writer):
             with self._lock:
                 if self._closed or self._is_closed():
                     raise ReplayClosedError("The replay was closed while a writer waited for it.")
+                self._send_pending()
                 try:
                     self._writer.Flush(allowed, max(1, min(SLICE_MS, int(1000 * left))))
                     if allowed == 0:
@@ -357,6 +422,7 @@ class ReverbWriter(Writer):
     def abandon(self) -> None:
         """Closes without waiting; items that are not confirmed may be lost."""
         self._closed = True
+        self._pending.clear()
         self._start_episode()
         if self._writer is not None and self._lock.acquire(timeout=1.0):
             try:
@@ -374,3 +440,9 @@ class ReverbWriter(Writer):
     def restore(self, state: dict[str, Any]) -> None:
         """Raises CheckpointError, as `save` does."""
         raise CheckpointError("A Reverb writer's episode cannot be restored; start a new episode.")
+
+
+def _trim(rows: list[Any], history: int) -> None:
+    """Drops rows older than `history`, now and then."""
+    if len(rows) > 2 * history:
+        del rows[: len(rows) - history]

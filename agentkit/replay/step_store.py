@@ -91,6 +91,10 @@ class StepStore:
         for row in np.unique(rows[self._references[rows] == 0]).tolist():
             self._free.append(row)
 
+    def sort_free(self) -> None:
+        """Orders the free rows as `refill` does: who saves and goes on then uses them as who restores does."""
+        self._free = array.array("q", sorted(self._free, reverse=True))
+
     def refill(self, columns: list[np.ndarray], num_rows: int, held: Iterable[np.ndarray]) -> None:
         """Takes over saved columns ``[num_rows, ...]`` and counts the references in `held` anew."""
         self.columns = columns

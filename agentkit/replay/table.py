@@ -21,7 +21,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.replay.rate_limiter import MinSize, RateLimiter
+from agentkit.replay.rate_limiter import MinSize, Queue, RateLimiter
 from agentkit.types import Nest
 
 
@@ -96,6 +96,16 @@ class Layout:
             return specs.to_arrays(spec)
 
         return tree.map_structure(leaf, self.data)
+
+
+def row_layout(step: Nest) -> Layout:
+    """The layout of items that are one step each, as it was appended: for data that is no trajectory.
+
+    Args:
+        step: nest of array specs, e.g. those of gradients.
+    """
+    columns = [FromStep(column, Select.FIRST) for column in range(len(tree.flatten(step)))]
+    return Layout(step=specs.to_arrays(step), data=tree.unflatten_as(step, columns))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,6 +235,17 @@ class Table:
             "sources": [_describe_source(source) for source in tree.flatten(self.layout.data)],
             "length": self.layout.length,
         }
+
+
+def queue_table(name: str, layout: Layout, size: int) -> Table:
+    """A table as a queue: each item is drawn once, oldest first; writers wait while it is full.
+
+    Args:
+        name: the table's.
+        layout: of its items.
+        size: items that it holds at most.
+    """
+    return Table(name, layout, size, Fifo(), Fifo(), Queue(size), max_times_sampled=1)
 
 
 def describe_leaves(spec: Nest) -> list[str]:

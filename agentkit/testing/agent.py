@@ -90,6 +90,7 @@ class AgentContract(abc.ABC):
         refused: values (or `Change`), by field, that must be refused with a ConfigError that shows them.
         num_steps: of a training; half of it should fall into mid-episode.
         steps_before_learning: as many as `make_agent`'s agent explores before its first update.
+        compile_updates: compiles each update that is looked at; sooner done where it has loops inside.
     """
 
     unsuitable_environment: str
@@ -97,6 +98,7 @@ class AgentContract(abc.ABC):
     refused: ClassVar[Mapping[str, Any]]
     num_steps = 130
     steps_before_learning = 15
+    compile_updates = False
 
     @abc.abstractmethod
     def make_agent(self, **settings: Any) -> core.Agent:
@@ -161,7 +163,7 @@ class AgentContract(abc.ABC):
         np.testing.assert_array_equal(first.actions, trained.actions[: len(first.actions)])
         assert np.any(np.array(other.actions) != np.array(first.actions)), "exploration does not depend on the seed"
         mine, theirs = first.state["learner"]["state"], other.state["learner"]["state"]
-        matrices = [name for name, leaf in mine.items() if leaf.ndim >= 2 and np.any(leaf)]
+        matrices = [name for name, leaf in mine.items() if leaf.ndim >= 2 and np.ptp(leaf) > 0]  # Not constants.
         assert matrices
         for name in matrices:
             assert np.any(mine[name] != theirs[name]), f"{name} does not depend on the seed before it is learned"
@@ -256,11 +258,18 @@ class AgentContract(abc.ABC):
             ReplayDataset(replay, agent.batch_plan)
 
     def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
-        """A batch as the agent itself stores and samples it: random actions, random priorities."""
+        """A batch as the agent itself stores and samples it: random actions, random priorities.
+
+        Where the policy says more than an action, the actions are its own. An item is drawn as often as needed.
+        """
         environment = self.make_environment(0)
         spec = specs.make_environment_spec(environment)
-        tables = [dataclasses.replace(t, rate_limiter=MinSize(1)) for t in agent.make_tables(spec)]
         rng = np.random.default_rng(0)
+        act = self._make_act(agent, spec, rng)
+        tables = [
+            dataclasses.replace(t, rate_limiter=MinSize(1), max_times_sampled=0, max_size=max(t.max_size, 64))
+            for t in agent.make_tables(spec)
+        ]
         with InProcessReplay(tables, seed=0) as replay:
             adder = agent.make_adder(replay, spec)
             timestep = dm_env.truncation(0.0, None)
@@ -268,23 +277,41 @@ class AgentContract(abc.ABC):
                 if timestep.last():
                     timestep = environment.reset()
                     adder.add_first(timestep)
-                action = _random_action(spec.actions, rng)
+                action, extras = act(timestep.observation)
                 timestep = environment.step(action)
                 if timestep.last() or t % 5 == 4:
                     timestep = timestep._replace(step_type=dm_env.StepType.LAST, discount=np.float32(last_discount))
-                adder.add(action, timestep)
+                adder.add(action, timestep, extras)
             dataset = ReplayDataset(replay, agent.batch_plan._replace(batch_size=64, num_updates=1), timeout=1.0)
             keys = np.unique(next(dataset).info.key)
             replay.update_priorities(agent.batch_plan.table, keys, rng.uniform(0.1, 1.0, len(keys)))
             return next(dataset)
 
+    def _make_act(self, agent: core.Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
+        """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
+        networks = agent.make_networks(spec)
+        policy, update = agent.make_policy(networks), agent.make_update(networks)
+        params = update.variables(update.init(_KEY))["policy"]
+        state = policy.init(_KEY)
+
+        def act(observation: Any) -> tuple[Any, Any]:
+            nonlocal state
+            key = jax.random.PRNGKey(rng.integers(2**31))
+            action, state, extras = policy.act(params, key, observation, state)
+            return tree.map_structure(np.asarray, (action, extras))
+
+        if jax.tree.leaves(jax.eval_shape(policy.act, params, _KEY, specs.zeros(spec.observations), state)[2]):
+            return act
+        return lambda observation: (_random_action(spec.actions, rng), ())
+
     def _learned(self, agent: core.Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
         """The training state after three updates on `batch`, and the last priorities, by name."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         state, output = update.init(_KEY), None
+        step = jax.jit(update.update) if self.compile_updates else update.update
         batch = batch._replace(info=batch.info._replace(key=()))
         for _ in range(3):
-            state, output = update.update(state, batch)
+            state, output = step(state, batch)
         return _by_name({"state": state, "priorities": () if output is None else output.priorities})
 
     def _behaviour(self, **settings: Any) -> dict[str, Any]:

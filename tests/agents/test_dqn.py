@@ -43,6 +43,7 @@ class TestDqn(AgentContract):
         "epsilon_end": 1.0,
         "epsilon_steps": 1,
         "epsilon_evaluation": 0.9,
+        "epsilon_ladder": True,
     }
 
     def make_agent(self, **settings: Any) -> dqn.Agent:

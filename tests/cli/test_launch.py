@@ -153,6 +153,7 @@ sys.exit(main(sys.argv[1:]))
         (["launch", "dqm", "--env", "agentkit:catch", "--steps", "9"], "Did you mean 'dqn'"),
         (["launch", "dqn", "--env", "agentkit:point_mass", "--steps", "9"], "discrete"),
         (CATCH, "--steps is missing. Example: agentkit launch"),
+        ([*CATCH, "--steps", "9", "--learner-gpus", "1.5"], "learner_gpus must be a part of one or a whole number"),
         ([*CATCH, "--steps", "9", "--ray-address", "a:1"], "ray_address belongs to engine='ray'"),
         ([*CATCH, "--steps", "9", "--out", "/dev/null/runs"], "cannot be made"),
         (["launch", "--resume", "nowhere"], "not a run folder: there is no such folder"),

@@ -23,6 +23,7 @@ def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     assert train.keys() - shared == {"replay", "resume"}
     assert launch.keys() - shared == {
         "resume", "actors", "evaluators", "engine", "ray_address", "listen", "max_parameter_age",
+        "max_restarts", "learner_gpus", "inference",
     }  # fmt: skip
     assert host.keys() - shared == {"role", "run", "board_port", "port", "listen", "run_id", "run_id_file"}
     assert all(values[name] is None for values in (train, launch, host) for name in shared - {"command"})
@@ -47,6 +48,7 @@ def test_the_words_of_a_node():
         ("launch sac --actors 0", ConfigError, "--actors: expected at least 1, found '0'"),
         ("launch sac --engine rya", ConfigError, "--engine: invalid choice"),
         ("launch sac --replay reverb", UnknownNameError, "Unknown option of 'agentkit launch' '--replay'"),
+        ("launch sac --learner-gpus all", ConfigError, "--learner-gpus: expected a number, found 'all'"),
         ("launch sac --max-parameter-age 0", ConfigError, "expected seconds above 0, found '0'"),
         ("node", ConfigError, "ROLE"),
         ("node actr", UnknownNameError, "Did you mean 'actor'"),

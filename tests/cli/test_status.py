@@ -77,7 +77,6 @@ def test_scale_waits_until_it_is_so(tmp_path, capsys):
 
 
 def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
-    """A program by hand has no supervisor that could start actors."""
     from agentkit.distributed import Board
 
     monkeypatch.setattr("agentkit.cli.status._SCALE_SECONDS", 0.3)
@@ -85,6 +84,19 @@ def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
         write_board_file(tmp_path, board.address, "0123456789abcdef")
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
     assert "asked for 3 actors and has 0 after 0.3 s" in capsys.readouterr().err
+
+
+def test_scale_is_refused_at_once_where_others_start_the_actors(tmp_path, capsys):
+    from agentkit.distributed import Board
+
+    with Board("0123456789abcdef") as board:
+        board.put("by_hand", True)
+        write_board_file(tmp_path, board.address, "0123456789abcdef")
+        start = time.monotonic()
+        assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
+        assert time.monotonic() - start < 5.0 and board.commands.empty()
+    error = capsys.readouterr().err
+    assert "agentkit node actor" in error and error.count("\n") == 1
 
 
 def test_stop_ends_the_program_and_says_who_asked(tmp_path, capsys):

@@ -10,8 +10,19 @@ from agentkit import specs
 from agentkit.core import BatchPlan
 from agentkit.datasets import FixedDataset, Prefetch, ReplayDataset, to_device
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError, UnknownNameError
-from agentkit.replay import FromStep, InProcessReplay, Layout, MinSize, SampleToInsertRatio, Select, Table
-from agentkit.types import ReplaySample, SampleInfo
+from agentkit.replay import (
+    Fifo,
+    FromStep,
+    InProcessReplay,
+    Layout,
+    MinSize,
+    Queue,
+    SampleToInsertRatio,
+    Select,
+    Table,
+    row_layout,
+)
+from agentkit.types import ReplaySample, SampleInfo, TableInfo
 
 BIG = 2**53 + 1
 
@@ -256,3 +267,36 @@ def test_a_fixed_dataset_cycles() -> None:
     assert dataset.ready()
     assert [_value(next(dataset)) for _ in range(5)] == [0, 1, 0, 1, 0]
     dataset.close()
+
+
+class _DrawsAhead:
+    """A replay of one table of two items, whose sampler may have drawn what it does not hand out yet."""
+
+    resumable = False
+
+    def __init__(self, max_times_sampled: int) -> None:
+        layout = row_layout(specs.Array((), np.int32))
+        self._table = Table("queue", layout, 4, Fifo(), rate_limiter=Queue(4), max_times_sampled=max_times_sampled)
+        self.num_sampled = 0
+
+    def table(self, name: str) -> Table:
+        return self._table
+
+    def info(self, name: str) -> TableInfo:
+        return TableInfo(name, 2 - self.num_sampled, 4, 2, self.num_sampled)
+
+    def sampler(self, name: str, batch_size: int, timeout: float | None = None) -> Any:
+        return self
+
+    def ready(self) -> bool:
+        return False  # What was drawn is still on its way.
+
+
+@pytest.mark.parametrize(("max_times_sampled", "due"), [(1, True), (2, False)])
+def test_what_a_sampler_drew_ahead_of_a_queue_is_due(max_times_sampled: int, due: bool) -> None:
+    """It is in the table no more; elsewhere an empty table means that nothing is due."""
+    replay: Any = _DrawsAhead(max_times_sampled)
+    dataset = ReplayDataset(replay, BatchPlan("queue", 2))
+    assert dataset.ready()
+    replay.num_sampled = 2
+    assert dataset.ready() is due

@@ -13,9 +13,19 @@ import time
 
 import pytest
 
-from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor, connect_to_run
+from agentkit.distributed import (
+    Board,
+    Node,
+    Program,
+    ProgramError,
+    RestartPolicy,
+    Role,
+    Supervisor,
+    connect_to_run,
+)
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
+from agentkit.distributed.worker import EXIT_ERROR, Launch, run_node
 from agentkit.errors import ConfigError
 
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
@@ -240,7 +250,7 @@ def node(context):
 
 if __name__ == "__main__":
     program = Program("script")
-    program.add_role(Role("node"))
+    program.add_role(Role("node", heartbeat_seconds=4.0))
     for _ in range(2):
         program.add_node("node", node)
     with Supervisor(program, ProcessEngine(), run_directory=pathlib.Path(sys.argv[1])) as supervisor:
@@ -297,6 +307,39 @@ def test_orphans_do_not_survive_a_supervisor_that_was_killed(tmp_path):
     process.communicate(timeout=10.0)
     wait_until(lambda: not any(map(alive, pids)), 10.0)
     assert not (tmp_path / "saved-node-1").exists()
+
+
+def test_a_supervisor_that_was_stopped_itself_takes_nobody_for_dead(tmp_path):
+    """Longer than the heartbeat's limit: it heard of nobody, since it did not listen."""
+    process, pids = start_script(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(9.0)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(3.0)
+    assert all(map(alive, pids))
+    with contextlib.closing(connect_to_run(tmp_path)) as client:
+        assert [node["restarts"] for node in client.status()["nodes"].values()] == [0, 0]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20.0)
+    assert process.returncode == 0
+
+
+def leave_when_told(context):
+    context.wait(60.0)
+
+
+def test_a_node_whose_board_is_silent_ends_with_a_code_that_asks_for_a_restart(monkeypatch):
+    """Its program may still be there: a network was cut, or the supervisor was stopped for a while."""
+    monkeypatch.setattr("agentkit.distributed.context.LOST_SECONDS", 0.5)
+    node = Node("node-0", "node", 0, leave_when_told)
+    codes = []
+    with Board("0" * 32) as board:
+        launch = Launch(board.address, "0" * 32)
+        thread = threading.Thread(target=lambda: codes.append(run_node(node, launch)), daemon=True)
+        thread.start()
+        wait_until(lambda: board.heard_of("node-0") is not None)
+    thread.join(timeout=60.0)
+    assert codes == [EXIT_ERROR]
 
 
 def test_the_board_file_is_for_its_owner_alone(tmp_path):

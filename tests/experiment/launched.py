@@ -16,13 +16,13 @@ SMALL = ("--set", "min_replay_size=100", "--set", "updates_per_step=0.1", "--set
 class Launched:
     """``agentkit launch dqn`` on catch, in a process of its own."""
 
-    def __init__(self, out, steps, *words, resume=None):
+    def __init__(self, out, steps, *words, resume=None, terminal=None):
         command = [sys.executable, "-m", "agentkit.cli", "launch"]
         if resume is not None:
             command += ["--resume", str(resume), "--steps", str(steps), *words]
         else:
             command += ["dqn", "--env", "agentkit:catch", "--steps", str(steps), "--out", str(out), *SMALL, *words]
-        self.log = pathlib.Path(out) / f"terminal-{time.time_ns()}.txt"
+        self.log = pathlib.Path(terminal or out) / f"terminal-{time.time_ns()}.txt"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Launched:
         except Exception:
             return None
 
-    def wait_for(self, condition, seconds=120.0):
+    def wait_for(self, condition, seconds=300.0):
         """Waits until ``condition(status)`` is true; returns that status."""
         deadline = time.monotonic() + seconds
         while True:
@@ -58,7 +58,7 @@ class Launched:
     def pid(self, name):
         return self.wait_for(lambda status: status["nodes"][name]["pid"])["nodes"][name]["pid"]
 
-    def end(self, seconds=180.0):
+    def end(self, seconds=400.0):
         """Its exit code."""
         try:
             return self.process.wait(timeout=seconds)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import time
 
@@ -10,12 +11,14 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit import checkpoint
+from agentkit.experiment.transports import parameters_name
+from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 
 pytestmark = pytest.mark.slow
 
 ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
-LIMIT_SECONDS = 150.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.
+LIMIT_SECONDS = 300.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.
 
 
 def checkpoints(program):
@@ -104,3 +107,39 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         assert steps[-2] <= first["totals"]["steps"] < steps[-1]
         assert program.end() == 0, program.output()
     assert "damaged checkpoint" in program.output()
+
+
+def test_a_node_that_dies_too_often_ends_the_program_by_name(tmp_path):
+    """--max-restarts says how often is too often."""
+    words = ("--actors", "1", "--eval-every", "0", "--max-restarts", "1")
+    with Launched(tmp_path, 1_000_000, *words) as program:
+        for incarnation in range(2):
+            status = program.wait_for(lambda s, i=incarnation: is_up(s, "actor-0", i - 1), LIMIT_SECONDS)
+            os.kill(status["nodes"]["actor-0"]["pid"], signal.SIGKILL)
+        assert program.end(60.0) == 1, program.output()
+        assert "actor-0 was killed by SIGKILL; 1 restarts in 600 s did not help" in program.log.read_text()
+
+
+def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
+    """The parameters in shared memory, and the files of a replay server that was killed."""
+
+    def shared():
+        return set(pathlib.Path("/dev/shm").glob(f"agentkit-{os.getuid()}-*"))
+
+    words = ("--actors", "1", "--eval-every", "0", "--checkpoint-every", "200")
+    with Launched(tmp_path, 1_000_000, *words) as program:
+        program.wait_for(lambda s: checkpoints(program))
+        run_id = json.loads((program.directory / "board.json").read_text())["run_id"]
+        left = shared_memory_path(parameters_name(run_id, "learner-0"))
+        assert left in shared()
+        os.kill(program.pid("replay-0"), signal.SIGKILL)
+        program.wait_for(lambda s: is_up(s, "replay-0", 0), LIMIT_SECONDS)
+        assert len(list((program.directory / ".replay-0").iterdir())) == 1
+        program.process.kill()
+        program.process.wait(timeout=10.0)
+        run = program.directory
+    assert left in shared()
+    with Launched(tmp_path, checkpoints(program)[-1] + 300, resume=run) as program:
+        assert program.end() == 0, program.output()
+    assert left not in shared()
+    assert {path.name for path in run.iterdir()} <= {"config.json", "logs", "nodes", "checkpoints"}

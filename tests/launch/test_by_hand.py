@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("reverb")
 
+from agentkit.loggers import read_csv
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +86,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def until(condition, seconds=120, what=""):
+def until(condition, seconds=300, what=""):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, what
@@ -110,13 +112,16 @@ def node_pids(session, words):
 def test_actors_by_hand(run, tmp_path):
     """A host, a learner, and actors in the shell loop; one is killed, and comes back."""
     port = free_port()
-    run("host", "agentkit", "node", "replay", *DQN, "--steps", "4_000", "--run", "RUN", "--board-port", port)
+    run("host", "agentkit", "node", "replay", *DQN, "--steps", "12_000", "--run", "RUN", "--board-port", port)
     until((tmp_path / "RUN" / "board.json").exists, what="no board")
     until(lambda: "RUN/run_id" in run.log("host"), what="it does not say how to join")
     secret = (tmp_path / "RUN" / "run_id").read_text().strip()
+    run("scale", "agentkit", "scale", "RUN", "--actors", "5")
+    assert run.wait("scale") == 2 and "agentkit node actor" in run.log("scale")
     assert secret not in run.log("host")
     assert (tmp_path / "RUN" / "run_id").stat().st_mode & 0o077 == 0
     run("learner", "agentkit", "node", "learner", "--run-id-file", "RUN/board.json")
+    run("evaluator", "agentkit", "node", "evaluator", "--run-id-file", "RUN/board.json", "--index", "7")
     # Where there is no board of that run, an actor is tried again; here it is there from the start.
     actors = run("actors", LAUNCH / "actors_by_hand.sh", f"127.0.0.1:{port}", "RUN/run_id", "0", "2")
     first = until(lambda: node_pids(actors.pid, "node actor"), what="no actors")
@@ -124,13 +129,18 @@ def test_actors_by_hand(run, tmp_path):
     log = tmp_path / "RUN" / "logs" / "train.csv"
     until(lambda: log.exists() and log.stat().st_size > 200, what=run.log("actors"))
     os.kill(first[0], signal.SIGKILL)
-    for name in ("host", "learner", "actors"):
+    for name in ("host", "learner", "actors", "evaluator"):
         assert run.wait(name) == 0, run.log(name)
+    evaluations = read_csv(tmp_path / "RUN" / "logs" / "evaluation-7.csv")[1]
+    assert int(float(evaluations[-1]["steps"])) >= 12_000
     assert re.search(r"exit code 137, starts again in 1 s", run.log("actors"))
-    assert "reached 4,000 steps" in run.log("host")
+    assert "reached 12,000 steps" in run.log("host")
     assert list((tmp_path / "RUN" / "checkpoints").glob("step_*"))
     assert not (tmp_path / "RUN" / "board.json").exists()
     assert secret not in run.log("host") + run.log("learner") + run.log("actors")
+    columns, rows = read_csv(tmp_path / "RUN" / "logs" / "program.csv")
+    assert int(rows[-1]["steps"]) >= 12_000 and any(row["actor_running"] == "2" for row in rows), rows
+    assert {"evaluator_running", "learner_waiting", "transitions_size"} <= set(columns)
 
 
 def test_actors_by_hand_end_with_their_loop_and_give_up_in_the_end(run, tmp_path):
@@ -166,6 +176,8 @@ def test_a_killed_host_goes_on_by_the_same_command(run, tmp_path):
     for name in ("host", "learner", "actors"):
         assert run.wait(name) == 0, run.log(name)
     assert "reached 6,000 steps" in run.log("host")
+    steps = [int(row["steps"]) for row in read_csv(tmp_path / "RUN" / "logs" / "program.csv")[1]]
+    assert steps == sorted(steps) and steps[-1] >= 6_000  # It went on in the same log.
 
 
 def steps_at_the_end(log):

@@ -48,3 +48,15 @@ def test_a_constant_stays_finite() -> None:
     statistics = update_statistics(init_statistics(()), jnp.ones(10))
     assert float(normalize(statistics, jnp.float32(1.0))) == 0.0
     assert np.isfinite(normalize(statistics, jnp.float32(2.0)))
+
+
+def test_what_is_masked_is_left_out() -> None:
+    data = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    mask = np.float32([1, 0, 1, 1, 0, 1])
+    masked = update_statistics(init_statistics((2,)), jnp.asarray(data), jnp.asarray(mask))
+    picked = update_statistics(init_statistics((2,)), jnp.asarray(data[mask > 0]))
+    for found, expected in zip(masked, picked, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    nothing = update_statistics(masked, jnp.asarray(data), jnp.zeros(6))
+    for found, expected in zip(nothing, masked, strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -80,3 +82,32 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
             else:
                 value = float(found[name])
                 assert value == written[name] or (math.isnan(value) and math.isnan(written[name]))
+
+
+def _small_files(*rows, limit):
+    """Code of a process that writes rows to the log in its first argument, no file of which may pass `limit` bytes."""
+    return f"""
+import resource, signal, sys
+from agentkit.loggers import CsvLogger
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # So that a write past the limit is an OSError, as on a full disk.
+with CsvLogger(sys.argv[1]) as logger:
+    for row in {rows!r}:
+        soft = {limit} if row.pop("full", 0) else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+        try:
+            logger.write(row)
+        except OSError as error:
+            print(error.strerror)
+"""
+
+
+@pytest.mark.parametrize("column", ["loss", "new"])
+def test_a_row_without_room_leaves_the_log_whole_and_it_goes_on(tmp_path, column):
+    """A new column rewrites the file, another value appends to it: both may find the disk full."""
+    path = tmp_path / "a.csv"
+    rows = [{"steps": 1, "loss": 0.5}, {"steps": 2, column: 123456.789, "full": 1}, {"steps": 3, column: 2}]
+    code = _small_files(*rows, limit=len("steps,loss\n1,0.5\n") + 4)
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60.0)
+    assert done.stdout == "File too large\n", done.stderr
+    assert [row["steps"] for row in read_csv(path)[1]] == ["1", "3"]
+    assert list(tmp_path.iterdir()) == [path] and path.read_text().count("\n") == 3

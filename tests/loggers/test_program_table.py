@@ -145,6 +145,12 @@ def test_trouble_is_the_worst_that_is_known_of_each_role():
     assert len(picture(status).troubles) == 2
 
 
+def test_a_node_by_hand_that_died_unseen_does_not_run():
+    status = make_status()
+    status["nodes"]["actor-1"]["beat_age_seconds"] = 40.0
+    assert program_row(status)["actor_running"] == 1
+
+
 def test_a_long_error_is_cut():
     status = make_status()
     status["nodes"]["actor-1"]["last_error"] = "actor-1 " + "x" * 500
@@ -186,16 +192,19 @@ def test_a_row_for_logs():
     assert row == {
         "steps": 6_000, "updates": 3_000, "episodes": 600, "steps_per_second": 100.0, "updates_per_second": 50.0,
         "parameter_age_seconds": 0.84, "actor_running": 2, "actor_restarts": 2, "evaluator_running": 1,
-        "evaluator_restarts": 0, "learner_running": 1, "learner_restarts": 0, "replay_running": 1,
-        "replay_restarts": 0, "transitions_size": 5_990, "transitions_num_inserted": 6_010,
+        "evaluator_restarts": 0, "learner_running": 1, "learner_restarts": 0, "learner_waiting": None,
+        "replay_running": 1, "replay_restarts": 0, "transitions_size": 5_990, "transitions_num_inserted": 6_010,
         "transitions_num_sampled": 48_000, "transitions_samples_per_insert": 7.987,
         "transitions_samples_per_insert_target": 8.0, "transitions_writers_wait": 1, "transitions_samplers_wait": 0,
     }  # fmt: skip
-    assert program_row(make_status(totals={}, values={}, nodes={})) == {
+    assert program_row(make_status(totals={}, values={}, nodes={}), roles=["actor"]) == {
         "steps": 0,
+        "updates": 0,
         "steps_per_second": None,
         "updates_per_second": None,
         "parameter_age_seconds": None,
+        "actor_running": 0,
+        "actor_restarts": 0,
     }
 
 

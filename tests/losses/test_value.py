@@ -74,3 +74,35 @@ def test_full_importance_weights_undo_the_sampling() -> None:
     weights = np.asarray(losses.importance_weights(probability, np.full(10, 10), 1.0))
     scale = weights[0] * probability[0] * 10
     np.testing.assert_allclose(np.sum(probability * weights * values) / scale, values.mean(), rtol=1e-5)
+
+
+def test_the_munchausen_error_is_the_papers_sum_over_actions() -> None:
+    tau, alpha, least = 0.5, 0.9, -1.0
+    q_target_tm1 = np.array([[0.0, 0.3], [-9.0, 4.0], [2.0, 2.0]], np.float32)
+
+    def log_pi(q: np.ndarray) -> np.ndarray:
+        scaled = q.astype(np.float64) / tau
+        return scaled - np.log(np.exp(scaled).sum())
+
+    expected = []
+    for i in range(3):
+        bonus = min(max(tau * log_pi(q_target_tm1[i])[ACTION[i]], least), 0.0)
+        after = log_pi(Q_TARGET[i])
+        soft = sum(np.exp(lp) * (q - tau * lp) for lp, q in zip(after, Q_TARGET[i], strict=True))
+        expected.append(REWARD[i] + alpha * bonus + DISCOUNT[i] * soft - Q[i, ACTION[i]])
+    assert min(tau * log_pi(q_target_tm1[1])) < least  # One is cut off.
+
+    def errors(q: np.ndarray, before: np.ndarray, after: np.ndarray) -> jax.Array:
+        settings = {"temperature": tau, "scale": alpha, "least_log": least}
+        return losses.munchausen_error(q, ACTION, REWARD, DISCOUNT, before, after, **settings)
+
+    np.testing.assert_allclose(errors(Q, q_target_tm1, Q_TARGET), expected, rtol=1e-5)
+    by_q, *others = jax.grad(lambda *q: jnp.sum(errors(*q)), argnums=(0, 1, 2))(Q, q_target_tm1, Q_TARGET)
+    np.testing.assert_array_equal(by_q, -np.eye(2, dtype=np.float32)[ACTION])
+    assert not any(np.any(gradient) for gradient in others)
+
+
+def test_cold_and_without_a_bonus_the_munchausen_error_is_q_learnings() -> None:
+    settings = {"temperature": 1e-3, "scale": 0.0, "least_log": -1.0}
+    errors = losses.munchausen_error(Q, ACTION, REWARD, DISCOUNT, Q, Q_TARGET, **settings)
+    np.testing.assert_allclose(errors, losses.q_learning_error(Q, ACTION, REWARD, DISCOUNT, Q_TARGET), rtol=1e-5)

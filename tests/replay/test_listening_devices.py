@@ -94,6 +94,21 @@ def test_addresses_of_devices():
         assert not listening.bind_to_device(server.getsockname()[1], "nonsense0")
 
 
+def test_a_port_that_cannot_be_confined_is_refused_or_told_of(monkeypatch, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"The mailbox on port {port} could not be confined .*'nonsense0'"):
+            listening.confine(port, "nonsense0", "The mailbox")
+        for device in ("lo", "all"):
+            listening.confine(port, device, "The mailbox")
+        assert not caplog.messages
+        monkeypatch.setattr(listening, "bind_to_device", lambda port, device: False)  # An old kernel.
+        listening.confine(port, "all", "The mailbox")
+        assert not caplog.messages
+        listening.confine(port, "lo", "The mailbox")
+    assert "Set a firewall" in caplog.messages[0]
+
+
 def test_connections_to_a_port_are_kept_alive():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -157,6 +157,30 @@ def test_long_sequences_span_chunks():
         np.testing.assert_array_equal(actions, [np.arange(70), np.arange(30, 100)])
 
 
+def test_a_slow_writer_sends_unasked():
+    """What waits for its chunk to be full does not wait for long, nor at the end of an episode."""
+    with ReverbReplay([pair_table()], default_timeout=LONG) as replay:
+        writer = replay.writer(1)
+        for i in range(2):
+            writer.append(make_step(i))
+            writer.create_item("pairs", 1.0, i, i + 1, inline=np.float32(0))
+            time.sleep(0.2)
+        assert wait_until(lambda: replay.info("pairs").num_inserted >= 1)
+        writer.append(make_step(2))
+        writer.end_episode()
+        assert wait_until(lambda: replay.info("pairs").num_inserted == 2)
+        writer.close()
+
+
+def test_a_checkpoint_of_another_layout_is_refused(tmp_path):
+    with ReverbReplay([pair_table()]) as replay:
+        replay.save(tmp_path)
+        index = tmp_path / "replay.json"
+        index.write_text(index.read_text().replace("agentkit-reverb-2, bytes-1", "agentkit-reverb-1"))
+    with ReverbReplay([pair_table()]) as replay, pytest.raises(errors.CheckpointError, match="another way"):
+        replay.restore(tmp_path)
+
+
 def test_a_power_that_overflows_is_refused():
     with ReverbReplay([pair_table(sampler=Prioritized(2.0))]) as replay:
         writer = replay.writer(1)

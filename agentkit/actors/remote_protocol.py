@@ -1,0 +1,260 @@
+"""How an actor and an inference server speak: frames of raw array bytes over TCP, and never pickle.
+
+A frame is its length, its kind, and a body:
+
+    server                              actor
+      CHALLENGE  nonce              ->
+                                    <-  HELLO    nonce, proof, JSON: layouts, seed, session
+      WELCOME    proof, JSON        ->           or REFUSED with a reason
+                                    <-  REQUEST  is_first, observation
+      REPLY      version, age, ...  ->
+
+Each proves that it knows the run's secret by an HMAC of both nonces: the secret is not sent. What follows is
+neither encrypted nor signed; listen on loopback or a private network. The bodies of requests and replies are
+one element of a packed numpy dtype that both sides derive from the environment's spec and from the welcome.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import json
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import AgentkitError, SpecError
+from agentkit.types import Nest
+
+PROTOCOL = 1
+NONCE_BYTES = PROOF_BYTES = 32
+MAX_HANDSHAKE = 1 << 20
+"""The longest frame, bytes, that is read from a peer that has not proved anything yet."""
+
+HANDSHAKE_SECONDS = 10.0
+
+_HEADER = struct.Struct("!IB")
+_CHUNK = 1 << 16
+
+
+class Kind(enum.IntEnum):
+    """What a frame says."""
+
+    CHALLENGE = 1
+    HELLO = 2
+    WELCOME = 3
+    REFUSED_RUN = 4
+    REFUSED_LAYOUT = 5
+    REQUEST = 6
+    REPLY = 7
+
+
+class InferenceClosedError(AgentkitError, RuntimeError):
+    """The inference server is gone, or this end of the connection was closed."""
+
+
+class ProtocolError(AgentkitError, ConnectionError):
+    """What came over a connection is no frame that may come there: it is closed, and made anew."""
+
+
+def frame(kind: Kind, *parts: bytes | bytearray | memoryview) -> bytes:
+    """A frame's bytes."""
+    return b"".join((_HEADER.pack(sum(map(len, parts)), kind), *parts))
+
+
+class FrameReader:
+    """Cuts what comes from one socket into frames."""
+
+    def __init__(self, max_bytes: int = MAX_HANDSHAKE):
+        """`max_bytes` is the longest body to accept; it may be changed."""
+        self.max_bytes = max_bytes
+        self._held = bytearray()
+
+    def read(self, connection: socket.socket) -> tuple[int, bytearray] | None:
+        """Receives once; a frame's kind and body if one is whole by then, else None.
+
+        Raises:
+            EOFError: the other end has closed.
+            ProtocolError: the frame is longer than allowed.
+            OSError: see `socket.recv`.
+        """
+        chunk = connection.recv(max(_CHUNK, self._missing()))
+        if not chunk:
+            raise EOFError("the other end closed the connection")
+        self._held += chunk
+        return self.take()
+
+    def take(self) -> tuple[int, bytearray] | None:
+        """A frame that has been received already, if there is one; raises as `read`."""
+        if self._missing() > 0:
+            return None
+        size, kind = _HEADER.unpack_from(self._held)
+        end = _HEADER.size + size
+        body = self._held[_HEADER.size : end]
+        del self._held[:end]
+        return kind, body
+
+    def _missing(self) -> int:
+        """How many bytes at least are missing to a whole frame."""
+        if len(self._held) < _HEADER.size:
+            return _HEADER.size - len(self._held)
+        size, _ = _HEADER.unpack_from(self._held)
+        if size > self.max_bytes:
+            raise ProtocolError(f"Expected a frame of at most {self.max_bytes} bytes, found one of {size}.")
+        return _HEADER.size + size - len(self._held)
+
+
+def proof(run_id: str, who: str, nonces: Sequence[bytes], body: bytes) -> bytes:
+    """Shows that the sender knows `run_id`, to whoever drew one of the nonces; 32 bytes.
+
+    Args:
+        run_id: the run's secret.
+        who: "actor" or "server": what one says cannot be sent back as the other's.
+        nonces: the server's and the actor's.
+        body: what it vouches for.
+    """
+    return hmac.digest(run_id.encode(), b"|".join((b"agentkit inference", who.encode(), *nonces, body)), "sha256")
+
+
+# What travels, as data ---------------------------------------------------------------------------------
+
+
+class Session(NamedTuple):
+    """What an actor tells in its HELLO, JSON.
+
+    Attributes:
+        seed: of its PRNG key.
+        which: of the actors that explore together: index and count, >= 1.
+        state: what the last reply of an earlier connection gave it (as hexadecimal digits); empty for nothing.
+        layout: what it expects of the server, see `layout_of`.
+    """
+
+    seed: int
+    which: tuple[int, int]
+    state: bytes
+    layout: dict[str, Any]
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps({**self._asdict(), "state": self.state.hex()}).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Session:
+        """Takes back what `encode` gave; raises ProtocolError on anything else."""
+        try:
+            found = json.loads(body)
+            index, count = map(int, found["which"])
+            seed = int(found["seed"])
+            if not (0 <= seed < 1 << 63 and 0 <= index < 1 << 31 and 0 < count < 1 << 31):
+                raise ValueError(f"seed {seed}, which {index, count}")
+            return cls(seed, (index, count), bytes.fromhex(found["state"]), dict(found["layout"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(f"Expected a HELLO in JSON, found {error!r}.") from error
+
+
+def layout_of(spec: specs.EnvironmentSpec, num_envs: int | None) -> dict[str, Any]:
+    """What both sides must agree on before any array travels, as JSON has it."""
+    return {
+        "protocol": PROTOCOL,
+        "byte_order": sys.byteorder,
+        "num_envs": num_envs,
+        "observations": describe(spec.observations),
+        "actions": describe(spec.actions),
+    }
+
+
+def difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
+    """The first part in which two layouts differ, in words; None if they are equal."""
+    for name, value in expected.items():
+        if found.get(name) != value:
+            return f"expected {name} {value}, found {found.get(name)}"
+    return None
+
+
+def describe(spec: Nest) -> Any:
+    """A nest of array specs as JSON has it; `build` takes it back.
+
+    Raises:
+        SpecError: a container other than dict (with string keys), list, tuple and named tuple, or a leaf that
+            is no array of numbers.
+    """
+    kind = type(spec)
+    if kind is dict and all(isinstance(key, str) for key in spec):
+        return {"dict": {key: describe(child) for key, child in spec.items()}}
+    if kind in (list, tuple):
+        return {kind.__name__: [describe(child) for child in spec]}
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return {"namedtuple": [kind.__module__, kind.__qualname__], "fields": [describe(child) for child in spec]}
+    if specs.is_spec(spec) and not np.dtype(spec.dtype).hasobject:
+        return {"array": [np.dtype(spec.dtype).name, list(spec.shape)]}
+    raise SpecError(
+        f"Expected a dict with string keys, list, tuple, named tuple or numeric array, found {spec!r}. "
+        "Only these can go to an inference server and back: use one of them, or act without (num_inference=0)."
+    )
+
+
+def build(node: Any) -> Nest:
+    """The nest of array specs that `describe` described.
+
+    Raises:
+        SpecError: no such description, or a named tuple whose class is not loaded in this process.
+    """
+    match node:
+        case {"array": [str(name), list(shape)]}:
+            return specs.Array(tuple(shape), _dtype(name))
+        case {"dict": dict(children)}:
+            return {key: build(child) for key, child in children.items()}
+        case {"list": list(children)}:
+            return [build(child) for child in children]
+        case {"tuple": list(children)}:
+            return tuple(build(child) for child in children)
+        case {"namedtuple": [str(module), str(name)], "fields": list(children)}:
+            found: Any = sys.modules.get(module)  # Nothing is imported because data says so.
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_make"):
+                return found._make(build(child) for child in children)
+            raise SpecError(f"The server sends a named tuple {module}.{name}: import its module before acting.")
+    raise SpecError(f"Expected the description of a nest of arrays, found {node!r}.")
+
+
+def _dtype(name: str) -> np.dtype:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # bfloat16 and its kind; comes with JAX
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def request_dtype(observations: Nest, num_envs: int | None) -> np.dtype:
+    """One actor's request: ``is_first`` and the leaves of its observation."""
+    lead = _lead(num_envs)
+    return np.dtype([("is_first", np.bool_, lead), *fields("observation", observations, lead)])
+
+
+def reply_dtype(results: tuple[Nest, Nest], num_envs: int | None, state_bytes: int) -> np.dtype:
+    """The answer to one actor: parameter version and age, the leaves of action and extras, its new session state."""
+    return np.dtype(
+        [
+            ("version", np.int64),
+            ("age_seconds", np.float64),
+            *fields("result", results, _lead(num_envs)),
+            ("state", np.uint8, (state_bytes,)),
+        ]
+    )
+
+
+def fields(name: str, spec: Nest, lead: tuple[int, ...] = ()) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
+    """Fields ``name0``, ``name1``, ... of a packed dtype, one for each leaf, with leading axes."""
+    return [(f"{name}{i}", np.dtype(leaf.dtype), (*lead, *leaf.shape)) for i, leaf in enumerate(tree.flatten(spec))]
+
+
+def _lead(num_envs: int | None) -> tuple[int, ...]:
+    return () if num_envs is None else (num_envs,)

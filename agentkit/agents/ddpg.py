@@ -1,0 +1,183 @@
+"""DDPG: deep deterministic policy gradient (Lillicrap et al. 2016, "Continuous control with deep RL", 1509.02971).
+
+A deterministic policy climbs a critic that is learned off-policy, both with lagged targets.
+
+Deviations from the paper:
+  * The exploration noise is independent from step to step, which Fujimoto et al. (2018) found as good as the
+    paper's Ornstein-Uhlenbeck process; `noise_correlation` 0.85 and `exploration_noise` 0.38 are the latter.
+  * An actor's first `num_random_steps` actions are uniform, so that the first batches are varied.
+  * Actions enter the critic at its first layer; no batch normalisation, no weight decay.
+  * Weights begin orthogonal, those of the policy's last layer small.
+  * Larger batches, and targets that follow five times as fast (as in Fujimoto et al. 2018).
+  * Truncated episodes bootstrap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit import actors, learning, specs
+from agentkit import networks as nets
+from agentkit.adders import NStepAdder
+from agentkit.core import BatchPlan
+from agentkit.learning import ActorCritic, ActorCriticLosses
+from agentkit.replay import Replay, Table
+from agentkit.types import LossOutput, Nest, ReplaySample
+
+TABLE = "transitions"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of DDPG.
+
+    Attributes:
+        hidden_sizes: units of each hidden layer of policy and critic.
+        discount: gamma, in [0, 1].
+        policy_learning_rate: Adam's step size for the policy.
+        critic_learning_rate: Adam's step size for the critic.
+        tau: fraction by which both targets move at each update, in (0, 1].
+        exploration_noise: standard deviation of the noise on actions, in units of half their range.
+        noise_correlation: of the noise at one step with that at the next, in [0, 1).
+        num_random_steps: an actor's first steps, with uniform actions.
+        batch_size: transitions per update.
+        updates_per_step: gradient updates per environment step.
+        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
+        replay_size: transitions held.
+        min_replay_size: transitions held before learning begins.
+    """
+
+    hidden_sizes: tuple[int, ...] = (400, 300)
+    discount: float = 0.99
+    policy_learning_rate: float = 1e-4
+    critic_learning_rate: float = 1e-3
+    tau: float = 0.005
+    exploration_noise: float = 0.1
+    noise_correlation: float = 0.0
+    num_random_steps: int = 1_000
+    batch_size: int = 128
+    updates_per_step: float = 1.0
+    updates_per_call: int = 1
+    replay_size: int = 1_000_000
+    min_replay_size: int = 1_000
+
+
+class Networks(NamedTuple):
+    """Pure functions of an environment's networks.
+
+    Attributes:
+        policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
+        critic: ``observation [B, ...], action [B, A] -> q [B]``.
+        action_shape: ``(A,)``.
+    """
+
+    policy: nets.Network
+    critic: nets.Network
+    action_shape: tuple[int, ...]
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Policy and critic for an environment of continuous actions in [-1, 1]."""
+    observations, actions = environment_spec.observations, environment_spec.actions
+    size = specs.canonical_action_size(environment_spec.actions, "DDPG")
+
+    def policy(observation: Nest) -> jax.Array:
+        return nets.tanh_action(observation, size, config.hidden_sizes)
+
+    def critic(observation: Nest, action: jax.Array) -> jax.Array:
+        return nets.critic(observation, action, config.hidden_sizes)[:, 0]
+
+    return Networks(nets.network(policy, observations), nets.network(critic, observations, actions), (size,))
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """The network's actions; to explore, with noise (paper, eq. 7), and uniform at first."""
+    if evaluation:
+        return actors.noiseless(networks.policy.apply)
+    return actors.noisy(
+        networks.policy.apply,
+        networks.action_shape,
+        config.exploration_noise,
+        config.num_random_steps,
+        config.noise_correlation,
+    )
+
+
+def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
+    """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
+    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
+
+    del config
+    policy_at, q_at = networks.policy.apply, networks.critic.apply
+
+    def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        del key
+        transition = batch.data
+        next_action = policy_at(targets.policy, transition.next_observation)
+        q_t = q_at(targets.critic, transition.next_observation, next_action)  # [B]
+        q_tm1 = q_at(critic, transition.observation, transition.action)  # [B]
+        errors = losses.action_value_error(q_tm1, transition.reward, transition.discount, q_t)  # eq. 4 and 5
+        return LossOutput(jnp.mean(jnp.square(errors)), {"q": jnp.mean(q_tm1)})
+
+    def policy_loss(policy: Any, critic: Any, batch: ReplaySample) -> jax.Array:
+        observation = batch.data.observation
+        return -jnp.mean(q_at(critic, observation, policy_at(policy, observation)))  # its gradient is eq. 6
+
+    return ActorCriticLosses(critic_loss, policy_loss)
+
+
+class Agent:
+    """DDPG, as `agentkit.core.Agent`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+        make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
+    ):
+        """Takes the settings, and other networks or losses than this file's."""
+        self.config = Config() if config is None else config
+        self._make_networks = make_networks
+        self._make_losses = make_losses
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `core.Agent`."""
+        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
+
+    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
+        """See `core.Agent`."""
+        return self._make_networks(environment_spec, self.config)
+
+    def make_policy(self, networks: Networks, evaluation: bool = False) -> actors.Policy:
+        """See `core.Agent`."""
+        return make_policy(networks, self.config, evaluation)
+
+    def make_update(self, networks: Networks) -> learning.Update:
+        """See `core.Agent`."""
+        config = self.config
+        return learning.deterministic_actor_critic(
+            self._make_losses(networks, config),
+            ActorCritic(networks.policy.init, networks.critic.init),
+            ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
+            learning.polyak(config.tau),
+        )
+
+    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
+        """See `core.Agent`."""
+        config = self.config
+        limiter = learning.rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
+        layout = NStepAdder.layout(environment_spec)
+        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
+
+    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
+        """See `core.Agent`."""
+        config = self.config
+        writer = replay.writer(NStepAdder.history(1))
+        return NStepAdder(writer, environment_spec, tables=TABLE, n=1, discount=config.discount)

@@ -1,0 +1,138 @@
+"""A critic that is fitted and a policy that climbs it: the update of DDPG, TD3 and D4PG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.errors import ConfigError
+from agentkit.learning.targets import TargetUpdate
+from agentkit.learning.update import Params, Update, UpdateOutput
+from agentkit.types import Array, LossOutput, ReplaySample
+
+
+class ActorCritic(NamedTuple):
+    """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
+
+    policy: Any
+    critic: Any
+
+
+CriticLoss = Callable[[Params, ActorCritic, ReplaySample, jax.Array], LossOutput]
+"""``(critic_params, targets, batch, key) -> LossOutput``, with targets the lagged policy and critic."""
+
+PolicyLoss = Callable[[Params, Params, ReplaySample], Array]
+"""``(policy_params, critic_params, batch) -> float32 []``."""
+
+
+class ActorCriticLosses(NamedTuple):
+    """What an algorithm of this family minimises.
+
+    Attributes:
+        critic: the critic's loss.
+        policy: the policy's, such as minus the critic's value of its actions.
+    """
+
+    critic: CriticLoss
+    policy: PolicyLoss
+
+
+class ActorCriticState(NamedTuple):
+    """The training state of `deterministic_actor_critic`.
+
+    Attributes:
+        params: of policy and critic.
+        targets: their lagged copies.
+        opt_states: their optimisers' states.
+        policy_loss: of the newest policy step, float32 ``[]``; kept for the log.
+        key: PRNG key ``uint32[2]``.
+        num_updates: of the critic, int32 ``[]``.
+    """
+
+    params: ActorCritic
+    targets: ActorCritic
+    opt_states: ActorCritic
+    policy_loss: Array
+    key: jax.Array
+    num_updates: Array
+
+
+def deterministic_actor_critic(
+    losses: ActorCriticLosses,
+    init_params: ActorCritic,
+    optimizers: ActorCritic,
+    target_update: TargetUpdate,
+    policy_period: int = 1,
+) -> Update:
+    """A step on the critic at each update; on the policy and the targets at each `policy_period`-th.
+
+    The policy climbs the critic as that has just become (Lillicrap et al. 2016, algorithm 1; with a
+    `policy_period` Fujimoto et al. 2018, algorithm 1).
+
+    Args:
+        losses: of critic and policy.
+        init_params: ``key -> params`` each.
+        optimizers: an optax transformation each.
+        target_update: how both targets follow, counted in steps of the policy.
+        policy_period: d, critic steps for each policy step.
+
+    Returns:
+        An `Update` that publishes the policy under the name "policy".
+
+    Raises:
+        ConfigError: the period is less than 1.
+    """
+    if policy_period < 1:
+        raise ConfigError(f"The policy's update period must be at least 1, found {policy_period}.")
+
+    def init(key: jax.Array) -> ActorCriticState:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        params = ActorCritic(init_params.policy(policy_key), init_params.critic(critic_key))
+        opt_states = ActorCritic(*(optimizer.init(p) for optimizer, p in zip(optimizers, params, strict=True)))
+        targets = jax.tree.map(jnp.copy, params)
+        return ActorCriticState(params, targets, opt_states, jnp.zeros(()), key, jnp.zeros((), jnp.int32))
+
+    def improve_policy(state: ActorCriticState, batch: ReplaySample) -> ActorCriticState:
+        def objective(policy: Params) -> tuple[Array, Array]:
+            loss = losses.policy(policy, state.params.critic, batch)
+            return loss, loss
+
+        policy, opt_state, loss = _descend(objective, state.params.policy, state.opt_states.policy, optimizers.policy)
+        params = state.params._replace(policy=policy)
+        targets = target_update(params, state.targets, state.num_updates // policy_period)
+        opt_states = state.opt_states._replace(policy=opt_state)
+        return state._replace(params=params, targets=targets, opt_states=opt_states, policy_loss=loss)
+
+    def update(state: ActorCriticState, batch: ReplaySample) -> tuple[ActorCriticState, UpdateOutput]:
+        key = jax.random.fold_in(state.key, state.num_updates)  # As in `sgd`: free, where the loss draws nothing.
+
+        def objective(critic: Params) -> tuple[Array, LossOutput]:
+            output = losses.critic(critic, state.targets, batch, key)
+            return output.loss, output
+
+        critic, opt_state, output = _descend(objective, state.params.critic, state.opt_states.critic, optimizers.critic)
+        params, opt_states = state.params._replace(critic=critic), state.opt_states._replace(critic=opt_state)
+        fitted = state._replace(params=params, opt_states=opt_states, num_updates=state.num_updates + 1)
+        if policy_period == 1:
+            new_state = improve_policy(fitted, batch)
+        else:
+            due = fitted.num_updates % policy_period == 0
+            new_state = jax.lax.cond(due, improve_policy, lambda state, batch: state, fitted, batch)
+        metrics = {"critic_loss": output.loss, "policy_loss": new_state.policy_loss, **output.metrics}
+        return new_state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.params.policy})
+
+
+def _descend(
+    objective: Callable[[Params], tuple[Array, Any]], params: Params, opt_state: Any, optimizer: Any
+) -> tuple[Params, Any, Any]:
+    """Parameters and optimiser state after one step, and what the objective returns beside its value."""
+    import optax  # Not at import time: actors load this file, and optimise nothing.
+
+    grads, extra = jax.grad(objective, has_aux=True)(params)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, extra

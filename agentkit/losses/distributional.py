@@ -1,0 +1,83 @@
+"""Losses on the returns' distributions of discrete actions, over rlax. Everything is batched.
+
+Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agentkit.losses.continuous import categorical_td_loss
+from agentkit.types import Array
+
+
+def categorical_q_learning_loss(
+    logits_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    logits_target_t: Array,
+    q_selector_t: Array,
+    atoms: Array,
+) -> Array:
+    """KL divergences ``[B]`` of Z(s, a) from r + discount * Z_target(s', a*) (Bellemare et al. 2017, algorithm 1).
+
+    See `categorical_td_loss`, which this is for the best next action a*.
+
+    Args:
+        logits_tm1: of Z(s, .), ``[B, A, N]``; gradients reach these only.
+        a_tm1: int ``[B]``.
+        r_t: ``[B]``.
+        discount_t: what multiplies Z_target, ``[B]``.
+        logits_target_t: of Z_target(s', .), ``[B, A, N]``.
+        q_selector_t: values whose argmax is a*, ``[B, A]``: the means of Z_target, or for double Q-learning
+            (van Hasselt et al. 2016) those of the online network.
+        atoms: the values that Z can take, rising, ``[N]``.
+    """
+    a_t = jnp.argmax(q_selector_t, axis=-1)
+    taken, best = _of_action(logits_tm1, a_tm1), _of_action(logits_target_t, a_t)  # [B, N]
+    # Where nothing follows, all distributions have the same target; this makes it so to the last bit.
+    best = jnp.where(discount_t[:, None] == 0, 0.0, best)
+    return categorical_td_loss(taken, r_t, discount_t, best, atoms)
+
+
+def _of_action(values: Array, action: Array) -> Array:
+    """The row ``[B, N]`` of ``[B, A, N]`` that belongs to `action` ``[B]``."""
+    return jnp.take_along_axis(values, action[:, None, None], axis=1)[:, 0]
+
+
+def quantile_q_learning_loss(
+    quantiles_tm1: Array,
+    taus_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    quantiles_target_t: Array,
+    quantiles_selector_t: Array,
+    huber_delta: float,
+) -> Array:
+    """Quantile regression ``[B]`` to r + discount * Z_target(s', a*); a* has the selector's largest mean.
+
+    The sum over N quantiles of the mean over N' targets of |tau - 1(u < 0)| L(u) / `huber_delta`, u being target
+    less quantile and L the Huber loss (Dabney et al. 2018, 1806.06923, eq. 3; at `huber_delta` 1 this is also
+    Dabney et al. 2018, 1710.10044, eq. 10). At 0 it is |tau - 1(u < 0)| |u| (the latter's eq. 8).
+
+    Args:
+        quantiles_tm1: of Z(s, .), ``[B, N, A]``; gradients reach these only.
+        taus_tm1: the fractions they are quantiles at, ``[B, N]``.
+        a_tm1: int ``[B]``.
+        r_t: ``[B]``.
+        discount_t: what multiplies Z_target, ``[B]``.
+        quantiles_target_t: of Z_target(s', .), ``[B, N', A]``.
+        quantiles_selector_t: of what chooses a*, ``[B, K, A]``.
+        huber_delta: kappa, where the loss turns from squared to linear, >= 0.
+    """
+    loss = functools.partial(rlax.quantile_q_learning, huber_param=huber_delta)
+    per_item = jax.vmap(loss)(
+        quantiles_tm1, taus_tm1, a_tm1, r_t, discount_t, quantiles_selector_t, quantiles_target_t
+    )
+    return per_item / huber_delta if huber_delta > 0 else per_item

@@ -1,0 +1,97 @@
+"""Policy gradients on segments of experience, over rlax: advantages, clipped losses, and what measures them.
+
+Segments are ``[B, T]`` here, values ``[B, T + 1]``; losses are one number an element ``[B]``, for the caller
+to average. Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agentkit.types import Array
+
+
+def has_action(start_of_episode: Array) -> Array:
+    """Which rows of segments hold an action, float32 ``[B, T]``: all but an episode's final observation.
+
+    Args:
+        start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an
+            episode's first is the final one of the episode before.
+    """
+    return 1.0 - start_of_episode[:, 1:].astype(jnp.float32)
+
+
+def generalized_advantages(
+    r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, lambda_: float
+) -> Array:
+    """Advantages ``[B, T]`` by GAE(lambda) (Schulman et al. 2016, eq. 16), in segments of several episodes.
+
+    A_tm1 = delta_t + discount_t lambda A_t with delta_t = r_t + discount_t v_t - v_tm1. The sum stops before a
+    row without an action, whose value is bootstrapped from all the same: a truncated episode counts on what
+    would have followed and not on the next episode. At the end of the segment it bootstraps, too (partial-
+    episode bootstrapping, Pardo et al. 2018). Rows without an action get a number that means nothing.
+
+    Args:
+        r_t: rewards ``[B, T]``.
+        discount_t: gamma times the environment's discount ``[B, T]``; 0 in rows without an action.
+        values: of the rows' observations, and of the one that follows them ``[B, T + 1]``.
+        has_action_tm1: see `has_action`, ``[B, T]``.
+        lambda_: from 0 (one-step errors) to 1 (whole returns).
+    """
+    # What comes after the last row is no part of the sum, whatever lambda is there.
+    lambda_t = lambda_ * jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
+    return jax.vmap(rlax.truncated_generalized_advantage_estimation)(r_t, discount_t, lambda_t, values)
+
+
+def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array:
+    """-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[B]`` (Schulman et al. 2017, eq. 7).
+
+    Args:
+        ratio: the policy's probability of the action over the one it was taken with, ``[B]``.
+        advantage: ``[B]``.
+        epsilon: beyond 1 +- epsilon nothing is gained, so no gradient either.
+    """
+    return jax.vmap(lambda r, a: rlax.clipped_surrogate_pg_loss(r[None], a[None], epsilon))(ratio, advantage)
+
+
+def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> Array:
+    """0.5 max((v - target)^2, (clip(v, old +- epsilon) - target)^2), ``[B]``; None: 0.5 (v - target)^2.
+
+    The clip is of the authors' code (github.com/openai/baselines, ppo2) and not in the paper.
+    """
+    error = jnp.square(value - target)
+    if epsilon is not None:
+        clipped = old_value + jnp.clip(value - old_value, -epsilon, epsilon)
+        error = jnp.maximum(error, jnp.square(clipped - target))
+    return 0.5 * error
+
+
+def approximate_kl(log_ratio: Array) -> Array:
+    """Estimates of KL(old, new), ``[B]``: (ratio - 1) - log(ratio), never negative and unbiased (Schulman 2020).
+
+    Args:
+        log_ratio: log new(a) - log old(a) of actions drawn from the old policy, ``[B]``.
+    """
+    return jnp.expm1(log_ratio) - log_ratio
+
+
+def masked_mean(x: Array, mask: Array) -> Array:
+    """The mean ``[]`` of `x` where `mask` is 1; 0 where it is 1 nowhere."""
+    return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
+
+
+def standardize(x: Array, mask: Array, epsilon: float = 1e-8) -> Array:
+    """`x` less its mean and by its standard deviation, both where `mask` is 1."""
+    centered = x - masked_mean(x, mask)
+    return centered / (jnp.sqrt(masked_mean(jnp.square(centered), mask)) + epsilon)
+
+
+def explained_variance(value: Array, target: Array, mask: Array) -> Array:
+    """1 - Var(target - value) / Var(target) ``[]`` where `mask` is 1: 1 is perfect, 0 as good as a constant."""
+
+    def variance(x: Array) -> Array:
+        return masked_mean(jnp.square(x - masked_mean(x, mask)), mask)
+
+    return 1.0 - variance(target - value) / jnp.maximum(variance(target), 1e-8)

@@ -1,0 +1,56 @@
+"""Networks whose outputs are distributions of returns. Plain jax.numpy, since actors use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from agentkit.errors import ConfigError
+from agentkit.networks.mlp import mlp, torso
+from agentkit.types import Array, Nest
+
+
+def action_outputs(observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int]) -> Array:
+    """For each action N numbers, ``[B, A, N]``: the logits of atoms, or the values of quantiles."""
+    outputs = mlp(torso(observation), hidden_sizes, num_actions * num_outputs)
+    return outputs.reshape(-1, num_actions, num_outputs)
+
+
+def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
+    """The returns that a categorical distribution is made of, float32 ``[num_atoms]``, from `vmin` to `vmax`.
+
+    Raises:
+        ConfigError: less than two atoms, or bounds that do not rise.
+    """
+    if num_atoms < 2:
+        raise ConfigError(f"num_atoms must be at least 2, found {num_atoms}.")
+    if not vmin < vmax:
+        raise ConfigError(f"vmin must be less than vmax, found {vmin} and {vmax}.")
+    return jnp.linspace(vmin, vmax, num_atoms, dtype=jnp.float32)
+
+
+def categorical_mean(logits: Array, atoms: Array) -> Array:
+    """Action values ``[B, A]``, the means of distributions ``[B, A, N]`` on `atoms` ``[N]``."""
+    return jax.nn.softmax(logits) @ atoms
+
+
+def implicit_quantiles(
+    observation: Nest, taus: Array, num_actions: int, hidden_sizes: Sequence[int], num_cosines: int
+) -> Array:
+    """The quantiles `taus` ``[B, N]``, in [0, 1], of each action's return: ``[B, N, A]``.
+
+    Dabney et al. 2018 (1806.06923), section 3.1: f(psi(x) * phi(tau)). Here psi is the torso and all hidden
+    layers but the last, f is the last hidden layer and a linear one, and phi is eq. 4.
+    """
+    features = torso(observation)
+    for size in hidden_sizes[:-1]:
+        features = jax.nn.relu(hk.Linear(size)(features))  # [B, F]
+    batch_size, num_taus = taus.shape
+    frequencies = jnp.pi * jnp.arange(num_cosines, dtype=jnp.float32)
+    cosines = jnp.cos(taus.reshape(-1, 1) * frequencies[None, :])  # [B N, num_cosines]
+    embedding = jax.nn.relu(hk.Linear(features.shape[-1])(cosines))
+    joined = jnp.repeat(features, num_taus, axis=0) * embedding  # [B N, F]
+    return mlp(joined, hidden_sizes[-1:], num_actions).reshape(batch_size, num_taus, num_actions)

@@ -1,0 +1,70 @@
+"""Distributions of actions for policy gradients, in plain jax.numpy: actors, which sample, load no rlax.
+
+Both kinds have the same methods. A sample is ``[..., A]`` of a Gaussian and ``[...]`` of a categorical.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.types import Array
+
+
+class Categorical(NamedTuple):
+    """One of A actions.
+
+    Attributes:
+        logits: log-probabilities but for a constant, ``[..., A]``.
+    """
+
+    logits: Array
+
+    def sample(self, key: jax.Array) -> Array:
+        """int32 ``[...]``."""
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+
+    def mode(self) -> Array:
+        """The likeliest action, int32 ``[...]``."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, sample: Array) -> Array:
+        """``[...]``."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_probs, sample[..., None].astype(jnp.int32), axis=-1)[..., 0]
+
+    def entropy(self) -> Array:
+        """In nats, ``[...]``."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+class DiagonalNormal(NamedTuple):
+    """Independent Gaussians.
+
+    Attributes:
+        mean: ``[..., A]``.
+        log_std: ``[..., A]``.
+    """
+
+    mean: Array
+    log_std: Array
+
+    def sample(self, key: jax.Array) -> Array:
+        """``[..., A]``."""
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
+
+    def mode(self) -> Array:
+        """``[..., A]``."""
+        return self.mean
+
+    def log_prob(self, sample: Array) -> Array:
+        """Log-density, summed over the dimensions of an action, ``[...]``."""
+        noise = (sample - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * jnp.square(noise) - self.log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
+
+    def entropy(self) -> Array:
+        """In nats, ``[...]``."""
+        return jnp.sum(self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e), axis=-1)

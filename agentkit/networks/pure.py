@@ -1,0 +1,36 @@
+"""A Haiku function of arrays as two pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+
+from agentkit import specs
+from agentkit.types import Array, Nest
+
+
+class Network(NamedTuple):
+    """A network that needs no randomness once it has parameters.
+
+    Attributes:
+        init: ``key -> params``.
+        apply: ``(params, *inputs [B, ...]) -> outputs [B, ...]``.
+    """
+
+    init: Callable[[jax.Array], Any]
+    apply: Callable[..., Array]
+
+
+def network(function: Callable[..., Array], *input_specs: Nest) -> Network:
+    """Makes a `Network` of a function that uses Haiku modules.
+
+    Args:
+        function: of inputs ``[B, ...]``.
+        input_specs: of one input each, without the batch axis.
+    """
+    transformed: hk.Transformed = hk.without_apply_rng(hk.transform(function))
+    examples = jax.tree.map(lambda x: x[None], [specs.zeros(spec) for spec in input_specs])
+    return Network(lambda key: transformed.init(key, *examples), transformed.apply)

@@ -1,0 +1,174 @@
+"""How items lie on a Reverb server: as rows of bytes. This file does not import Reverb.
+
+Reverb's costs, to a writer, a server and a sampler, are per column and per item, whatever a column holds.
+So the leaves of an item are laid side by side: an item of small data is one row of one column, and an item
+of large data (images, long sequences) refers to the rows of its steps, each of which is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError
+from agentkit.replay.table import FromInline, Select, Table, describe_leaves
+from agentkit.types import Nest
+
+WHOLE_ITEM_BYTES = 16 * 1024
+"""Items of at most so many bytes are one row of their own. A step is then stored in each item that refers to
+it; what that costs in memory is about what the references cost."""
+
+FORMAT = "bytes-1"
+"""Changes whenever rows are laid out in another way, so that nobody reads them wrongly."""
+
+
+class Part(NamedTuple):
+    """One run of bytes in an item.
+
+    Attributes:
+        select: of its steps; None for the inline values.
+        start: the first byte it takes of the step's row, or of the inline values'.
+        stop: the byte after the last.
+        length: rows in it, where it has a time axis; else None.
+    """
+
+    select: Select | None
+    start: int
+    stop: int
+    length: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its bytes."""
+        size = self.stop - self.start
+        return (size,) if self.length is None else (self.length, size)
+
+    @property
+    def num_bytes(self) -> int:
+        """In all its rows."""
+        return (self.stop - self.start) * (self.length or 1)
+
+
+class _Leaf(NamedTuple):
+    """Where a leaf of the data lies: bytes ``[start, stop)`` of the rows of part number `part`."""
+
+    part: int
+    start: int
+    stop: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class Packing:
+    """How the items of one table are laid out.
+
+    Attributes:
+        parts: what an item holds, in this order.
+        whole: whether an item is one row with all parts behind each other; else there is a column for each
+            part, which refers to rows of whole steps.
+        key: the same for packings whose rows may share a column.
+    """
+
+    def __init__(self, table: Table):
+        """Chooses the layout.
+
+        Raises:
+            ConfigError: a dtype that is no plain number.
+        """
+        layout = table.layout
+        step, self.step_bytes = _offsets(table.name, layout.step)
+        inline, self.inline_bytes = _offsets(table.name, layout.inline)
+        selects: list[Select | None] = []
+        leaves: list[tuple[int, int, int, specs.Array]] = []  # part, start, stop, spec; start in the step's row
+        for source in tree.flatten(layout.data):
+            of_inline = isinstance(source, FromInline)
+            select = None if of_inline else source.select
+            if select not in selects:
+                selects.append(select)
+            leaves.append((selects.index(select), *(inline if of_inline else step)[source.column]))
+        counts = [layout.length if select is Select.ALL else None for select in selects]
+        ranges = [_hull([leaf for leaf in leaves if leaf[0] == i]) for i in range(len(selects))]
+        parts = [Part(select, *hull, n) for select, hull, n in zip(selects, ranges, counts, strict=True)]
+        self.num_bytes = sum(part.num_bytes for part in parts)
+        self.whole = self.num_bytes <= WHOLE_ITEM_BYTES
+        if not self.whole:
+            sizes = [self.inline_bytes if select is None else self.step_bytes for select in selects]
+            parts = [Part(select, 0, size, n) for select, size, n in zip(selects, sizes, counts, strict=True)]
+        self.parts = parts
+        self._leaves = [
+            _Leaf(i, start - parts[i].start, stop - parts[i].start, spec.dtype, tuple(spec.shape))
+            for i, start, stop, spec in leaves
+        ]
+        self.key = repr((self.whole, parts, describe_leaves(layout.step), describe_leaves(layout.inline)))
+        self._ends = np.cumsum([0] + [part.num_bytes for part in parts]).tolist()
+
+    @property
+    def columns(self) -> list[tuple[int, ...]]:
+        """The shape of each of Reverb's columns, all of bytes."""
+        return [(self.num_bytes,)] if self.whole else [part.shape for part in self.parts]
+
+    def row(self, steps: Sequence[bytes], inline: bytes) -> bytes:
+        """The row of a whole item with these steps (padding included) and inline values."""
+        pieces: list[bytes] = []
+        for select, start, stop, _ in self.parts:
+            if select is Select.FIRST:
+                pieces.append(steps[0][start:stop])
+            elif select is Select.LAST:
+                pieces.append(steps[-1][start:stop])
+            elif select is None:
+                pieces.append(inline[start:stop])
+            elif stop - start == self.step_bytes:
+                pieces += steps
+            else:
+                pieces += [step[start:stop] for step in steps]
+        return b"".join(pieces)
+
+    def unpack(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The leaves of the data, ``[B, ...]``, new arrays, from sampled columns (uint8, ``[B, ...]``)."""
+        if self.whole:
+            size, ends = len(columns[0]), self._ends
+            blocks = [
+                columns[0][:, start:stop].reshape(size, *part.shape)
+                for part, start, stop in zip(self.parts, ends[:-1], ends[1:], strict=True)
+            ]
+        else:
+            blocks = list(columns)
+        return [
+            np.array(blocks[leaf.part][..., leaf.start : leaf.stop], order="C")
+            .view(leaf.dtype)
+            .reshape(blocks[leaf.part].shape[:-1] + leaf.shape)
+            for leaf in self._leaves
+        ]
+
+
+def to_bytes(leaves: Sequence[Any]) -> bytes:
+    """The bytes of arrays and numpy scalars, one behind the other, in C order."""
+    try:
+        return b"".join(leaves)
+    except (TypeError, ValueError, BufferError):  # not contiguous, or of a dtype that numpy does not know
+        return b"".join([np.asarray(leaf).tobytes() for leaf in leaves])
+
+
+def _offsets(table: str, nest: Nest) -> tuple[list[tuple[int, int, specs.Array]], int]:
+    """The range of bytes and the spec of each leaf of a packed nest, and the size of all."""
+    found: list[tuple[int, int, specs.Array]] = []
+    start = 0
+    for name, spec in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
+        dtype = np.dtype(spec.dtype)
+        if dtype.kind not in "biufc" and not (dtype.kind == "V" and dtype.isbuiltin == 2):
+            raise ConfigError(
+                f"Table {table!r}: Reverb cannot store leaf {name!r} of dtype {dtype}. Use numbers or booleans."
+            )
+        stop = start + dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64))
+        found.append((start, stop, spec))
+        start = stop
+    return found, start
+
+
+def _hull(leaves: Sequence[tuple[int, int, int, specs.Array]]) -> tuple[int, int]:
+    """The least range of bytes that holds these leaves."""
+    return min(leaf[1] for leaf in leaves), max(leaf[2] for leaf in leaves)

@@ -1,0 +1,79 @@
+"""Two kinds of learner on one stream: PPO acts and learns on-policy, a DQN learns off-policy from the same steps.
+
+The actor acts with PPO's policy. Each segment goes to PPO's queue, where it is learned from once, and each transition
+to DQN's replay table, where it is drawn many times. Writers wait while PPO's queue is full or DQN is far behind.
+
+    python examples/plans/dqn_and_ppo.py
+"""
+
+import argparse
+import contextlib
+
+from agentkit import distributed, experiment
+from agentkit.adders import WithoutExtras
+from agentkit.agents import dqn, ppo
+from agentkit.experiment.learner_node import learner_node
+from agentkit.experiment.nodes import actor_node, find_spec, replay_node
+from agentkit.experiment.transports import make_source
+
+
+class OffPolicy(dqn.Agent):
+    """A DQN that learns from another's actions, and so stores nothing of what the other says of them."""
+
+    def make_adder(self, replay, environment_spec):
+        """See `core.Agent`."""
+        """The DQN's own, less the extras."""
+        return WithoutExtras(super().make_adder(replay, environment_spec))
+
+
+def report(context, configs, spec, learners):
+    """A node of our own: at the end, judges both learners by the same episodes."""
+    with contextlib.ExitStack() as stack:
+        evaluators = {
+            name: stack.enter_context(
+                experiment.Evaluator(config, config.agent.make_networks(spec), make_source(context, learners[name]))
+            )
+            for name, config in configs.items()
+        }
+        context.ready()
+        while not context.wait(1.0):
+            pass  # Evaluators stop after learners: what these published last is still there.
+        returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
+        context.board.put("returns", returns)
+
+
+def main(num_steps: int = 16_000) -> None:
+    """Trains both on catch for as long as the actor takes for its steps."""
+    agents = {
+        "ppo": ppo.Agent(ppo.Config(segment_length=32, num_minibatches=2)),
+        "dqn": OffPolicy(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
+    }
+    configs = {
+        name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8)
+        for name, agent in agents.items()
+    }
+    spec = find_spec(configs["ppo"])
+
+    program = distributed.Program("dqn and ppo", experiment.make_roles(num_actors=1))
+    replays, learners = {}, {}
+    for name, config in configs.items():
+        replays[name] = program.add_node("replay", replay_node, config, spec)
+        learners[name] = program.add_node("learner", learner_node, config, spec, replays[name], publish_seconds=0.0)
+    program.add_node(
+        "actor", actor_node, configs["ppo"], spec, replays["ppo"], learners["ppo"],
+        also=[(configs["dqn"].agent, replays["dqn"])],
+    )  # fmt: skip
+    program.add_node("evaluator", report, configs, spec, learners)
+
+    status = experiment.run_program(program)
+    for i, name in enumerate(configs):
+        updates = status["nodes"][f"learner-{i}"]["gauges"]["updates"]
+        result = status["values"].get("returns", {}).get(name, float("nan"))
+        print(f"{name}: return {result:.2f} after {updates} updates (1 is perfect)")
+    print(f"{status['totals']['steps']} steps of one actor; {status['stop']}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num_steps", type=int, default=16_000)
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,119 @@
+"""Actors that explore together explore differently: `Policy.spread`, and the ladder of epsilons that uses it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import checkpoint, envs
+from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, epsilon_ladder, feed_forward
+from agentkit.actors.policy import first_state
+from agentkit.agents import dqn
+from agentkit.distributed import Board, BoardClient, NodeContext
+from agentkit.distributed.context import Where
+from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment.acting import find_place
+from agentkit.specs import make_environment_spec
+
+KEY = jax.random.PRNGKey(3)
+
+
+class Client:
+    params = jnp.float32([0.0, 1.0, 0.5])
+
+    def update(self, wait: bool = False) -> None: ...
+
+
+def ladder() -> Policy:
+    """Q-values are the parameters, whatever is observed: the second action is best."""
+    return epsilon_ladder(lambda params, observation: jnp.broadcast_to(params, (observation.shape[0], 3)))
+
+
+def paper(i: int, n: int) -> float:
+    return 0.4 ** (1 + 7 * i / (n - 1)) if n > 1 else 0.4
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_the_ladder_is_the_papers(count: int) -> None:
+    found = [first_state(ladder(), KEY, ActorIndex(i, count)) for i in range(count)]
+    np.testing.assert_allclose(found, [paper(i, count) for i in range(count)], rtol=1e-5)
+    assert found[0].dtype == jnp.float32 and found[0].shape == ()
+
+
+def test_environments_of_an_actor_have_places_of_their_own() -> None:
+    found = [first_state(ladder(), KEY, ActorIndex(i, 2), num_envs=3) for i in range(2)]
+    np.testing.assert_allclose(np.concatenate(found), [paper(i, 6) for i in range(6)], rtol=1e-5)
+
+
+def test_an_actor_that_was_added_later_shares_a_place() -> None:
+    for num_envs in (None, 2):
+        first, later = (first_state(ladder(), KEY, ActorIndex(i, 4), num_envs) for i in (1, 5))
+        np.testing.assert_array_equal(first, later)
+
+
+def test_it_explores_as_often_as_its_place_says_for_ever() -> None:
+    for index, expected in ((0, 0.4 * 2 / 3), (1, 0.4**8 * 2 / 3)):
+        actor = PolicyActor(ladder(), KEY, Client(), which=ActorIndex(index, 2))
+        actions = np.array([actor.select_action(np.zeros(1, np.float32)) for _ in range(1_000)])
+        assert np.mean(actions != 1) == pytest.approx(expected, abs=0.05)
+    actor = BatchedPolicyActor(ladder(), KEY, Client(), num_envs=2)
+    actions = np.array([actor.select_action(np.zeros((2, 1), np.float32)) for _ in range(1_000)])
+    np.testing.assert_allclose(np.mean(actions != 1, axis=0), [0.4 * 2 / 3, 0.0], atol=0.05)
+
+
+def test_a_policy_that_says_nothing_is_not_spread() -> None:
+    policy = feed_forward(lambda params, key, observation: observation)
+    assert first_state(policy, KEY, ActorIndex(3, 5)) == ()
+    counting = Policy(policy.act, init=lambda key: jax.random.normal(key, (2,)))
+    np.testing.assert_array_equal(first_state(counting, KEY, ActorIndex(3, 5)), counting.init(KEY))
+
+
+def test_places_may_be_traced() -> None:
+    """As where one compiled call acts for many actors."""
+    first = jax.jit(lambda index, count: first_state(ladder(), KEY, ActorIndex(index, count), num_envs=2))
+    np.testing.assert_allclose(first(1, 2), [paper(2, 4), paper(3, 4)], rtol=1e-5)
+
+
+def _act_by_ladder(tmp_path: Any, **changes: Any) -> Any:
+    config = dqn.Config(hidden_sizes=(8,), min_replay_size=1_000, epsilon_ladder=True)
+    settings = {"num_envs": 3, "evaluation_period": 0, "run_directory": tmp_path / "run", **changes}
+    run(ExperimentConfig(dqn.Agent(config), "agentkit:catch", 30, **settings))
+    return checkpoint.read_latest(tmp_path / "run" / "checkpoints").state["actor"]["policy_state"]["0"]
+
+
+def test_in_one_process_the_batch_of_environments_is_the_ladder(tmp_path: Any) -> None:
+    np.testing.assert_allclose(_act_by_ladder(tmp_path), [paper(i, 3) for i in range(3)], rtol=1e-5)
+
+
+def test_evaluation_has_no_ladder() -> None:
+    agent = dqn.Agent(dqn.Config(epsilon_ladder=True))
+    networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
+    assert agent.make_policy(networks).init(KEY).dtype == jnp.float32
+    assert agent.make_policy(networks, evaluation=True).init(KEY).dtype == jnp.int32  # A step count.
+
+
+def _place(board: Board, name: str) -> ActorIndex:
+    role, _, index = name.rpartition("-")
+    with board:
+        client = BoardClient(board.address, "0123456789abcdef", node=name)
+        context = NodeContext(Where(name, role, int(index)), client)
+        context.sync()
+        try:
+            return find_place(context)
+        finally:
+            context.close()
+            client.close()
+
+
+def test_a_launched_actor_knows_how_many_there_are() -> None:
+    board = Board("0123456789abcdef")
+    for name in ("replay-0", "actor-0", "actor-1", "actor-2"):
+        board.node(name, supervised=True)
+    assert _place(board, "actor-1") == ActorIndex(1, 3)
+
+
+def test_actors_by_hand_are_spread_without_knowing_how_many_there_are() -> None:
+    first = [_place(Board("0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
+    assert first == [ActorIndex(i, 256) for i in (0, 128, 64, 192, 128)]

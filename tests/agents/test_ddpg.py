@@ -1,0 +1,98 @@
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.agents import ddpg
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
+from agentkit.testing.learning import learns
+
+
+class TestDdpg(AgentContract):
+    unsuitable_environment = "agentkit:catch"
+    refused: ClassVar = {
+        "discount": 1.5,
+        "tau": 0.0,
+        "exploration_noise": -0.1,
+        "noise_correlation": 1.0,
+        "batch_size": 0,
+        "updates_per_step": 0.0,
+        "replay_size": 10,
+        "min_replay_size": 0,
+    }
+    changes: ClassVar = {
+        "hidden_sizes": (8, 8),
+        "discount": 0.5,
+        "policy_learning_rate": 1e-2,
+        "critic_learning_rate": 1e-2,
+        "tau": 0.5,
+        "exploration_noise": 0.5,
+        "noise_correlation": 0.8,
+        "num_random_steps": 5,
+        "batch_size": 4,
+        "updates_per_step": 0.5,
+        "updates_per_call": 2,
+        "replay_size": 500,
+        "min_replay_size": 30,
+    }
+
+    def make_agent(self, **settings: Any) -> ddpg.Agent:
+        small = {
+            "hidden_sizes": (8,),
+            "batch_size": 8,
+            "replay_size": 1_000,
+            "min_replay_size": 20,
+            "num_random_steps": 20,
+        }
+        return ddpg.Agent(ddpg.Config(**{**small, **settings}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
+    config = ddpg.Config(hidden_sizes=(32,), discount=0.8, tau=0.1, batch_size=64, critic_learning_rate=3e-3)
+    networks, state = learned(ddpg.Agent(config), Chain(terminates), num_updates=1_500)
+    q = networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
+    np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
+
+
+def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
+    """Paper, eq. 6: the mean over states of grad_a q(s, policy(s)) times grad_theta policy(s)."""
+    agent = ddpg.Agent(ddpg.Config(hidden_sizes=(8,)))
+    networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
+    policy, critic = networks.policy.init(jax.random.PRNGKey(0)), networks.critic.init(jax.random.PRNGKey(1))
+    losses = ddpg.make_losses(networks, agent.config)
+    observation = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
+
+    class Batch:
+        class data:  # noqa: N801
+            pass
+
+    Batch.data.observation = observation
+    found = jax.grad(losses.policy)(policy, critic, Batch)
+    action = networks.policy.apply(policy, observation)
+    by_action = jax.jacobian(lambda a: networks.critic.apply(critic, observation, a))(action)  # [B, B, A]
+    by_params = jax.jacobian(lambda p: networks.policy.apply(p, observation))(policy)  # [B, A, ...]
+    own = np.einsum("bba->ba", by_action)
+    expected = jax.tree.map(lambda leaf: -np.einsum("ba,ba...->...", own, leaf) / 5, by_params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), found, expected)
+
+
+@pytest.mark.slow
+def test_it_learns_the_point_mass() -> None:
+    config = ddpg.Config(
+        hidden_sizes=(32, 32),
+        policy_learning_rate=3e-3,
+        critic_learning_rate=3e-3,
+        tau=0.02,
+        batch_size=64,
+        min_replay_size=100,
+        num_random_steps=200,
+    )
+    returns = learns(ddpg.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    assert len(returns) == 3

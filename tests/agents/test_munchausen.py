@@ -1,0 +1,125 @@
+import importlib.util
+import pathlib
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.agents import dqn, munchausen_dqn
+from agentkit.testing.agent import AgentContract, Change
+from agentkit.testing.chain import Chain, learned
+from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, Transition
+
+
+class TestMunchausenDqn(AgentContract):
+    unsuitable_environment = "agentkit:point_mass"
+    refused: ClassVar = {
+        "discount": 1.5,
+        "batch_size": 0,
+        "target_update_period": 0,
+        "updates_per_step": 0.0,
+        "replay_size": 10,
+        "min_replay_size": 0,
+        "epsilon_steps": 0,
+        "temperature": 0.0,
+        "bonus_scale": 1.5,
+        "least_bonus": 0.5,
+    }
+    changes: ClassVar = {
+        "hidden_sizes": (8, 8),
+        "discount": 0.5,
+        "learning_rate": 1e-2,
+        "batch_size": 4,
+        "target_update_period": 1,
+        "updates_per_step": 0.5,
+        "updates_per_call": 2,
+        "replay_size": 500,
+        "min_replay_size": 30,
+        "epsilon_start": 0.1,
+        "epsilon_end": 1.0,
+        "epsilon_steps": 1,
+        "epsilon_evaluation": 0.9,
+        "temperature": 0.1,
+        "bonus_scale": 0.5,
+        "least_bonus": Change(-1e-3, {"temperature": 1.0}),
+        "huber_delta": 1e-3,
+    }
+
+    def make_agent(self, **settings: Any) -> munchausen_dqn.Agent:
+        small = {
+            "hidden_sizes": (8,),
+            "batch_size": 8,
+            "replay_size": 1_000,
+            "min_replay_size": 20,
+            "updates_per_step": 1.0,
+            "target_update_period": 10,
+            "epsilon_steps": 40,
+        }
+        return munchausen_dqn.Agent(munchausen_dqn.Config(**{**small, **settings}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:catch", seed=seed)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
+    """Of two actions that are alike each has probability 1/2: the bonus is -alpha tau log 2, the entropy tau log 2.
+
+    With r_i the reward for leaving state i, q_i = r_i - alpha tau log 2 + gamma (q_{i+1} + tau log 2).
+    """
+    gamma, tau, alpha = 0.8, 0.5, 0.5
+    config = munchausen_dqn.Config(
+        hidden_sizes=(32,),
+        discount=gamma,
+        temperature=tau,
+        bonus_scale=alpha,
+        learning_rate=3e-3,
+        target_update_period=50,
+    )
+    networks, state = learned(munchausen_dqn.Agent(config), Chain(terminates, num_actions=2), num_updates=3_000)
+    bonus, entropy = -alpha * tau * np.log(2), tau * np.log(2)
+    if terminates:
+        q = [1.0 + bonus]
+        for _ in range(3):
+            q.insert(0, bonus + gamma * (q[0] + entropy))
+    else:
+        q = [(1.0 + bonus + gamma * entropy) / (1 - gamma)] * 4
+    found = networks.q_values(state.params, np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(found, np.tile(np.array(q)[:, None], 2), atol=0.05)
+
+
+def test_its_loss_is_that_of_the_example() -> None:
+    """Which plugs the formula into DQN, and writes it out."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "munchausen_dqn.py"
+    spec = importlib.util.spec_from_file_location("example_of_munchausen_dqn", path)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    agent = munchausen_dqn.Agent()
+    networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=3)))
+    params, target = (networks.init(jax.random.PRNGKey(seed)) for seed in (0, 1))
+    rng = np.random.default_rng(0)
+    observation, next_observation = rng.normal(size=(2, 16, 4)).astype(np.float32)
+    reward, discount = rng.normal(size=(2, 16)).astype(np.float32)
+    action = rng.integers(0, 3, 16).astype(np.int32)
+    batch = ReplaySample((), Transition(observation, action, reward, discount, next_observation))
+    loss = munchausen_dqn.make_loss(networks, agent.config)
+    plugged = example.munchausen_loss(networks, dqn.Config(n_step=1))
+    expected = plugged(params, target, batch, jax.random.PRNGKey(0)).loss
+    np.testing.assert_allclose(loss(params, target, batch, jax.random.PRNGKey(0)).loss, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_it_learns_catch() -> None:
+    config = munchausen_dqn.Config(
+        batch_size=64,
+        updates_per_step=1.0,
+        learning_rate=2e-3,
+        min_replay_size=100,
+        target_update_period=50,
+        epsilon_steps=1_000,
+    )
+    assert len(learns(munchausen_dqn.Agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3

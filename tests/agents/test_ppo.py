@@ -1,0 +1,422 @@
+import pathlib
+from typing import Any, ClassVar
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tree
+
+from agentkit import checkpoint, envs, specs
+from agentkit import networks as nets
+from agentkit.agents import ppo
+from agentkit.datasets import ReplayDataset
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, launch, run
+from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.replay import InProcessReplay
+from agentkit.testing.agent import AgentContract, Change
+from agentkit.testing.learning import learns
+from agentkit.variables import VariableClient, VariableStore
+
+KEY = jax.random.PRNGKey(0)
+FLOAT = specs.Array((), np.float32)
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 16, "num_epochs": 2, "num_minibatches": 2}
+
+
+class _PpoContract(AgentContract):
+    compile_updates = True
+    refused: ClassVar = {
+        "segment_length": 0,
+        "batch_size": 0,
+        "num_epochs": 0,
+        "num_minibatches": 3,
+        "discount": 1.5,
+        "gae_lambda": -0.5,
+        "clip_epsilon": 0.0,
+        "value_clip": -1.0,
+        "target_kl": 0.0,
+        "anneal_steps": 0,
+        "initial_std": 0.0,
+    }
+    changes: ClassVar = {
+        "hidden_sizes": (8, 8),
+        "segment_length": 8,
+        "batch_size": 2,
+        "num_epochs": 3,
+        "num_minibatches": 4,
+        "discount": 0.5,
+        "gae_lambda": 0.5,
+        "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
+        "value_clip": 0.001,
+        "value_cost": 0.1,
+        "entropy_cost": 0.1,
+        "target_kl": 1e-9,
+        "learning_rate": 1e-2,
+        "anneal_steps": 10_000,
+        "max_grad_norm": 1e-3,
+        "normalize_observations": False,
+        "normalize_values": False,
+        "normalize_advantages": False,
+        "initial_std": 0.5,
+    }
+
+    def make_agent(self, **settings: Any) -> ppo.Agent:
+        return ppo.Agent(ppo.Config(**{**SMALL, **settings}))
+
+
+class _TwoActions(dm_env.Environment):
+    """Takes two discrete actions at once: an array of integers."""
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.zeros((), np.float32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(np.float32(0), np.zeros((), np.float32))
+
+    def observation_spec(self) -> specs.Array:
+        return FLOAT
+
+    def action_spec(self) -> specs.BoundedArray:
+        return specs.BoundedArray((2,), np.int32, 0, 3, "two actions")
+
+
+envs.register("two_actions", lambda name, seed: _TwoActions())
+
+
+class TestPpoDiscrete(_PpoContract):
+    unsuitable_environment = "two_actions:pair"
+    steps_before_learning = 12  # A segment of 16 rows has 15 steps, with the end of an episode.
+    test_every_setting_changes_what_the_agent_does = None  # type: ignore[assignment]  # Those of continuous actions do.
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:catch", seed=seed)
+
+
+class TestPpoContinuous(_PpoContract):
+    unsuitable_environment = "two_actions:pair"
+
+    @pytest.mark.slow
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """Each is compiled anew."""
+        super().test_every_setting_changes_what_the_agent_does()
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+class Training:
+    """Steps environments with an agent and stops before each update, as `agentkit.run` takes turns."""
+
+    def __init__(self, name: str, num_envs: int | None, **settings: Any):
+        self.agent = ppo.Agent(ppo.Config(**{**SMALL, **settings}), num_envs=num_envs or 1)
+        self.environment = envs.make(name, seed=0, num_envs=num_envs)
+        self.spec = specs.make_environment_spec(self.environment)
+        self.networks = self.agent.make_networks(self.spec)
+        self.replay = InProcessReplay(self.agent.make_tables(self.spec))
+        self.dataset = ReplayDataset(self.replay, self.agent.batch_plan)
+        self.update = self.agent.make_update(self.networks)
+        self.state = self.update.init(KEY)
+        self.store = VariableStore()
+        self.client = VariableClient(self.store)
+        self.num_updates = 0
+        self.publish()
+        adder = make_adder(self.environment, self.spec, [(self.agent, self.replay)])
+        actor = make_actor(self.environment, self.agent.make_policy(self.networks), KEY, self.client, adder)
+        self.loop = make_loop(self.environment, actor)
+        self.compiled = jax.jit(self.update.update)
+
+    def publish(self) -> None:
+        self.store.publish(self.num_updates, self.update.variables(self.state))
+        self.num_updates += 1
+        self.client.update()
+
+    def next_batch(self) -> Any:
+        """Acts until learning is due."""
+        while not self.dataset.ready():
+            self.loop.step()
+        batch = next(self.dataset)
+        return batch._replace(info=batch.info._replace(key=()))
+
+    def learn(self, batch: Any) -> dict[str, float]:
+        self.state, output = self.compiled(self.state, batch)
+        self.publish()
+        return {name: float(value) for name, value in output.metrics.items()}
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+@pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
+def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None) -> None:
+    """The densities that actors stored are those of the learner's parameters and statistics, at every update."""
+    training = Training(name, num_envs, learning_rate=0.01)
+    for number in range(4):
+        batch = training.next_batch()
+        rows, *_ = ppo.prepare(training.networks, training.agent.config, training.state, batch.data)
+        distribution, _ = training.networks.apply(training.state.acting.params, rows.observation)
+        log_prob = distribution.log_prob(rows.sampled.sample)
+        mask = rows.mask > 0
+        assert np.count_nonzero(~mask) > 0 or number == 0
+        np.testing.assert_allclose(log_prob[mask], rows.sampled.log_prob[mask], rtol=1e-4, atol=1e-5)
+        metrics = training.learn(batch)
+        assert metrics["kl"] > 1e-7  # Later minibatches have moved away.
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observations and rewards in the order in which the environments gave them; and nothing waits."""
+    training = Training("agentkit:catch", num_envs, segment_length=7, num_minibatches=1)
+    seen: list[dm_env.TimeStep] = []
+
+    def note(name: str) -> None:
+        method = getattr(training.environment, name)
+
+        def noted(*action: Any) -> dm_env.TimeStep:
+            timestep = method(*action)
+            given = timestep._replace(reward=timestep.reward or 0.0) if num_envs is None else timestep
+            seen.append(given if num_envs else dm_env.TimeStep(*(np.asarray(x)[None] for x in given)))
+            return timestep
+
+        monkeypatch.setattr(training.environment, name, noted)
+
+    note("reset")
+    note("step")
+    segments = []
+    for _ in range(6):
+        batch = training.next_batch()
+        assert training.replay.info(ppo.TABLE).size == 0
+        segments.append(batch.data)
+        training.learn(batch)
+    rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *segments)
+    has_action = np.concatenate([~segment.start_of_episode[:, 1:] for segment in segments], axis=1)
+    for i in range(num_envs or 1):
+        observations = np.stack([t.observation[i] for t in seen])
+        np.testing.assert_array_equal(rows.observation[i], observations[: 6 * 7])
+        steps = [t for t in seen if t.step_type[i] != dm_env.StepType.FIRST]
+        np.testing.assert_array_equal(rows.reward[i][has_action[i]], [t.reward[i] for t in steps])
+        np.testing.assert_array_equal(rows.discount[i][has_action[i]], [t.discount[i] for t in steps])
+
+
+def by_hand(networks: Any, agent: ppo.Agent, episodes: list[Any]) -> list[tuple[float, float]]:
+    """Advantage and target of every step, by a loop over each episode on its own, from its end."""
+    gamma, lambda_ = agent.config.discount, agent.config.gae_lambda
+    found = []
+    for observations, rewards, last_discount in episodes:
+        values = [float(networks.apply((), np.float32(o)[None])[1][0]) for o in observations]
+        advantage, pairs = 0.0, []
+        for t in reversed(range(len(rewards))):
+            discount = gamma * (last_discount if t == len(rewards) - 1 else 1.0)
+            advantage = rewards[t] + discount * values[t + 1] - values[t] + discount * lambda_ * advantage
+            pairs.append((advantage, advantage + values[t]))
+        found += reversed(pairs)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "last_discounts"),
+    [
+        ([5], [None]),  # The segment ends in mid-episode.
+        ([3], [0.0]),  # Shorter than a segment, terminated.
+        ([3], [1.0]),  # ... truncated.
+        ([1, 3], [1.0, None]),
+        ([1, 2], [0.0, 1.0]),  # Two episodes in one segment.
+        ([5, 4], [1.0, None]),  # Truncated with the last row: its final observation is behind the segment.
+        ([5, 4], [0.0, None]),
+        ([4, 5], [1.0, None]),  # Its final observation is the last row.
+    ],
+)
+def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
+    lengths: list[int], last_discounts: list[float | None]
+) -> None:
+    """Through the adder and the queue; the value of an observation is its number."""
+    length = 5
+    spec = specs.EnvironmentSpec(FLOAT, specs.DiscreteArray(2, np.int32), FLOAT, FLOAT)
+    settings = {**SMALL, "segment_length": length, "num_minibatches": 1}
+    agent = ppo.Agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
+    networks = agent.make_networks(spec)._replace(apply=lambda params, o: (None, o * o + 1.0))
+    state = agent.make_update(agent.make_networks(spec)).init(KEY)
+    extras = nets.Sampled(np.int32(0), np.float32(-0.5))
+    episodes, number, num_rows = [], 0, 0
+    with InProcessReplay(agent.make_tables(spec)) as replay:
+        adder = agent.make_adder(replay, spec)
+        for count, last_discount in [*zip(lengths, last_discounts, strict=True), (9, None)]:
+            observations, rewards = [float(number)], []
+            adder.add_first(dm_env.restart(np.float32(number)))
+            for t in range(count):
+                number += 1
+                observations.append(float(number))
+                rewards.append(float(number % 3))
+                timestep = dm_env.transition(np.float32(rewards[-1]), np.float32(number))
+                if t == count - 1 and last_discount is not None:
+                    timestep = timestep._replace(step_type=dm_env.StepType.LAST, discount=last_discount)
+                adder.add(np.int32(1), timestep, extras)
+                num_rows += 1
+                if num_rows == length:
+                    break
+            episodes.append((observations, rewards, 1.0 if last_discount is None else last_discount))
+            num_rows += last_discount is not None
+            number += 1
+            if num_rows >= length:
+                break
+        segments = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0)).data
+    rows, *_ = ppo.prepare(networks, agent.config, state, segments)
+    expected = by_hand(networks, agent, episodes)
+    mask = np.asarray(rows.mask) > 0
+    assert mask.sum() == len(expected)
+    found = np.stack([rows.advantage, rows.target], axis=1)[mask]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
+    def learn(**settings: Any) -> tuple[dict[str, float], Any]:
+        training = Training("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
+        return training.learn(training.next_batch()), training.state.acting.params
+
+    whole, _ = learn()
+    stopped, params = learn(target_kl=1e-4)
+    assert whole["epochs"] == 4.0 and whole["kl"] > 1e-3
+    assert stopped["epochs"] == 1.0  # Two minibatches were looked at, and the first was learned from.
+    _, once = learn(target_kl=1e-9)
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(once), strict=True):
+        np.testing.assert_array_equal(a, b)
+    patient, _ = learn(target_kl=1e9)
+    assert patient == pytest.approx(whole, rel=1e-4, abs=1e-6)
+
+
+def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
+    found = []
+    for entropy_cost in (0.0, 10.0):
+        training = Training("agentkit:point_mass", 3, learning_rate=0.01, entropy_cost=entropy_cost)
+        entropies = [training.learn(training.next_batch())["entropy"] for _ in range(3)]
+        found.append(entropies[-1] - entropies[0])
+    assert found[1] > found[0] + 0.1
+
+
+def test_the_learning_rate_falls_to_zero() -> None:
+    training = Training("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
+    rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
+    np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
+    before = jax.tree.map(np.asarray, training.state.acting.params)
+    assert training.learn(training.next_batch())["learning_rate"] == 0.0
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.acting.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_statistics_are_those_of_all_data_and_are_published_with_the_parameters() -> None:
+    training = Training("agentkit:point_mass", 3)
+    observations = []
+    for _ in range(3):
+        published = training.client.params
+        batch = training.next_batch()
+        assert published is training.client.params  # Nothing changes while a segment is made.
+        observations.append(batch.data.observation[:, :-1].reshape(-1, 2))
+        training.learn(batch)
+        everything = np.concatenate(observations)
+        (statistics,) = training.client.params.statistics
+        assert statistics.count == len(everything)
+        np.testing.assert_allclose(statistics.mean, everything.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(statistics.squares / len(everything), everything.var(0), rtol=1e-4, atol=1e-5)
+    # Final observations have no return: one in 21 rows of each environment.
+    assert training.state.returns.count == 3 * (3 * 16 - 3 * 16 // 21)
+
+
+def test_images_are_not_normalised() -> None:
+    spec = specs.EnvironmentSpec(
+        {"image": specs.Array((4, 4), np.uint8), "speed": specs.Array((2,), np.float32)},
+        specs.DiscreteArray(2, np.int32),
+        FLOAT,
+        FLOAT,
+    )
+    agent = ppo.Agent(ppo.Config(**SMALL))
+    state = agent.make_update(agent.make_networks(spec)).init(KEY)
+    assert [s.mean.shape for s in state.acting.statistics] == [(2,)]
+
+
+def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
+    actions = specs.BoundedArray((2, 1), np.float32, [[0.0], [-4.0]], [[10.0], [-2.0]], "action")
+    spec = specs.EnvironmentSpec(specs.Array((3,), np.float32), actions, FLOAT, FLOAT)
+    agent = ppo.Agent(ppo.Config(**SMALL, initial_std=2.0))
+    networks = agent.make_networks(spec)
+    policy = agent.make_policy(networks)
+    acting = agent.make_update(networks).init(KEY).acting
+    observation = np.ones(3, np.float32)
+
+    def draw(key: jax.Array) -> Any:
+        action, _, extras = policy.act(acting, key, observation, ())
+        return action, extras
+
+    action, extras = jax.vmap(draw)(jax.random.split(KEY, 500))
+    assert action.shape == (500, 2, 1) and action.dtype == jnp.float32
+    for i, (low, high) in enumerate([(0.0, 10.0), (-4.0, -2.0)]):
+        assert action[:, i].min() == low and action[:, i].max() == high
+        expected = low + (np.clip(extras.sample[:, i], -1, 1) + 1) / 2 * (high - low)
+        np.testing.assert_allclose(action[:, i, 0], expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(extras.sample).max() > 4.0
+    distribution, _ = networks.apply(acting.params, observation[None])
+    np.testing.assert_allclose(extras.log_prob, distribution.log_prob(extras.sample), rtol=1e-4, atol=1e-5)
+    best, _, nothing = agent.make_policy(networks, evaluation=True).act(acting, KEY, observation, ())
+    assert nothing == () and np.abs(best - np.array([[5.0], [-3.0]])).max() < 0.5
+
+
+def test_an_update_follows_each_round_of_segments() -> None:
+    """Of as many segments as there are environments, unless the config says otherwise."""
+    for num_envs, batch_size, expected in [(None, None, 1), (4, None, 4), (4, 2, 2), (4, 3, 3)]:
+        agent = ppo.Agent(ppo.Config(**SMALL, batch_size=batch_size))
+        experiment = ExperimentConfig(agent, "agentkit:point_mass", 400, num_envs=num_envs, evaluation_period=0)
+        assert experiment.agent.batch_plan.batch_size == expected
+        result = run(experiment)
+        # Episodes of 20 steps and a row for their end: 16 rows are at least 15 steps.
+        per_env = result.steps // (num_envs or 1)
+        rounds = (per_env + per_env // 20) // 16
+        assert result.updates == rounds * (num_envs or 1) // expected
+
+
+def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
+    agent = ppo.Agent(ppo.Config(**{**SMALL, "num_minibatches": 5}))
+    with pytest.raises(ConfigError, match="num_minibatches=5 does not divide"):
+        run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
+    with pytest.raises(SpecError, match="two actions"):
+        run(ExperimentConfig(agent, "two_actions:pair", 100))
+
+
+def test_it_learns_catch() -> None:
+    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
+    returns = learns(ppo.Agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
+    assert len(returns) == 3
+
+
+def test_it_learns_the_point_mass() -> None:
+    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
+    returns = learns(ppo.Agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
+    assert len(returns) == 3
+
+
+@pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -> None:
+    """A queue leaves nothing to chance, and all that was written is there when learning is due."""
+    pytest.importorskip("reverb")
+    learned = []
+    for replay in ("in_process", "reverb"):
+        agent, directory = ppo.Agent(ppo.Config(**SMALL)), tmp_path / replay
+        settings: dict[str, Any] = {"num_envs": 3, "evaluation_period": 0, "run_directory": directory}
+        result = run(ExperimentConfig(agent, "agentkit:catch", 500, replay=replay, **settings))
+        found = checkpoint.read_latest(directory / "checkpoints")
+        assert found is not None and result.updates == 11
+        learned.append(found.state["learner"]["state"])
+    assert learned[0].keys() == learned[1].keys()
+    for name, leaf in learned[0].items():
+        np.testing.assert_array_equal(leaf, learned[1][name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_it_learns_from_actors_in_other_processes() -> None:
+    """The same agent, launched: as many segments are learned from as the actors' steps make."""
+    pytest.importorskip("reverb")
+    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
+    experiment = ExperimentConfig(
+        ppo.Agent(config), "agentkit:catch", 12_000, num_envs=4, replay="reverb", evaluation_period=12_000
+    )
+    result = launch(experiment, num_actors=2, num_evaluators=1)
+    rows = result.steps * 10 / 9  # Episodes of 9 steps and a row for their end.
+    assert 0.8 < result.updates / (rows / (4 * 32)) < 1.05
+    assert result.evaluations[-1]["episode_return"] > 0.8

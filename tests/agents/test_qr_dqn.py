@@ -1,0 +1,107 @@
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.agents import qr_dqn
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
+from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, Transition
+
+
+class TestQrDqn(AgentContract):
+    unsuitable_environment = "agentkit:point_mass"
+    refused: ClassVar = {
+        "discount": 1.5,
+        "n_step": 0,
+        "batch_size": 0,
+        "target_update_period": 0,
+        "updates_per_step": 0.0,
+        "replay_size": 10,
+        "min_replay_size": 0,
+        "epsilon_steps": 0,
+        "num_quantiles": 0,
+        "huber_delta": -1.0,
+    }
+    changes: ClassVar = {
+        "hidden_sizes": (8, 8),
+        "n_step": 1,
+        "discount": 0.5,
+        "learning_rate": 1e-2,
+        "batch_size": 4,
+        "target_update_period": 1,
+        "updates_per_step": 0.5,
+        "updates_per_call": 2,
+        "replay_size": 500,
+        "min_replay_size": 30,
+        "max_grad_norm": 1e-3,
+        "epsilon_start": 0.1,
+        "epsilon_end": 1.0,
+        "epsilon_steps": 1,
+        "epsilon_evaluation": 0.9,
+        "num_quantiles": 5,
+        "huber_delta": 0.0,
+    }
+
+    def make_agent(self, **settings: Any) -> qr_dqn.Agent:
+        small = {
+            "hidden_sizes": (8,),
+            "batch_size": 8,
+            "replay_size": 1_000,
+            "min_replay_size": 20,
+            "n_step": 3,
+            "updates_per_step": 1.0,
+            "target_update_period": 10,
+            "epsilon_steps": 40,
+            "num_quantiles": 4,
+        }
+        return qr_dqn.Agent(qr_dqn.Config(**{**small, **settings}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:catch", seed=seed)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
+    config = qr_dqn.Config(
+        hidden_sizes=(32,), discount=0.8, n_step=n_step, learning_rate=3e-3, target_update_period=50, num_quantiles=8
+    )
+    networks, state = learned(qr_dqn.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
+    quantiles = networks.quantiles(state.params, np.eye(4, dtype=np.float32))  # [4, 2, 8], all equal
+    expected = np.broadcast_to(values(0.8, terminates)[:, None, None], quantiles.shape)
+    np.testing.assert_allclose(quantiles, expected, atol=0.15)
+
+
+def test_the_quantiles_of_random_rewards_are_learned() -> None:
+    """Rewards 0, 1, ..., 7 without a future, each as often: four quantiles are between pairs of them, in order."""
+    agent = qr_dqn.Agent(qr_dqn.Config(hidden_sizes=(16,), num_quantiles=4, huber_delta=0.0, learning_rate=3e-3))
+    spec = specs.make_environment_spec(Chain(True, num_actions=2))
+    networks = agent.make_networks(spec)
+    update = agent.make_update(networks)
+    observation = np.tile(np.eye(4, dtype=np.float32)[:1], (8, 1))
+    data = Transition(
+        observation, np.zeros(8, np.int32), np.arange(8, dtype=np.float32), np.zeros(8, np.float32), observation
+    )
+    state, step = update.init(jax.random.PRNGKey(0)), jax.jit(update.update)
+    for _ in range(1_500):
+        state, _ = step(state, ReplaySample((), data))
+    quantiles = networks.quantiles(state.params, observation[:1])[0, 0]
+    np.testing.assert_allclose(quantiles, [0.5, 2.5, 4.5, 6.5], atol=0.6)
+
+
+@pytest.mark.slow
+def test_it_learns_catch() -> None:
+    config = qr_dqn.Config(
+        n_step=3,
+        batch_size=64,
+        updates_per_step=1.0,
+        learning_rate=2e-3,
+        min_replay_size=100,
+        target_update_period=50,
+        epsilon_steps=1_000,
+    )
+    assert len(learns(qr_dqn.Agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3

@@ -1,0 +1,36 @@
+"""What a launch is told, before anything is started."""
+
+import pytest
+
+from agentkit.agents import dqn
+from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, float("nan"), float("inf")])
+def test_impossible_numbers_of_gpus_are_refused(number):
+    with pytest.raises(ConfigError, match=rf"learner_gpus .* found {number}"):
+        LaunchConfig(learner_gpus=number)
+
+
+@pytest.mark.parametrize("number", [0, 0.5, 1, 2])
+def test_gpus_are_reserved_for_the_learner_alone(number):
+    experiment = ExperimentConfig(dqn.Agent(), "agentkit:catch", 100)
+    roles = make_program(experiment, LaunchConfig(learner_gpus=number)).roles
+    assert {name: role.num_gpus for name, role in roles.items() if role.num_gpus or name == "learner"} == {
+        "learner": number
+    }
+    # Whatever is reserved, nobody else may see an accelerator.
+    sees = {name for name, role in roles.items() if role.environment.get("JAX_PLATFORMS") != "cpu"}
+    assert sees == {"learner"}
+
+
+@pytest.mark.slow
+def test_a_gpu_that_no_machine_has_is_refused_at_once(tmp_path):
+    pytest.importorskip("reverb")
+    pytest.importorskip("ray")
+    from tests.experiment.launched import Launched
+
+    with Launched(tmp_path, 1_000, "--engine", "ray", "--learner-gpus", "64") as program:
+        assert program.end(400.0) == 1, program.output()
+        assert "'learner', which asks for GPU 64" in program.log.read_text()

@@ -1,0 +1,166 @@
+"""A learner's batches from several replay servers in turn; and the small parts of programs of one's own."""
+
+import dataclasses
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.agents import dqn
+from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
+from agentkit.experiment import ExperimentConfig, with_tables
+from agentkit.experiment.gradient_node import with_gradients
+from agentkit.experiment.learner_node import learner_node
+from agentkit.experiment.nodes import contents_name
+from agentkit.experiment.transports import parameters_name
+from agentkit.loggers.program_table import all_tables
+from agentkit.replay import MinSize
+
+SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
+
+
+def make_agent(**settings):
+    agent = dqn.Agent(dqn.Config(n_step=1, batch_size=4, prioritized=True, **settings))
+    return with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=MinSize(1)))
+
+
+def fill(agent, replay, reward):
+    adder = agent.make_adder(replay, SPEC)
+    environment = envs.make("agentkit:catch", seed=0)
+    timestep = environment.reset()
+    adder.add_first(timestep)
+    while not timestep.last():
+        timestep = environment.step(1)
+        adder.add(np.int32(1), timestep._replace(reward=reward))
+    adder.close()
+
+
+def next_batch(data):
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            return next(data)
+        except ReplayTimeoutError:
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def shards():
+    pytest.importorskip("reverb")
+    from agentkit.experiment.learner_data import make_data
+    from agentkit.replay import ReverbReplay
+
+    agent = make_agent()
+    servers = [ReverbReplay(agent.make_tables(SPEC)) for _ in range(2)]
+    endpoints = [
+        {"node": f"replay-{i}", "address": server.address, "pid": -1, "process": ""} for i, server in enumerate(servers)
+    ]
+    data = make_data(agent, SPEC, endpoints)
+    yield agent, servers, data
+    data.close()
+    for server in servers:
+        server.close()
+
+
+def test_shards_take_turns_and_get_their_own_priorities(shards):
+    agent, servers, data = shards
+    for number, server in enumerate(servers):
+        fill(agent, server, float(number))
+    seen = []
+    for _ in range(12):
+        batch = next_batch(data)
+        (shard,) = set(batch.data.reward.tolist())  # All of one server.
+        seen.append(int(shard))
+        data.write_priorities(batch.info.key, np.full(4, 10.0 + shard))
+    assert seen.count(0) >= 3 and seen.count(1) >= 3
+    for number, server in enumerate(servers):
+        found = set()
+        deadline = time.monotonic() + 60.0
+        while found - {1.0} != {10.0 + number} and time.monotonic() < deadline:
+            found |= set(next(server.sampler(dqn.TABLE, 4, timeout=30.0)).info.priority.tolist())
+        assert found - {1.0} == {10.0 + number}
+    assert data.waited_seconds > 0.0
+    assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
+
+
+def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):
+    agent, servers, data = shards
+    with pytest.raises(ReplayTimeoutError, match="No shard"):
+        next(data)
+    fill(agent, servers[1], 1.0)
+    for _ in range(3):
+        assert set(next_batch(data).data.reward.tolist()) == {1.0}
+    servers[0].close()
+    for _ in range(3):
+        assert set(next_batch(data).data.reward.tolist()) == {1.0}
+    assert data.answers()
+
+
+def test_without_any_server_it_says_so(shards):
+    _, servers, data = shards
+    for server in servers:
+        server.close()
+    deadline = time.monotonic() + 120.0
+    with pytest.raises(ReplayClosedError, match="are away"):
+        while time.monotonic() < deadline:
+            try:
+                next(data)
+            except ReplayTimeoutError:
+                continue
+    assert not data.answers()
+
+
+def test_changed_tables_change_nothing_else():
+    agent = make_agent()
+    (table,) = agent.make_tables(SPEC)
+    assert table.rate_limiter == MinSize(1) and table.name == dqn.TABLE
+    plain = dqn.Agent(agent.config)
+    (other,) = plain.make_tables(SPEC)
+    assert table == dataclasses.replace(other, rate_limiter=MinSize(1))
+    assert agent.batch_plan == plain.batch_plan
+    again = cloudpickle.loads(cloudpickle.dumps(agent))
+    assert again.make_tables(SPEC)[0].fingerprint() == table.fingerprint()
+    assert ExperimentConfig(agent, "agentkit:catch", 10).describe()["agent"] is None
+
+
+def test_changed_tables_survive_another_number_of_environments():
+    class Resized:
+        config, batch_plan = dqn.Config(), None
+
+        def __init__(self, num_envs=0):
+            self.num_envs = num_envs
+
+        def with_num_envs(self, num_envs):
+            return Resized(num_envs)
+
+        def make_tables(self, spec):
+            return [dataclasses.replace(dqn.Agent().make_tables(spec)[0], max_size=5_000 + self.num_envs)]
+
+    agent = with_tables(Resized(), lambda table: dataclasses.replace(table, name="other"))
+    (table,) = agent.with_num_envs(7).make_tables(SPEC)
+    assert (table.name, table.max_size) == ("other", 5_007)
+    assert agent.make_batched_adder is None
+
+
+def test_gradients_refuse_steps_and_updates_with_targets():
+    agent = with_gradients(dqn.Agent())
+    with pytest.raises(ConfigError, match="gradient_node"):
+        agent.make_adder(None, SPEC)
+    with pytest.raises(ConfigError, match="without a target network"):
+        agent.make_update(agent.make_networks(SPEC))
+
+
+def test_a_second_learner_or_server_has_names_of_its_own():
+    assert parameters_name("run", "learner-0") != parameters_name("run", "learner-1")
+    assert "run" not in parameters_name("run", "learner-0")
+    assert (contents_name("replay-0"), contents_name("replay-2")) == ("replay", "replay-2")
+    status = {"values": {"tables": {"t": 1}, "tables/replay-1": {"t": 2, "u": 3}, "tablesets": {"x": 4}}}
+    assert all_tables(status) == {"t": 1, "replay-1/t": 2, "replay-1/u": 3}
+
+
+def test_a_second_learner_with_a_run_folder_is_refused(tmp_path):
+    context = type("Context", (), {"index": 1, "name": "learner-1", "run_directory": tmp_path})()
+    with pytest.raises(ConfigError, match="same checkpoints"):
+        learner_node(context, ExperimentConfig(dqn.Agent(), "agentkit:catch", 10), SPEC, {})

@@ -1,0 +1,57 @@
+"""Epochs of minibatches against a loop written out, and where they stop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit.learning import run_epochs
+
+KEY = jax.random.PRNGKey(0)
+# No two minibatches have the same sum.
+DATA = {"x": np.float32(2.0) ** np.arange(12, dtype=np.float32), "pair": np.arange(24).reshape(12, 2)}
+
+
+def step(learned, minibatch):
+    """Remembers what it saw: learned is (how many steps so far, what each saw ``[8, 3]``)."""
+    count, seen = learned
+    seen = seen.at[count].set(minibatch["x"])
+    return (count + 1, seen), {"sum": jnp.sum(minibatch["x"]), "same": jnp.sum(minibatch["pair"][:, 0])}
+
+
+def epochs(**kwargs):
+    start = (jnp.zeros((), jnp.int32), jnp.full((8, 3), -1.0))
+    (count, seen), metrics = run_epochs(step, start, DATA, KEY, num_epochs=2, num_minibatches=4, **kwargs)
+    return int(count), np.asarray(seen), {name: float(x) for name, x in metrics.items()}
+
+
+def test_each_epoch_sees_everything_once_in_another_order():
+    count, seen, metrics = epochs()
+    assert count == 8
+    first, second = seen[:4].reshape(-1), seen[4:].reshape(-1)
+    np.testing.assert_array_equal(np.sort(first), DATA["x"])
+    np.testing.assert_array_equal(np.sort(second), DATA["x"])
+    assert np.any(first != second) and np.any(first != DATA["x"])
+    assert metrics == pytest.approx({"sum": 4095 / 4, "same": 2 * 66 / 4, "epochs": 2.0})
+
+
+def test_another_key_is_another_order():
+    start = (jnp.zeros((), jnp.int32), jnp.full((8, 3), -1.0))
+    orders = [
+        run_epochs(step, start, DATA, key, num_epochs=2, num_minibatches=4)[0][1] for key in jax.random.split(KEY, 2)
+    ]
+    assert np.any(orders[0] != orders[1])
+
+
+@pytest.mark.parametrize("stop_at", [0, 3, 5, 100])
+def test_it_stops_before_the_step_that_is_too_far_and_stays_stopped(stop_at):
+    _, whole, _ = epochs()
+    limit = whole[stop_at].sum() if stop_at < 8 else 1e9
+    count, seen, metrics = epochs(stop=lambda metrics: metrics["sum"] == limit)
+    taken = min(stop_at, 8)
+    assert count == taken
+    np.testing.assert_array_equal(seen[:taken], whole[:taken])
+    assert np.all(seen[taken:] == -1.0)
+    looked = min(stop_at + 1, 8)
+    assert metrics["epochs"] == looked / 4
+    np.testing.assert_allclose(metrics["sum"], whole[:looked].sum() / looked, rtol=1e-6)

@@ -1,0 +1,39 @@
+"""Distributions against scipy, and their samples against what they say of themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from agentkit.networks import Categorical, DiagonalNormal
+
+KEY = jax.random.PRNGKey(0)
+
+
+def test_categorical():
+    probabilities = np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]], np.float32)
+    distribution = Categorical(jnp.log(probabilities) + 3.0)
+    np.testing.assert_allclose(distribution.log_prob(jnp.array([1, 2])), np.log([0.5, 0.8]), rtol=1e-5)
+    np.testing.assert_allclose(distribution.entropy(), [stats.entropy(p) for p in probabilities], rtol=1e-5)
+    np.testing.assert_array_equal(distribution.mode(), [1, 2])
+    samples = jax.vmap(distribution.sample)(jax.random.split(KEY, 20_000))  # [n, 2]
+    assert samples.dtype == jnp.int32
+    for i, p in enumerate(probabilities):
+        np.testing.assert_allclose(np.bincount(samples[:, i], minlength=3) / 20_000, p, atol=0.015)
+
+
+def test_uniform_is_as_uncertain_as_can_be():
+    np.testing.assert_allclose(Categorical(jnp.zeros((1, 4))).entropy(), np.log(4), rtol=1e-6)
+
+
+def test_diagonal_normal():
+    mean, std = np.array([[0.5, -1.0]], np.float32), np.array([[0.5, 2.0]], np.float32)
+    distribution = DiagonalNormal(jnp.asarray(mean), jnp.log(std))
+    sample = np.array([[0.1, 3.0]], np.float32)
+    expected = stats.norm.logpdf(sample, mean, std).sum(-1)
+    np.testing.assert_allclose(distribution.log_prob(jnp.asarray(sample)), expected, rtol=1e-5)
+    np.testing.assert_allclose(distribution.entropy(), stats.norm.entropy(mean, std).sum(-1), rtol=1e-5)
+    np.testing.assert_array_equal(distribution.mode(), mean)
+    samples = jax.vmap(distribution.sample)(jax.random.split(KEY, 20_000))[:, 0]
+    np.testing.assert_allclose(samples.mean(0), mean[0], atol=0.05)
+    np.testing.assert_allclose(samples.std(0), std[0], rtol=0.03)
