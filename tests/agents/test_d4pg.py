@@ -11,6 +11,8 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 
+pytestmark = pytest.mark.one_stack
+
 PRIORITIZED = {"prioritized": True}
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 

@@ -10,6 +10,8 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 
+pytestmark = pytest.mark.one_stack
+
 
 class TestDdpg(AgentContract):
     unsuitable_environment = "agentkit:catch"

@@ -12,6 +12,8 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 
+pytestmark = pytest.mark.one_stack
+
 
 class TestIqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"

@@ -13,6 +13,8 @@ from agentkit.testing.chain import Chain, learned
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 
+pytestmark = pytest.mark.one_stack
+
 
 class TestMunchausenDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"

@@ -11,6 +11,8 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 
+pytestmark = pytest.mark.one_stack
+
 
 class TestQrDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"

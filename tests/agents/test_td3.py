@@ -14,6 +14,8 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 
+pytestmark = pytest.mark.one_stack
+
 KEY = jax.random.PRNGKey(0)
 
 
