@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from agentkit.actors import InferenceServer
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
@@ -70,6 +72,7 @@ def inference_node(
         update_seconds=PARAMETER_SECONDS,
         timeout=120.0,
         max_age_seconds=max_parameter_age_seconds,
+        place=jax.device_put,
     )
     client.update(wait=True)
     run_id = context.board.run_id

@@ -211,7 +211,7 @@ def actor_node(
         else:
             client = VariableClient(
                 make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
-                max_age_seconds=max_parameter_age_seconds,
+                max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
             )  # fmt: skip
             policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
             actor = make_actor(environment, policy, key, client, adder, find_place(context))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from agentkit.core import VariableSource
 from agentkit.errors import ConfigError, VariablesTimeoutError
@@ -30,6 +31,7 @@ class VariableClient:
         update_seconds: float = 0.0,
         max_age_seconds: float | None = None,
         timeout: float = 60.0,
+        place: Callable[[Nest], Nest] = lambda params: params,
     ):
         """Makes one.
 
@@ -42,6 +44,8 @@ class VariableClient:
                 and, after `timeout`, raises. Choose it longer than the learner may have to wait for data:
                 a learner without data publishes nothing. None is no limit.
             timeout: seconds that a waiting call waits for parameters to be published.
+            place: applied once to what was fetched: ``jax.device_put`` where they come as numpy arrays, which a
+                compiled policy would take to its device again at each call.
         """
         if update_period < 1:
             raise ConfigError(f"update_period must be at least 1, found {update_period}.")
@@ -56,6 +60,7 @@ class VariableClient:
         self._update_seconds = update_seconds
         self._max_age_seconds = math.inf if max_age_seconds is None else max_age_seconds
         self._timeout = timeout
+        self._place = place
         self._num_calls = 0
         self._next_time = -math.inf
         self._version = -1
@@ -121,7 +126,7 @@ class VariableClient:
         self._lost = None
         if found is not None:
             self._version = found.version
-            self._params = found.variables[self._names[0]]
+            self._params = self._place(found.variables[self._names[0]])
             self._published = found.published or time.time()
 
     def _wait(self) -> None:

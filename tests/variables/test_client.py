@@ -34,6 +34,19 @@ def test_it_holds_the_newest_it_fetched_and_knows_its_version() -> None:
     assert (client.params, client.version) == ("new", 8)
 
 
+def test_each_version_is_put_in_its_place_once() -> None:
+    placed: list[str] = []
+    store = VariableStore()
+    client = VariableClient(store, place=lambda params: placed.append(params) or f"placed {params}")
+    store.publish(0, {"policy": "old"})
+    assert (client.params, client.params) == ("placed old", "placed old")
+    client.update()
+    assert placed == ["old"]
+    store.publish(8, {"policy": "new"})
+    client.update()
+    assert client.params == "placed new" and placed == ["old", "new"]
+
+
 def test_it_asks_every_so_many_calls_only() -> None:
     source = Counted()
     source.store.publish(0, {"policy": 0})
