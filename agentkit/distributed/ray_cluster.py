@@ -19,7 +19,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentkit.errors import ConfigError
+from agentkit.errors import AgentkitError, ConfigError
+
+
+class RayStartError(AgentkitError, RuntimeError):
+    """Ray could not be started on this machine."""
 
 
 def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> str:
@@ -33,6 +37,9 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
 
     Returns:
         The folder that it keeps its files in, to be deleted after ``ray.shutdown()``.
+
+    Raises:
+        RayStartError: it did not come up.
     """
     if not _has_token():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -53,10 +60,15 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
                 logging_level=logging.ERROR,
                 _temp_dir=folder,
             )
-    except BaseException:  # Too slow a start on a busy machine, or Ctrl-C meanwhile.
+    except BaseException as error:  # Too slow a start on a busy machine, or Ctrl-C meanwhile.
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        raise RayStartError(
+            f"A Ray of this program's own did not start: {error} A machine without free cores or memory is too "
+            "slow for it. Try again, or start one with 'ray start --head' and name its address (--ray-address)."
+        ) from error
     return folder
 
 
