@@ -102,9 +102,10 @@ def replay_node(
         goal = experiment.num_steps
         context.board.put("num_steps", goal)
         while not context.wait(STATUS_SECONDS):
-            context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
-            if context.totals().get("steps", 0) >= goal:
-                context.request_stop(f"reached {goal:,} steps")
+            with contextlib.suppress(BoardError):  # A board that stays silent ends this node in order: it hands over.
+                context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+                if context.totals().get("steps", 0) >= goal:
+                    context.request_stop(f"reached {goal:,} steps")
         if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
             _hand_over(folder, contents, context.totals().get("steps", 0), replay)
     if scratch is not None:

@@ -98,11 +98,14 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     with Launched(tmp_path, 700, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "300") as program:
         assert program.end() == 0, program.output()
         run = program.directory
+    goal = checkpoint.steps(run / "checkpoints")[-1] + 1500  # However far the first overran, this makes another one.
+    with Launched(tmp_path, goal, resume=run) as program:
+        assert program.end() == 0, program.output()
     steps = checkpoint.steps(run / "checkpoints")
     newest = sorted((run / "checkpoints").iterdir())[-1]
     arrays = newest / "arrays.npz"
     arrays.write_bytes(arrays.read_bytes()[:-100])
-    with Launched(tmp_path, 1200, resume=run) as program:
+    with Launched(tmp_path, steps[-1] + 500, resume=run) as program:
         first = program.wait_for(lambda s: s["nodes"]["replay-0"]["state"] == "ready")
         assert steps[-2] <= first["totals"]["steps"] < steps[-1]
         assert program.end() == 0, program.output()
