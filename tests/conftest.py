@@ -12,6 +12,8 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Ray reads this once in a process, whenever it is first asked; each test then brings its token, or none.
+os.environ["RAY_AUTH_MODE"] = "token"
 # dm_control picks a renderer when imported; the tests of physics need none.
 os.environ.setdefault("MUJOCO_GL", "disabled")
 
