@@ -30,7 +30,7 @@ NUM_WARM = 50
 
 
 class Fixed:
-    """Parameters as an actor gets them: numpy arrays of its own. They never change."""
+    """Parameters as actors and servers hold them, on the device. They never change."""
 
     version, age_seconds = 0, 0.0
 
@@ -48,7 +48,7 @@ def make_policy(network: str) -> tuple[Any, Fixed]:
 
     agent = dqn.Agent(dqn.Config(hidden_sizes=NETWORKS[network]))
     networks = agent.make_networks(SPEC)
-    return agent.make_policy(networks), Fixed(jax.tree.map(np.array, networks.init(jax.random.PRNGKey(0))))
+    return agent.make_policy(networks), Fixed(networks.init(jax.random.PRNGKey(0)))
 
 
 def serve(network: str) -> None:

@@ -55,7 +55,7 @@ class PolicyActor(Actor):
             action, state, extras = policy.act(params, act_key, observation, state)
             return action, key, state, extras
 
-        self._act = jax.jit(act, **_compiler_options())
+        self._act = jax.jit(act, **compiler_options())
         self._reset = None if policy.reset is unchanged else jax.jit(policy.reset)
 
     def select_action(self, observation: Nest) -> Nest:
@@ -150,7 +150,7 @@ class BatchedPolicyActor(Actor):
             )
             return action, key, state, extras
 
-        self._act = jax.jit(act, **_compiler_options())
+        self._act = jax.jit(act, **compiler_options())
 
     def select_action(self, observation: Nest) -> Nest:
         """See `core.Actor`; leaves are ``[N, ...]``."""
@@ -195,7 +195,7 @@ _ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 @functools.cache
-def _compiler_options() -> dict[str, Any]:
+def compiler_options() -> dict[str, Any]:
     """Makes XLA run a call's operations one after the other, where this version of JAX can be told so.
 
     A small policy is done before another thread has woken up: on 4 cores, 64x64 units took 167 us without

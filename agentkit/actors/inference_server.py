@@ -28,7 +28,7 @@ import tree
 
 from agentkit import specs
 from agentkit.actors import remote_protocol as protocol
-from agentkit.actors.actor import _compiler_options
+from agentkit.actors.actor import compiler_options
 from agentkit.actors.policy import ActorIndex, Policy, first_state, unchanged
 from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Session
 from agentkit.core import Parameters
@@ -86,7 +86,7 @@ class InferenceServer:
         Args:
             policy: how to act in a single environment.
             spec: the environment's.
-            client: where parameters come from.
+            client: where parameters come from; on the device, see `VariableClient`'s `place`.
             run_id: the run's secret, which actors must know too.
             num_envs: environments that each actor steps together; None for one, unbatched.
             listen: the network device to listen on: "lo" is this machine alone, "all" every device.
@@ -103,7 +103,6 @@ class InferenceServer:
         self._request_dtype = protocol.request_dtype(spec.observations, num_envs)
         self._build_observation = make_builder(spec.observations)
         self._batched = _BatchedPolicy(policy, spec, client.params, num_envs)
-        self._params, self._params_on_device = client.params, jax.device_put(client.params)
         self.num_batches = self.num_requests = 0
         self._selector = selectors.DefaultSelector()
         self._peers: set[_Peer] = set()
@@ -244,12 +243,9 @@ class InferenceServer:
         asking = [peer for peer in self._peers if peer.request is not None]
         requests = np.frombuffer(b"".join(_padded([peer.request for peer in asking])), self._request_dtype)  # [P]
         states = b"".join(_padded([peer.state for peer in asking]))
-        if self._client.params is not self._params:
-            self._params = self._client.params
-            self._params_on_device = jax.device_put(self._params)
         is_first, *leaves = [requests[name] for name in self._request_dtype.names or ()]
         observation = self._build_observation(iter(leaves))
-        replies, new_states = self._batched.act(self._params_on_device, states, is_first, observation)
+        replies, new_states = self._batched.act(self._client.params, states, is_first, observation)
         self.num_batches += 1
         self.num_requests += len(asking)
         replies["version"], replies["age_seconds"] = self._client.version, self._client.age_seconds
@@ -289,7 +285,7 @@ class _BatchedPolicy:
     def __init__(self, policy: Policy, spec: specs.EnvironmentSpec, params: Any, num_envs: int | None):
         init, act = _functions(policy, num_envs)
         self._init = init
-        self._act = jax.jit(jax.vmap(act, in_axes=(None, 0, 0, 0)), **_compiler_options())
+        self._act = jax.jit(jax.vmap(act, in_axes=(None, 0, 0, 0)), **compiler_options())
         lead = () if num_envs is None else (num_envs,)
         observation = tree.map_structure(lambda s: np.zeros((*lead, *s.shape), s.dtype), spec.observations)
         shapes = jax.eval_shape(lambda key: init(key, ActorIndex()), jax.random.PRNGKey(0))
