@@ -18,7 +18,7 @@ import tree
 from agentkit.core import Actor
 from agentkit.counting import Counter
 from agentkit.errors import ConfigError
-from agentkit.types import Nest
+from agentkit.types import FIRST, LAST, Nest
 
 Log = Callable[[dict[str, float]], None]
 
@@ -187,11 +187,11 @@ class BatchedEnvironmentLoop:
         timestep = self._environment.step(action)
         self._actor.observe(action, timestep)
         self._timestep = timestep
-        moved = timestep.step_type != dm_env.StepType.FIRST  # [N]
-        self._returns[moved] += timestep.reward[moved]
+        moved = timestep.step_type != FIRST  # [N]
+        np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
-        self.num_steps += int(moved.sum())
-        ended = np.flatnonzero(timestep.step_type == dm_env.StepType.LAST)
+        self.num_steps += np.count_nonzero(moved)
+        ended = (timestep.step_type == LAST).nonzero()[0]
         return [self._finish(int(i)) for i in ended] if ended.size else None
 
     def _finish(self, i: int) -> dict[str, float]:

@@ -24,6 +24,9 @@ Nest = Any
 Array = Any
 """A numpy or JAX array."""
 
+FIRST, MID, LAST = 0, 1, 2
+"""dm_env's step types, to compare a batch's int32 ``[N]`` with: numpy takes 3 us for an IntEnum, 0.6 for an int."""
+
 
 class Transition(NamedTuple):
     """An n-step transition; what `agentkit.adders.NStepAdder` writes.

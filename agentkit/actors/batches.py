@@ -11,7 +11,7 @@ import tree
 
 from agentkit.core import Adder
 from agentkit.errors import CheckpointError
-from agentkit.types import Nest
+from agentkit.types import FIRST, Nest
 
 _STEP_TYPES = tuple(dm_env.StepType)
 
@@ -44,7 +44,7 @@ class SplitAdder(Adder):
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """See `core.Adder`; an environment whose step type is FIRST begins an episode."""
-        is_first = np.asarray(next_timestep.step_type) == dm_env.StepType.FIRST
+        is_first = np.asarray(next_timestep.step_type) == FIRST
         for i, adder in enumerate(self._adders):
             if is_first[i]:
                 adder.add_first(element(next_timestep, i))

@@ -21,7 +21,7 @@ from agentkit.core import Actor, Adder
 from agentkit.distributed.board_client import BoardError, WrongRunError, keep_alive
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.nest_codec import LeafReader, make_builder
-from agentkit.types import Nest
+from agentkit.types import FIRST, Nest
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -121,7 +121,7 @@ class RemoteActor(Actor):
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; of N environments, one whose step type is FIRST has just been reset."""
         if self._num_envs is not None:
-            self._is_first = np.asarray(next_timestep.step_type) == dm_env.StepType.FIRST
+            self._is_first = np.asarray(next_timestep.step_type) == FIRST
         if self._adder is not None:
             self._adder.add(action, next_timestep, self._extras)
 

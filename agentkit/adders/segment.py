@@ -30,7 +30,7 @@ from agentkit.adders.base import (
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout, row_layout
-from agentkit.types import Nest, Step
+from agentkit.types import FIRST, LAST, Nest, Step
 
 
 class BatchedSegmentAdder(core.Adder):
@@ -102,7 +102,7 @@ class BatchedSegmentAdder(core.Adder):
                 "with step type FIRST; call reset() to drop the rows."
             )
         self._checks[-1](timestep.observation)
-        self._extend(timestep.observation, np.full(self._num_envs, dm_env.StepType.FIRST))
+        self._extend(timestep.observation, np.full(self._num_envs, FIRST))
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """Adds a step of all environments, leaves ``[N, ...]``; the segments, too, if they are whole now.
@@ -134,8 +134,8 @@ class BatchedSegmentAdder(core.Adder):
         self._row = row = self._row + 1
         for column, leaf in zip(self._observations, tree.flatten(observation), strict=True):
             column[:, row] = leaf
-        self._segments.start_of_episode[:, row] = step_type == dm_env.StepType.FIRST
-        self._was_last = step_type == dm_env.StepType.LAST
+        self._segments.start_of_episode[:, row] = step_type == FIRST
+        self._was_last = step_type == LAST
         if row == self._length:
             self._write()
 
@@ -157,7 +157,7 @@ class BatchedSegmentAdder(core.Adder):
         for column in self._outcomes:
             column[:, self._row] = 0
         latest = tree.map_structure(lambda column: column[:, self._row], self._segments.observation)
-        self._extend(latest, np.full(self._num_envs, dm_env.StepType.FIRST))
+        self._extend(latest, np.full(self._num_envs, FIRST))
 
     def begin_episode(self, observation: Nest) -> None:
         """After `end_episode`: the first observations, leaves ``[N, ...]``, of the next episodes."""

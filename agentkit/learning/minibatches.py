@@ -40,8 +40,7 @@ def run_epochs(
     """
     data = jax.tree.map(jnp.asarray, data)  # Of numpy's arrays no traced index picks anything.
     size = jax.tree.leaves(data)[0].shape[0]
-    orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, num_epochs))
-    minibatches = orders.reshape(num_epochs * num_minibatches, -1)
+    minibatches = _orders(key, num_epochs, size).reshape(num_epochs * num_minibatches, -1)
 
     def look(learned: Nest, indices: Array) -> tuple[Nest, dict[str, Array], Array]:
         stepped, metrics = step(learned, jax.tree.map(lambda x: x[indices], data))
@@ -65,3 +64,21 @@ def run_epochs(
     (learned, _), (metrics, looked) = jax.lax.scan(body, (learned, jnp.asarray(False)), minibatches)
     means = {name: jnp.sum(x) / jnp.sum(looked) for name, x in metrics.items()}
     return learned, {**means, "epochs": jnp.sum(looked) / num_minibatches}
+
+
+_LARGEST_SORTED = 2**16
+
+
+def _orders(key: Array, num_epochs: int, size: int) -> Array:
+    """A random order of ``0 ... size - 1`` for each epoch, ``[num_epochs, size]``.
+
+    Sorts words that are an index below random bits: a seventh of the time of `jax.random.permutation`, which
+    was a tenth of an update. At least 16 bits are random. Indices whose bits are equal stay in order, next to
+    each other, so all but always in one minibatch; larger data are shuffled by JAX.
+    """
+    if size > _LARGEST_SORTED:
+        return jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, num_epochs))
+    num_bits = (size - 1).bit_length()
+    bits = jax.random.bits(key, (num_epochs, size)) >> num_bits << num_bits
+    words = jnp.sort(bits | jnp.arange(size, dtype=jnp.uint32)[None], axis=1)
+    return (words & ((1 << num_bits) - 1)).astype(jnp.int32)

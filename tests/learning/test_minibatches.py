@@ -7,8 +7,8 @@ import pytest
 
 from agentkit.learning import run_epochs
 
-KEY = jax.random.PRNGKey(0)
-# No two minibatches have the same sum.
+KEY = jax.random.PRNGKey(1)
+# With this key no two minibatches have the same sum.
 DATA = {"x": np.float32(2.0) ** np.arange(12, dtype=np.float32), "pair": np.arange(24).reshape(12, 2)}
 
 
@@ -41,6 +41,29 @@ def test_another_key_is_another_order():
         run_epochs(step, start, DATA, key, num_epochs=2, num_minibatches=4)[0][1] for key in jax.random.split(KEY, 2)
     ]
     assert np.any(orders[0] != orders[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1024, 2**16 + 2])  # The last is larger than what is sorted in words.
+def test_orders_of_any_size_are_permutations(size):
+    data = jnp.arange(size)
+    (_, seen), _ = run_epochs(
+        lambda learned, x: ((learned[0] + 1, learned[1].at[learned[0]].set(x)), {}),
+        (0, jnp.zeros((2, size), data.dtype)),
+        data,
+        KEY,
+        num_epochs=2,
+        num_minibatches=1,
+    )
+    np.testing.assert_array_equal(np.sort(seen, axis=1), [data, data])
+    assert size < 3 or (np.any(seen[0] != seen[1]) and np.any(seen[0] != data))
+
+
+def test_every_place_of_an_order_is_equally_likely_for_every_row():
+    keys, data = jax.random.split(KEY, 3_000), jnp.arange(5)
+    step = lambda learned, x: (x, {})  # noqa: E731
+    orders = jax.vmap(lambda key: run_epochs(step, data, data, key, num_epochs=1, num_minibatches=1)[0])(keys)
+    counts = (np.asarray(orders)[:, :, None] == np.arange(5)).sum(axis=0)  # [place, row]
+    assert np.all(np.abs(counts - 600) < 110)  # The standard deviation is 22.
 
 
 @pytest.mark.parametrize("stop_at", [0, 3, 5, 100])
