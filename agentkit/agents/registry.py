@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
+import pathlib
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -31,8 +33,15 @@ def module(name: str) -> ModuleType:
 
 
 def describe(name: str) -> str:
-    """The first line of the agent's documentation: its name and its paper."""
-    return (module(name).__doc__ or "").strip().splitlines()[0]
+    """The first line of the agent's documentation: its name and its paper. Reads its file, and imports nothing.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+    """
+    if name not in _MODULES:
+        raise unknown_name("agent", name, _MODULES)
+    source = (pathlib.Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def config_class(name: str) -> type:

@@ -86,6 +86,12 @@ def _add_train(commands: _Commands[_Parser]) -> None:
     )
     _add_experiment(train)
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
+    train.add_argument(
+        "--profile", action="store_true", help="say at the end where a step's time went; waits for each update"
+    )
+    train.add_argument(
+        "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
+    )
     _add_resume(train, "only --steps, the new total, may be given with it")
 
 

@@ -38,12 +38,27 @@ def train(arguments: argparse.Namespace) -> int:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
 
-        return finish(experiment.resume(arguments.resume, progress=True, **changes), arguments.resume, "train")
+        plan = experiment.read_config(arguments.resume, progress=True, **changes)
+        return finish(_run(plan, arguments, resume=True), arguments.resume, "train")
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
+    plan = in_new_folder(plan, arguments)
+    return finish(_run(plan, arguments), plan.run_directory, "train")
+
+
+def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
+    """Runs it; prints the profile that was asked for, however the run ends."""
     from agentkit import experiment
 
-    plan = in_new_folder(plan, arguments)
-    return finish(experiment.run(plan), plan.run_directory, "train")
+    if not (arguments.profile or arguments.jax_trace):
+        return experiment.run(plan, resume=resume)
+    from agentkit.experiment import profile_table
+
+    profile = experiment.Profile(arguments.jax_trace)
+    try:
+        return experiment.run(plan, resume=resume, profile=profile)
+    finally:
+        if profile.num_steps:  # Else an error says why.
+            print(profile_table.describe(profile, plan.agent), flush=True)
 
 
 def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any) -> Any:

@@ -12,6 +12,7 @@ from agentkit.experiment.distributed import (
 )
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.local import Result, ResumeError, resume, run
+from agentkit.experiment.profile import Profile
 from agentkit.experiment.variants import with_tables
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ExperimentConfig",
     "LaunchConfig",
     "LaunchResult",
+    "Profile",
     "Result",
     "ResumeError",
     "evaluate",

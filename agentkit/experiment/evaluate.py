@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from agentkit import checkpoint, envs
+from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
@@ -39,6 +40,7 @@ class Evaluator:
         self._policy = experiment.agent.make_policy(networks, evaluation=True)
         self._store = store
         self._environment = experiment.make_environment(_seed(experiment.seed, 0))
+        self._actor: PolicyActor | BatchedPolicyActor | None = None
 
     def run(self, num_episodes: int, number: int) -> dict[str, float]:
         """The record of evaluation `number`: mean, least and greatest return, mean length."""
@@ -75,7 +77,12 @@ class Evaluator:
         self._begin(_seed(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
         actor = make_actor(self._environment, self._policy, key, VariableClient(self._store))
-        return make_loop(self._environment, actor)
+        if self._actor is None:
+            self._actor = actor
+        else:  # A new one would compile the policy again.
+            self._actor.restore(actor.save())
+            self._actor.update(wait=True)
+        return make_loop(self._environment, self._actor)
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""

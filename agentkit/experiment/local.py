@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
@@ -21,6 +22,8 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.profile import Profile
+from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets, Update
 from agentkit.replay import InProcessReplay, Replay
@@ -49,7 +52,11 @@ class Result(NamedTuple):
     interrupted: bool
 
 
-def run(experiment: ExperimentConfig, *, resume: bool = False) -> Result:
+Watch = Callable[[str, Any], Any]
+"""``(kind, part) -> part``, called with each part of a run as it is made; see `Profile.watch`."""
+
+
+def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile | None = None) -> Result:
     """Trains until `experiment.num_steps` steps were taken; evaluates, logs and saves on the way.
 
     SIGINT (Ctrl-C) or SIGTERM stops after the current step and saves; a second one stops at once.
@@ -57,16 +64,29 @@ def run(experiment: ExperimentConfig, *, resume: bool = False) -> Result:
     Args:
         experiment: what to run.
         resume: go on from the newest checkpoint in the run folder, or from the start if there is none.
+        profile: a new one, which times this run and waits for each update; ``logs/profile.csv`` has its table.
 
     Raises:
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
         CheckpointError: a checkpoint could not be written.
     """
+    if profile is None:
+        return _run(experiment, resume, _leave_as_it_is)
+    profile.start()
+    try:
+        return _run(experiment, resume, profile.watch)
+    finally:
+        profile.stop()
+        if profile.num_steps and experiment.run_directory is not None:
+            write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
+
+
+def _run(experiment: ExperimentConfig, resume: bool, watch: Watch) -> Result:
     with contextlib.ExitStack() as stack:
         try:
             found = _prepare(experiment, resume)
-            parts = _build(experiment, stack, resume, found)
+            parts = _build(experiment, stack, watch, resume, found)
             if found is not None:
                 parts.restore(found)
         except CheckpointError as error:
@@ -75,9 +95,14 @@ def run(experiment: ExperimentConfig, *, resume: bool = False) -> Result:
             return parts.train(stop)
 
 
-def resume(run_directory: str | pathlib.Path, **changes: Any) -> Result:
+def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None, **changes: Any) -> Result:
     """Goes on with the run in a folder; `changes` replace fields of its config, e.g. ``num_steps=200_000``."""
-    return run(read_config(run_directory, **changes), resume=True)
+    return run(read_config(run_directory, **changes), resume=True, profile=profile)
+
+
+def _leave_as_it_is(kind: str, part: Any) -> Any:
+    del kind
+    return part
 
 
 def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
@@ -224,6 +249,7 @@ class _Run:
 def _build(
     experiment: ExperimentConfig,
     stack: contextlib.ExitStack,
+    watch: Watch,
     resume: bool,
     found: checkpoint.Checkpoint | None,
 ) -> _Run:
@@ -232,20 +258,22 @@ def _build(
     environment = stack.enter_context(
         contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs))
     )
+    watch("environment", environment)
     spec = make_environment_spec(environment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     _choose_dispatch(update)
     start = found.step if found is not None else 0
-    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
-    replay = stack.enter_context(_make_replay(experiment, spec))
+    logs = watch("logs", RunLogs(experiment, stack, resume_step=start if resume else None))
+    replay = watch("replay", stack.enter_context(_make_replay(experiment, spec)))
     if found is not None:
         replay.restore(found.path / "replay")
-    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, agent.batch_plan)))
+    dataset = watch("dataset", stack.enter_context(contextlib.closing(ReplayDataset(replay, agent.batch_plan))))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
     policy, client = agent.make_policy(networks), VariableClient(store)
-    actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
+    adder = watch("adder", make_adder(environment, spec, [(agent, replay)]))
+    actor = watch("actor", make_actor(environment, policy, actor_key, client, adder))
     stack.enter_context(contextlib.closing(actor))
     loop = make_loop(environment, actor, counter, logs.write_episode)
     table = agent.batch_plan.table
@@ -262,10 +290,11 @@ def _build(
         num_updates=agent.batch_plan.num_updates,
         outlets=outlets,
     )
+    watch("learner", learner)
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    return _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, spec)
+    return watch("run", _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, spec))
 
 
 _SMALL_STATE = 100_000
@@ -288,9 +317,9 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     tables = experiment.agent.make_tables(spec)
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
-    from agentkit.replay import ReverbReplay  # Loads TensorFlow: only when asked for.
+    from agentkit.replay.reverb_turns import ReverbInTurns  # Loads TensorFlow: only when asked for.
 
-    return ReverbReplay(tables)
+    return ReverbInTurns(tables)
 
 
 def _next_multiple(step: int, period: int) -> float:

@@ -85,6 +85,39 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     assert main(resumed) == 0
 
 
+def test_a_profile_is_printed_at_the_end_and_with_resume(tmp_path, capsys):
+    words = [*CATCH, *SMALL, "--steps", "120", "--eval-episodes", "1", "--out", str(tmp_path), "--profile"]
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    run = _run_folder(output)
+    assert "Where the time of 120 steps" in output and "ottleneck: " in output and "JAX's trace" not in output
+    assert output.index("ottleneck") < output.index("Saved ")
+    header, *rows = (Path(run) / "logs" / "profile.csv").read_text().splitlines()
+    assert header.startswith("part,calls,seconds,") and len(rows) == 14
+
+    trace = tmp_path / "trace"
+    assert main(["train", "--resume", run, "--steps", "200", "--jax-trace", str(trace)]) == 0
+    output = capsys.readouterr().out
+    assert "Where the time of 80 steps" in output and str(trace) in output
+    assert list(trace.rglob("*.xplane.pb"))
+
+
+def test_ctrl_c_prints_the_profile(tmp_path):
+    words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0", "--profile"]
+    process = _start(f"import sys; from agentkit.cli import main; sys.exit(main({words!r}))", tmp_path)
+    try:
+        log = tmp_path / _run_folder(process.stdout.readline()) / "logs" / "train.csv"
+        deadline = time.monotonic() + 120
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Where the time of" in out and "ottleneck: " in out and "Stopped at step" in out
+
+
 def test_an_error_in_training_has_its_traceback_and_exit_code_1(tmp_path):
     code = """
 import sys

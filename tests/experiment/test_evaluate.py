@@ -4,6 +4,7 @@ import pathlib
 import shutil
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,7 +13,9 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import ExperimentConfig, evaluate, run
+from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run
+from agentkit.specs import make_environment_spec
+from agentkit.variables import VariableStore
 
 SMALL = {"hidden_sizes": (16,), "batch_size": 8, "min_replay_size": 20}
 
@@ -140,3 +143,34 @@ def test_the_newest_checkpoint_counts(tmp_path: pathlib.Path) -> None:
     train(tmp_path / "run", checkpoint_period=20, evaluation_period=0)
     found = checkpoint.read_latest(tmp_path / "run" / "checkpoints")
     assert found is not None and evaluate(tmp_path / "run", num_episodes=1)["steps"] == found.step == 60
+
+
+def test_evaluations_compile_the_policy_once_and_use_the_newest_parameters() -> None:
+    traced = []
+
+    class Counted(dqn.Agent):
+        def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
+            policy = super().make_policy(networks, evaluation)
+
+            def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
+                if evaluation:
+                    traced.append(params)
+                return policy.act(params, key, observation, state)
+
+            return policy._replace(act=act)
+
+    store = VariableStore()
+    agent = Counted(dqn.Config(hidden_sizes=(8,)))
+    experiment = ExperimentConfig(agent, "agentkit:catch", num_steps=1)
+    spec = make_environment_spec(experiment.make_environment(0))
+    networks = agent.make_networks(spec)
+    update = agent.make_update(networks)
+    with Evaluator(experiment, networks, store) as evaluator:
+        found = []
+        for version, seed in enumerate((0, 0, 1)):
+            store.publish(version, update.variables(update.init(jax.random.PRNGKey(seed))))
+            assert evaluator._actor is None or evaluator._actor._client.version == version - 1
+            found.append(evaluator.run(3, number=7))
+            assert evaluator._actor._client.version == version
+        assert found[0] == found[1]
+    assert len(traced) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from agentkit import networks
 from agentkit.errors import SpecError
+from agentkit.networks.mlp import orthonormal_rows
 
 KEY = jax.random.PRNGKey(0)
 
@@ -98,3 +99,19 @@ def test_duelling_streams_are_identified_by_a_mean_advantage_of_zero() -> None:
     assert value.shape == (6, 1) and advantage.shape == (6, 3)
     np.testing.assert_allclose(np.mean(q, axis=1), value[:, 0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(q, value + advantage - advantage.mean(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 8), (1, 4)])
+def test_orthonormal_rows_are_those_of_a_qr_decomposition(shape: tuple[int, int]) -> None:
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    rows = np.asarray(orthonormal_rows(jnp.asarray(matrix)))
+    np.testing.assert_allclose(rows @ rows.T, np.eye(shape[0]), atol=1e-6)
+    q, r = np.linalg.qr(matrix.T)
+    np.testing.assert_allclose(rows, (q * np.sign(np.diag(r))).T, atol=1e-5)
+
+
+def test_large_and_nearly_dependent_rows_are_orthonormal_too() -> None:
+    matrix = np.random.default_rng(0).normal(size=(128, 128)).astype(np.float32)
+    matrix[1] = matrix[0] + 1e-5 * matrix[1]
+    rows = np.asarray(orthonormal_rows(jnp.asarray(matrix)))
+    np.testing.assert_allclose(rows @ rows.T, np.eye(128), atol=1e-5)
