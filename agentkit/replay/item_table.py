@@ -59,6 +59,7 @@ class ItemTable:
         self._rows: np.ndarray = np.zeros((0, width), np.int32)  # [n, T], or [n, 2]: the first row and the last
         self._keys: np.ndarray = np.zeros(0, np.int64)  # of the item in a slot, or of the next one
         self._times: np.ndarray = np.zeros(0, np.int32)
+        self._ones = np.ones(0, np.int32)
         by_priority = Prioritized | MinHeap | MaxHeap
         uses_priority = isinstance(table.sampler, by_priority) or isinstance(table.remover, by_priority)
         # Made when it is needed: most uniform tables never see a priority but 1.
@@ -121,8 +122,7 @@ class ItemTable:
         if self.takes_all:
             self.store.keep_all(self._rows[slot])
         else:
-            self.store.keep(rows[0])
-            self.store.keep(rows[1])
+            self.store.keep_ends(rows[0], rows[1])
         for column, leaf in zip(self._inline, inline, strict=True):
             column[slot] = leaf
         self._times[slot] = 0
@@ -158,9 +158,7 @@ class ItemTable:
         if self.takes_all:
             self.store.release_all(self._rows[slot])
         else:
-            first, last = self._rows[slot].tolist()
-            self.store.release(first)
-            self.store.release(last)
+            self.store.release_ends(*self._rows[slot].tolist())
 
     def _forget(self, slot: int) -> None:
         """Removes an item, and keeps its rows for the batch that it is still to be in."""
@@ -220,7 +218,9 @@ class ItemTable:
         if self._max_times:
             return self._sample_one_by_one(count)
         slots, chance = self._sampler.sample(self._rng, count)
-        np.add.at(self._times, slots, np.ones(count, np.int32))
+        if self._ones.shape[0] != count:
+            self._ones = np.ones(count, np.int32)
+        np.add.at(self._times, slots, self._ones)  # with an array of its dtype a fifth of the time
         probability = chance if isinstance(chance, np.ndarray) else _full(count, chance, np.float64)
         table_size = _full(count, self._slots.size, np.int64)
         info = self._info(slots, self._keys.take(slots), probability, table_size, self._times.take(slots))
@@ -264,8 +264,11 @@ class ItemTable:
 
     def _gather(self, slots: np.ndarray) -> Any:
         """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
-        rows = self._rows.take(slots, 0).astype(np.intp)  # [B, T] or [B, 2]
-        first, last = rows[:, 0].copy(), rows[:, -1].copy()  # contiguous, each is used more than once
+        rows = self._rows.take(slots, 0)  # [B, T] or [B, 2]
+        # As `take` wants them, once and not at each use.
+        first, last = rows[:, 0].astype(np.intp), rows[:, -1].astype(np.intp)
+        if self.takes_all:
+            rows = rows.astype(np.intp)
         columns = self.store.columns
         leaves = []
         for source in self._sources:

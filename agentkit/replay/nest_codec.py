@@ -29,8 +29,7 @@ class LeafReader:
         self._what = what
         self._collect = _collector(spec)
         flat = [(np.dtype(s.dtype), tuple(s.shape)) for s in tree.flatten(spec)]
-        self._expected = flat
-        self._array_types = frozenset({np.ndarray} | {dtype.type for dtype, _ in flat})
+        self._expected = [(_scalar_type(dtype, shape), dtype, shape) for dtype, shape in flat]
 
     def __call__(self, value: Nest) -> Sequence[Any]:
         """The leaves of `value`, each of the spec's shape and dtype.
@@ -40,8 +39,11 @@ class LeafReader:
         """
         leaves: list[Any] = []
         if self._collect(value, leaves):
-            for leaf, (dtype, shape) in zip(leaves, self._expected, strict=True):
-                if type(leaf) not in self._array_types or leaf.shape != shape:
+            for leaf, (scalar, dtype, shape) in zip(leaves, self._expected, strict=True):
+                kind = type(leaf)
+                if kind is scalar:
+                    continue
+                if kind is not np.ndarray or leaf.shape != shape:
                     break
                 if leaf.dtype is not dtype and leaf.dtype != dtype:  # most dtypes are one object each
                     break
@@ -50,6 +52,11 @@ class LeafReader:
         # Something else than plain numpy arrays: lists for tuples, JAX arrays, or an error to name.
         specs.validate(value, self._spec, self._what)
         return [np.asarray(leaf) for leaf in tree.flatten(value)]
+
+
+def _scalar_type(dtype: np.dtype, shape: tuple[int, ...]) -> type | None:
+    """The type of numpy scalars that are sure to have this dtype and shape; None where a type does not say so."""
+    return dtype.type if shape == () and dtype.isnative and dtype.kind in "biufc" else None
 
 
 def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
@@ -86,6 +93,8 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
         size = len(spec)
         children = _children(spec)
         flat = not any(children)
+        # A record of leaves that ends with `extras`, of which most agents have none.
+        no_extras = size > 1 and not any(children[:-1]) and type(spec[-1]) is tuple and not spec[-1]
 
         def collect_sequence(value: Any, out: list[Any]) -> bool:
             if type(value) is not kind or len(value) != size:
@@ -93,6 +102,9 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
             if flat:
                 out += value
                 return True
+            if no_extras:
+                out += value[:-1]
+                return type(value[-1]) is tuple and not value[-1]
             return _collect_all(children, value, out)
 
         return collect_sequence

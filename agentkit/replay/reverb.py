@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,11 +27,11 @@ from agentkit.errors import (
     unknown_name,
 )
 from agentkit.replay import listening, reverb_checkpoint
-from agentkit.replay.base import Replay, check_history, check_priorities, check_timeout, index_tables
+from agentkit.replay.base import Replay, Sampler, check_history, check_priorities, check_timeout, index_tables
 from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
 from agentkit.replay.reverb_sampler import ReverbSampler
 from agentkit.replay.reverb_streams import make_pieces, make_writer
-from agentkit.replay.reverb_tables import describe, make_table, table_info
+from agentkit.replay.reverb_tables import describe, is_free, make_table, table_info
 from agentkit.replay.reverb_writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
 from agentkit.replay.table import Table
 from agentkit.types import TableInfo
@@ -62,6 +62,8 @@ class ReverbReplay(Replay):
     """
 
     resumable = False
+    _admit: Callable[[str, float], None] | None = None  # for writers
+    _server_limits = True  # whether the server keeps the rate limits
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class ReverbReplay(Replay):
         self._draw_ahead = draw_ahead
         self._closed = False
         self._writers: weakref.WeakSet[ReverbWriter] = weakref.WeakSet()
-        self._samplers: weakref.WeakSet[ReverbSampler] = weakref.WeakSet()
+        self._samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
         self._save_lock = threading.Lock()
         self._calls = BoundedCalls()
         self._server: Any = None
@@ -136,7 +138,7 @@ class ReverbReplay(Replay):
         if self._port is not None:
             listening.check_port_free(self._port)
         self._root.mkdir(exist_ok=True)
-        tables = [make_table(table) for table in self.tables.values()]
+        tables = [self._make_table(table) for table in self.tables.values()]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
         with quiet_stderr():
             self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
@@ -149,6 +151,9 @@ class ReverbReplay(Replay):
         self._served = {} if any(self._root.iterdir()) else {table.name: table for table in tables}
         self.address = f"localhost:{self._server.port}"
         self._client = reverb.Client(self.address)
+
+    def _make_table(self, table: Table) -> Any:
+        return make_table(table)
 
     def _stop(self) -> None:
         server, self._server, self._served = self._server, None, {}
@@ -192,17 +197,18 @@ class ReverbReplay(Replay):
             is_closed=lambda: self._closed,
             why_late=self._why_insert_late,
             timeout=check_timeout(timeout, self.default_timeout),
+            admit=self._admit,
         )
         self._writers.add(writer)
         return writer
 
-    def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> ReverbSampler:
+    def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
         """See `Replay`."""
         self._check_open()
         description = self.table(table)
         description.check_batch(batch_size)
         # What goes when it is drawn is not drawn ahead: it would be lost with the learner, and older when it is used.
-        streams = (self._draw_ahead and description.max_times_sampled == 0) or _is_free(description)
+        streams = (self._draw_ahead and description.max_times_sampled == 0) or is_free(description)
         sampler = ReverbSampler(
             description,
             int(batch_size),
@@ -297,7 +303,7 @@ class ReverbReplay(Replay):
                     path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
-            reverb_checkpoint.write(pathlib.Path(path), directory, self.tables)
+            reverb_checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out())
 
     def restore(self, directory: pathlib.Path) -> None:
         """See `Replay`. Starts the server anew; on failure it is empty.
@@ -311,7 +317,7 @@ class ReverbReplay(Replay):
             raise CheckpointError("A server at an address is restored by the process that runs it.")
         if len(self._writers) or len(self._samplers):
             raise CheckpointError("Restore replay before any writer or sampler is made.")
-        reverb_checkpoint.check(directory, self.tables)
+        reverb_checkpoint.check(directory, self.tables, self._server_limits)
         self._stop()
         shutil.rmtree(self._root, ignore_errors=True)
         try:
@@ -321,6 +327,10 @@ class ReverbReplay(Replay):
             shutil.rmtree(self._root, ignore_errors=True)
             self._start()
             raise CheckpointError(f"Reverb cannot read the checkpoint in {directory}: {error}") from error
+
+    def _handed_out(self) -> Mapping[str, int]:
+        """By table, the samples that learners got, where the server counts others and holds nobody back."""
+        return {}
 
     def close(self) -> None:
         """See `Replay`. Samplers end first, then writers, then the server."""
@@ -386,10 +396,3 @@ def _closer(replay: weakref.ref[ReverbReplay]) -> Callable[[], None]:
             alive.close()
 
     return close
-
-
-def _is_free(table: Table) -> bool:
-    """True where drawing ahead takes nothing from anyone."""
-    limiter = table.rate_limiter
-    free = math.isinf(limiter.min_difference) and math.isinf(limiter.max_difference)
-    return free and table.max_times_sampled == 0

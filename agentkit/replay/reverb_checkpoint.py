@@ -22,8 +22,12 @@ INDEX = "replay.json"
 FORMAT = f"agentkit-reverb-2, {reverb_packing.FORMAT}"
 
 
-def write(source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Table]) -> None:
+def write(
+    source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Table], handed_out: Mapping[str, int]
+) -> None:
     """Links (or copies) the server's checkpoint folder `source` into `directory`, with an index.
+
+    `handed_out` counts samples by table, where that is not the server's business (`ReverbInTurns`).
 
     Raises:
         CheckpointError: `source` is not on this machine, or `directory` cannot be written.
@@ -45,20 +49,31 @@ def write(source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Ta
             "checkpoint": source.name,
             "files": files,
             "tables": {name: table.fingerprint() for name, table in tables.items()},
+            "handed_out": dict(handed_out),
         }
         (directory / INDEX).write_text(json.dumps(index, indent=1))
     except OSError as error:
         raise CheckpointError(f"Replay's contents cannot be written to {directory}: {error}") from error
 
 
-def check(directory: pathlib.Path, tables: Mapping[str, Table]) -> None:
+def check(directory: pathlib.Path, tables: Mapping[str, Table], server_limits: bool) -> None:
     """Refuses a directory that is damaged or was saved by other tables.
+
+    Args:
+        directory: what `write` wrote into.
+        tables: of the replay that is to take it.
+        server_limits: whether that relies on its server for rate limits, which a server takes from what it loads.
 
     Raises:
         CheckpointError: says where.
     """
     index = _read_index(directory)
     _compare(index["tables"], {name: table.fingerprint() for name, table in tables.items()})
+    if server_limits and index.get("handed_out"):
+        raise CheckpointError(
+            f"The replay saved in {directory} is of a run in one process, whose server has no rate limits. Go on in "
+            "one process (agentkit train --resume)."
+        )
     for name, expected in index["files"].items():
         path = directory / index["checkpoint"] / name
         try:
@@ -76,6 +91,11 @@ def read(directory: pathlib.Path, root: pathlib.Path) -> None:
     """Puts the checkpoint where a server with checkpoint root `root` finds it when it starts."""
     name = _read_index(directory)["checkpoint"]
     shutil.copytree(directory / name, root / name, copy_function=_link_or_copy)
+
+
+def handed_out(directory: pathlib.Path) -> dict[str, int]:
+    """What `write` was given under this name."""
+    return dict(_read_index(directory).get("handed_out", {}))
 
 
 def _link_or_copy(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:

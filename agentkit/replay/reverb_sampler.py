@@ -17,7 +17,7 @@ from agentkit.errors import AgentkitError, ReplayClosedError
 from agentkit.replay.base import Sampler
 from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.table import Table
-from agentkit.types import ReplaySample, SampleInfo
+from agentkit.types import Nest, ReplaySample, SampleInfo
 
 Piece = list[np.ndarray]
 """Some sampled items: the five fields of `SampleInfo` and the data's leaves, each ``[n, ...]``."""
@@ -26,6 +26,25 @@ CLOSE_SECONDS = 3.0
 """How long `close` waits for its thread. One that waits for a dead server is left behind (a daemon)."""
 
 _NUM_INFO = len(SampleInfo._fields)
+
+
+def join(held: Piece | None, piece: Piece) -> Piece:
+    """`piece` behind what is held, if anything is."""
+    if held is None:
+        return piece
+    return [np.concatenate(both) for both in zip(held, piece, strict=True)]
+
+
+def cut(held: Piece, size: int) -> tuple[Piece, Piece | None]:
+    """The first `size` items, and those that are left."""
+    if len(held[0]) == size:
+        return held, None
+    return [leaf[:size] for leaf in held], [leaf[size:].copy() for leaf in held]
+
+
+def as_sample(leaves: Piece, build: Callable[[Iterator[np.ndarray]], Nest]) -> ReplaySample:
+    """A batch's leaves, put together by what `make_builder` made."""
+    return ReplaySample(SampleInfo(*leaves[:_NUM_INFO]), build(iter(leaves[_NUM_INFO:])))
 
 
 class ReverbSampler(Sampler):
@@ -93,7 +112,7 @@ class ReverbSampler(Sampler):
             if self._batches:
                 leaves = self._batches.popleft()
                 self._changed.notify_all()
-                return ReplaySample(SampleInfo(*leaves[:_NUM_INFO]), self._build(iter(leaves[_NUM_INFO:])))
+                return as_sample(leaves, self._build)
             if self._error is not None:
                 raise ReplayClosedError(
                     f"Sampling table {self._table.name!r} failed for good: {self._error}"
@@ -144,14 +163,10 @@ class ReverbSampler(Sampler):
             piece = next(self._pieces, None)
             if piece is None:
                 self._pieces = None
-            elif held is None:
-                held = piece
             else:
-                held = [np.concatenate(both) for both in zip(held, piece, strict=True)]
-        if len(held[0]) > size:
-            self._held = [leaf[size:].copy() for leaf in held]
-            held = [leaf[:size] for leaf in held]
-        return held
+                held = join(held, piece)
+        batch, self._held = cut(held, size)
+        return batch
 
     def _wait_until_allowed(self, num_items: int) -> bool:
         """Polls until the rate limiter lets this many items through; False when closed."""

@@ -37,7 +37,9 @@ def make_writer(address: str, chunk_lengths: Sequence[int], keep: int) -> Any:
     return writer
 
 
-def make_pieces(address: str, table: Table, batch_size: int, streams: bool) -> Iterator[Piece]:
+def make_pieces(
+    address: str, table: Table, batch_size: int, streams: bool, num_prefetched: int = 0
+) -> Iterator[Piece]:
     """Pieces of at most `batch_size` items; ends when the rate limiter stops it.
 
     Args:
@@ -47,6 +49,8 @@ def make_pieces(address: str, table: Table, batch_size: int, streams: bool) -> I
         streams: whether to draw ahead of what is asked for. Else every piece draws `batch_size` items and
             not one more: where the rate is limited, or items go after some samples, what is drawn too much
             would be lost, and others would wait for it.
+        num_prefetched: pieces that a thread of TensorFlow's puts together in advance, for a stream that is not read
+            by a thread of its own.
     """
     packing = Packing(table)
     shapes = packing.columns
@@ -72,6 +76,8 @@ def make_pieces(address: str, table: Table, batch_size: int, streams: bool) -> I
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 1
     batches = dataset.batch(batch_size)
+    if num_prefetched:
+        batches = batches.prefetch(num_prefetched)
     # Repeating opens a new stream at the next request: cheaper than a new iterator.
     for sample in (batches if streams else batches.repeat()).with_options(options):
         columns = [np.asarray(memoryview(column)) for column in sample.data]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -88,3 +89,10 @@ def describe(info: Any) -> dict[str, Any]:
         ),
         "signature": [f"{leaf.name}: {leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves],
     }
+
+
+def is_free(table: Table) -> bool:
+    """True where drawing ahead takes nothing from anyone."""
+    limiter = table.rate_limiter
+    free = math.isinf(limiter.min_difference) and math.isinf(limiter.max_difference)
+    return free and table.max_times_sampled == 0

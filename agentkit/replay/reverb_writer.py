@@ -163,6 +163,7 @@ class ReverbWriter(Writer):
         is_closed: Callable[[], bool],
         why_late: Callable[[str, float], Exception],
         timeout: float,
+        admit: Callable[[str, float], None] | None = None,
     ):
         """Makes a writer.
 
@@ -173,7 +174,9 @@ class ReverbWriter(Writer):
             is_closed: whether the replay was closed.
             why_late: makes the error for a wait of this many seconds for these tables.
             timeout: seconds.
+            admit: called before an item is created, with its table and `timeout`: waits until it may be.
         """
+        self._admit = admit
         self._groups = groups
         self._history = history
         self._make_writer = make_writer
@@ -266,6 +269,8 @@ class ReverbWriter(Writer):
             check_power(plan.table, priority)
         check_steps(plan.table, self._num_steps, self._history, start, stop, padding)
         own = to_bytes(plan.read_inline(inline))
+        if self._admit is not None:
+            self._admit(table, self._timeout)
         if padding:
             self._padded = True
         if plan.packing.whole:

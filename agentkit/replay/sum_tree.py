@@ -90,12 +90,16 @@ class SumTree:
         target = np.minimum(uniforms * prefix[-1], np.nextafter(prefix[-1], 0.0))
         node = prefix.searchsorted(target, side="right")
         target -= np.where(node > 0, prefix[node - 1], 0.0)
-        rows = np.arange(target.shape[0])
+        count = target.shape[0]
+        columns = np.arange(count)
+        sums = np.zeros((FAN_OUT + 1, count))  # of a node's first 0, 1, ... children, those of one target in a column
         for level in self._levels[-2::-1]:
-            sums = level.reshape(-1, FAN_OUT)[node].cumsum(axis=1)  # [n, FAN_OUT]
-            np.minimum(target, np.nextafter(sums[:, -1], 0.0), out=target)
-            child = (sums <= target[:, None]).sum(axis=1)
-            target -= np.where(child > 0, sums[rows, child - 1], 0.0)
+            sums[1:] = level.reshape(-1, FAN_OUT).take(node, 0).T
+            for i in range(2, FAN_OUT + 1):  # as cumsum adds, in two thirds of its time
+                np.add(sums[i - 1], sums[i], out=sums[i])
+            np.minimum(target, np.nextafter(sums[-1], 0.0), out=target)
+            child = (sums[1:] <= target).sum(axis=0)
+            target -= sums.reshape(-1).take(child * count + columns)
             node = node * FAN_OUT + child
         return node
 

@@ -180,7 +180,7 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
 def _check_no_leak(replay: InProcessReplay, writers) -> None:
     """Every row is free, in an item, or in a writer's history; references are what these add up to."""
     for store in replay._stores:
-        expected = np.zeros(store._references.shape[0], np.int64)
+        expected = np.zeros(len(store._references), np.int64)
         for items in replay._items.values():
             np.add.at(expected, items.held_rows().reshape(-1), 1)
         for writer in writers:
