@@ -190,7 +190,7 @@ class BatchedEnvironmentLoop:
         moved = timestep.step_type != FIRST  # [N]
         np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
-        self.num_steps += np.count_nonzero(moved)
+        self.num_steps += int(np.count_nonzero(moved))
         ended = (timestep.step_type == LAST).nonzero()[0]
         return [self._finish(int(i)) for i in ended] if ended.size else None
 

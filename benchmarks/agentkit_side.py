@@ -1,4 +1,4 @@
-"""One run of agentkit: ``python agentkit_side.py JOB``; see compare_sb3.py."""
+"""One run of agentkit: ``python agentkit_side.py JOB``; see step_clock.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import functools
 import importlib
 import importlib.metadata
 import json
+import signal
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from step_clock import StepClock
@@ -78,46 +80,127 @@ def time_parts(wait: bool) -> PartTimer:
     return timer
 
 
-def main(job: dict[str, Any]) -> None:
-    start = time.perf_counter()
-    import agentkit
+def make_environment(job: dict[str, Any], clock: StepClock) -> Any:
+    """What `ExperimentConfig` takes as environment, with the clock in it."""
     from agentkit import envs
-    from agentkit.agents import registry
     from agentkit.wrappers.base import EnvironmentWrapper
 
+    name, batched = job["agentkit_environment"], job["num_envs"] > 1
+
+    def tick(slots: int = 1, steps: int | None = None) -> None:
+        before = clock.ended
+        clock.tick(slots, steps)
+        if clock.ended and not before:
+            signal.raise_signal(signal.SIGINT)  # Stops the run after this step, as Ctrl-C does.
+
+    class Counted(EnvironmentWrapper):
+        begun = False
+
+        def reset(self) -> Any:
+            clock.num_episodes += 1
+            if batched and self.begun:  # The call that would have been a step.
+                tick(1, 0)
+            self.begun = True
+            return self._environment.reset()
+
+        def step(self, action: Any) -> Any:
+            tick()
+            return self._environment.step(action)
+
+    if not name.startswith("envpool:"):
+        return lambda seed: envs.make(name, seed=seed, wrappers=[Counted])
+    count_pool(clock, tick)
+    if not job["pool_settings"]:
+        return name
+    return lambda seed: envs.make(name, seed=seed, wrappers=[channels_last()], **job["pool_settings"])
+
+
+def count_pool(clock: StepClock, tick: Callable[..., None]) -> None:
+    """Makes EnvPool's batches tell of their steps; those that have ended are only reset by the next call."""
+    from agentkit.envs.envpool import EnvPoolEnvironment
+
+    original, ended = EnvPoolEnvironment.step, 0
+
+    @functools.wraps(original)
+    def step(this: Any, actions: Any) -> Any:
+        nonlocal ended
+        tick(this.num_envs, this.num_envs - ended)
+        timestep = original(this, actions)
+        ended = int((timestep.step_type == 2).sum())
+        clock.num_episodes += ended
+        return timestep
+
+    EnvPoolEnvironment.step = step  # type: ignore[method-assign]
+
+
+def channels_last() -> Any:
+    """A wrapper that turns EnvPool's frames ``[N, 4, 84, 84]`` into ``[N, 84, 84, 4]``, as agentkit's networks take."""
+    import numpy as np
+
+    from agentkit import specs
+    from agentkit.wrappers.base import EnvironmentWrapper
+
+    class ChannelsLast(EnvironmentWrapper):
+        works_on_batches = True
+
+        def _turn(self, timestep: Any) -> Any:
+            return timestep._replace(observation=np.ascontiguousarray(np.moveaxis(timestep.observation, 1, -1)))
+
+        def reset(self) -> Any:
+            return self._turn(self._environment.reset())
+
+        def step(self, action: Any) -> Any:
+            return self._turn(self._environment.step(action))
+
+        def observation_spec(self) -> Any:
+            channels, height, width = self._environment.observation_spec().shape
+            return specs.BoundedArray((height, width, channels), np.uint8, 0, 255, "frames")
+
+    return ChannelsLast
+
+
+def main(job: dict[str, Any]) -> None:
+    """Runs it."""
+    start = time.perf_counter()
+    import agentkit
+    from agentkit.agents import registry
+
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in job["settings"].items()}
-    agent = registry.make(job["workload"], settings)
+    agent = registry.make(job["algorithm"], settings)
     # All that the run would load later, so that the import's cost is the whole of it.
-    for module in ("agentkit.experiment", "agentkit.envs.gymnasium", "agentkit.losses"):
-        if module != "agentkit.losses" or job["workload"] == "dqn":
-            importlib.import_module(module)
+    simulator = job["agentkit_environment"].partition(":")[0]
+    modules = ["agentkit.experiment", f"agentkit.envs.{simulator}"]
+    if job["algorithm"] != "sac":
+        modules.append("agentkit.losses")
+    if job["replay"] == "reverb":
+        modules.append("agentkit.replay.reverb")
+    for module in modules:
+        importlib.import_module(module)
     import_seconds = time.perf_counter() - start
 
     timer = None if job["parts"] is None else time_parts(wait=job["parts"] == "one at a time")
     clock = StepClock(job, None if timer is None else timer.on_window)
-
-    class Counted(EnvironmentWrapper):
-        def reset(self) -> Any:
-            clock.num_episodes += 1
-            return self._environment.reset()
-
-        def step(self, action: Any) -> Any:
-            clock.tick()
-            return self._environment.step(action)
-
-    def make_environment(seed: int) -> Any:
-        return envs.make(f"gymnasium:{job['environment']}", seed=seed, wrappers=[Counted])
-
     experiment = agentkit.ExperimentConfig(
-        agent, make_environment, num_steps=job["last"], seed=job["seed"], evaluation_period=0
+        agent,
+        make_environment(job, clock),
+        num_steps=10**9,
+        num_envs=job["num_envs"] if job["num_envs"] > 1 else None,
+        seed=job["seed"],
+        replay=job["replay"],
+        evaluation_period=0,
+        checkpoint_period=0,
     )
     result = agentkit.run(experiment)
     if timer is not None:
         print("parts", json.dumps(timer.window))
-    packages = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "gymnasium", "mujoco", "numpy")
+    # An update of PPO is all gradient steps of an iteration.
+    per_update = settings["num_epochs"] * settings["num_minibatches"] if job["algorithm"] == "ppo" else 1
+    packages = ["jax", "jaxlib", "dm-haiku", "optax", "rlax", "numpy", simulator]
+    packages += ["mujoco"] if simulator == "gymnasium" else []
+    packages += ["dm-reverb", "tensorflow-cpu"] if job["replay"] == "reverb" else []
     versions = {package: importlib.metadata.version(package) for package in packages}
     versions["agentkit"] = agentkit.__version__
-    clock.report(import_seconds=import_seconds, num_updates=result.updates, versions=versions)
+    clock.report(import_seconds=import_seconds, num_updates=result.updates * per_update, versions=versions)
 
 
 if __name__ == "__main__":
