@@ -83,7 +83,6 @@ def time_parts(wait: bool) -> PartTimer:
 def make_environment(job: dict[str, Any], clock: StepClock) -> Any:
     """What `ExperimentConfig` takes as environment, with the clock in it."""
     from agentkit import envs
-    from agentkit.wrappers.base import EnvironmentWrapper
 
     name, batched = job["agentkit_environment"], job["num_envs"] > 1
 
@@ -93,26 +92,35 @@ def make_environment(job: dict[str, Any], clock: StepClock) -> Any:
         if clock.ended and not before:
             signal.raise_signal(signal.SIGINT)  # Stops the run after this step, as Ctrl-C does.
 
-    class Counted(EnvironmentWrapper):
+    if name.startswith("envpool:"):
+        count_pool(clock, tick)
+        if job["pool_settings"]:
+            return lambda seed: envs.make(name, seed=seed, wrappers=[channels_last()], **job["pool_settings"])
+    else:
+        count_gymnasium(clock, tick, batched)
+    return name
+
+
+def count_gymnasium(clock: StepClock, tick: Callable[..., None], batched: bool) -> None:
+    """Makes gymnasium's environments tell of their steps, where the peers' do."""
+    import gymnasium
+
+    class Counted(gymnasium.Wrapper):
         begun = False
 
-        def reset(self) -> Any:
+        def reset(self, **kwargs: Any) -> Any:
             clock.num_episodes += 1
             if batched and self.begun:  # The call that would have been a step.
                 tick(1, 0)
             self.begun = True
-            return self._environment.reset()
+            return self.env.reset(**kwargs)
 
         def step(self, action: Any) -> Any:
             tick()
-            return self._environment.step(action)
+            return self.env.step(action)
 
-    if not name.startswith("envpool:"):
-        return lambda seed: envs.make(name, seed=seed, wrappers=[Counted])
-    count_pool(clock, tick)
-    if not job["pool_settings"]:
-        return name
-    return lambda seed: envs.make(name, seed=seed, wrappers=[channels_last()], **job["pool_settings"])
+    original = gymnasium.make
+    gymnasium.make = lambda *args, **kwargs: Counted(original(*args, **kwargs))  # type: ignore[assignment]
 
 
 def count_pool(clock: StepClock, tick: Callable[..., None]) -> None:

@@ -74,15 +74,26 @@ def make(
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
+
+    def fit_out(environment: dm_env.Environment) -> dm_env.Environment:
+        if not raw:
+            environment = _ready(environment, concatenate=prefix == "dm_control")
+        for wrapper in wrappers:
+            environment = wrapper(environment)
+        return environment
+
     factory = _factory(prefix)
     if num_envs is None:
-        return _make_one(factory, prefix, rest, seed, raw, wrappers, kwargs)
+        return _make_one(factory, prefix, rest, seed, raw, fit_out, kwargs)
 
     from agentkit.envs.batched import BatchedEnvironment
     from agentkit.envs.resumable import episode_seed
 
-    children = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, wrappers, kwargs) for i in range(num_envs)]
-    return BatchedEnvironment(children)
+    # What every environment needs costs less around all of them; a user's wrappers are for a single one.
+    each = fit_out if wrappers else _leave_as_it_is
+    children = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, each, kwargs) for i in range(num_envs)]
+    batch = BatchedEnvironment(children)
+    return batch if wrappers else fit_out(batch)
 
 
 def register(prefix: str, factory: Factory) -> None:
@@ -147,7 +158,7 @@ def _make_one(
     name: str,
     seed: int,
     raw: bool,
-    wrappers: Sequence[Wrapper],
+    wrap: Wrapper,
     kwargs: dict[str, Any],
 ) -> Any:
     environment: Any = factory(name, seed, **kwargs)
@@ -156,16 +167,17 @@ def _make_one(
             f"The factory of {prefix!r} gave a batch of {environment.num_envs} environments; expected one. "
             "Return one environment and let make(num_envs=N) batch it."
         )
-    if not raw:
-        environment = _ready(environment, concatenate=prefix == "dm_control")
-    for wrapper in wrappers:
-        environment = wrapper(environment)
+    environment = wrap(environment)
     if hasattr(environment, "reseed"):
         environment.reseed(seed)
         if not raw:
             from agentkit.envs.resumable import ResumableEnvironment
 
             environment = ResumableEnvironment(environment, seed)
+    return environment
+
+
+def _leave_as_it_is(environment: dm_env.Environment) -> dm_env.Environment:
     return environment
 
 

@@ -33,8 +33,8 @@ class EnvironmentWrapper(dm_env.Environment):
     works_on_batches: ClassVar[bool] = False
     """Whether the wrapper also wraps a batch (every field of a time step ``[N, ...]``)."""
 
-    resumable: bool = False
-    """True only for environments that stand in mid-episode again after `restore`."""
+    stateless: ClassVar[bool] = False
+    """Whether it keeps nothing from one step to the next, so that it may also be around a resumable environment."""
 
     def __init__(self, environment: dm_env.Environment):
         specs.check_is_environment(environment)
@@ -50,6 +50,11 @@ class EnvironmentWrapper(dm_env.Environment):
     def environment(self) -> Any:
         """The environment inside."""
         return self._environment
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it stands in mid-episode again after `restore`."""
+        return self.stateless and getattr(self._environment, "resumable", False)
 
     def __getattr__(self, name: str) -> Any:
         # Private names stay private; this also ends the recursion before __init__ has run.
@@ -91,6 +96,8 @@ class EnvironmentWrapper(dm_env.Environment):
         Raises:
             CheckpointError: around a resumable environment, whose place is outermost.
         """
+        if self.resumable:
+            return self._environment.save()
         if getattr(self._environment, "resumable", False):
             raise CheckpointError(
                 f"{type(self).__name__} is around a resumable environment, so its own state within an "
@@ -103,8 +110,14 @@ class EnvironmentWrapper(dm_env.Environment):
             state["environment"] = self._environment.save()
         return state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned; the episode under way is not part of it."""
+    def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
+        """Takes back what `save` returned.
+
+        The episode under way is part of it only around what is resumable: then this is its time step.
+        """
+        if self.resumable:
+            timestep = self._environment.restore(state)
+            return None if timestep is None else self._transform(timestep)
         if "wrapper" not in state or ("environment" in state) != hasattr(self._environment, "save"):
             raise CheckpointError(
                 f"State for {type(self).__name__} does not fit: found the parts {sorted(state)}. "
@@ -113,6 +126,11 @@ class EnvironmentWrapper(dm_env.Environment):
         self._restore(state["wrapper"])
         if "environment" in state:
             self._environment.restore(state["environment"])
+        return None
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        """A time step of the environment inside, as seen outside."""
+        return timestep
 
     def _save(self) -> dict[str, Any]:
         """This wrapper's own state; stateful wrappers override it."""

@@ -28,6 +28,7 @@ class CanonicalActions(EnvironmentWrapper):
     """
 
     works_on_batches = True
+    stateless = True
 
     def __init__(self, environment: dm_env.Environment, clip: bool = False):
         super().__init__(environment)

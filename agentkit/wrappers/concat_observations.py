@@ -29,6 +29,7 @@ class ConcatObservations(ObservationWrapper):
     """
 
     works_on_batches = True
+    stateless = True
 
     def __init__(self, environment: dm_env.Environment, names: Sequence[str] | None = None):
         super().__init__(environment)

@@ -11,13 +11,13 @@ from dm_env import specs as dm_specs
 
 from agentkit import specs
 from agentkit.types import Nest
-from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.base import ObservationWrapper
 
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 
 
 @final
-class SinglePrecision(EnvironmentWrapper):
+class SinglePrecision(ObservationWrapper):
     """Turns float64 into float32 and int64 into int32; other dtypes stay.
 
     Works on one environment and on a batch. Actions are passed on as they come; only their spec
@@ -25,6 +25,7 @@ class SinglePrecision(EnvironmentWrapper):
     """
 
     works_on_batches = True
+    stateless = True
 
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
@@ -38,15 +39,7 @@ class SinglePrecision(EnvironmentWrapper):
         self._cast_reward = _caster(environment.reward_spec(), scalars=not batched)
         self._cast_discount = _caster(environment.discount_spec(), scalars=not batched)
 
-    def reset(self) -> dm_env.TimeStep:
-        """Starts an episode."""
-        return self._cast(self._environment.reset())
-
-    def step(self, action: Nest) -> dm_env.TimeStep:
-        """Takes an action; after LAST it starts an episode instead."""
-        return self._cast(self._environment.step(action))
-
-    def _cast(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type, reward, discount, observation = timestep
         if self._cast_observation is not None:
             observation = self._cast_observation(observation)
