@@ -8,17 +8,67 @@ import importlib
 import pathlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentkit.core import Agent
 from agentkit.errors import unknown_name
 
-_MODULES = ("c51", "d4pg", "ddpg", "dqn", "iqn", "munchausen_dqn", "ppo", "qr_dqn", "rainbow", "sac", "td3")
+
+class About(NamedTuple):
+    """What is said of an agent beside its file's first line.
+
+    Attributes:
+        actions: the action spaces that it takes; others it refuses.
+        data: "off-policy", or "on-policy" for what learns from each step once.
+        recurrent: whether its policy has a memory.
+        distributed: whether it can be launched as a program of many processes.
+    """
+
+    actions: tuple[str, ...]
+    data: str
+    recurrent: bool = False
+    distributed: bool = True
+
+
+_DISCRETE, _CONTINUOUS = About(("discrete",), "off-policy"), About(("continuous",), "off-policy")
+_AGENTS = {
+    "c51": _DISCRETE,
+    "d4pg": _CONTINUOUS,
+    "ddpg": _CONTINUOUS,
+    "dqn": _DISCRETE,
+    "iqn": _DISCRETE,
+    "munchausen_dqn": _DISCRETE,
+    "ppo": About(("discrete", "continuous"), "on-policy"),
+    "qr_dqn": _DISCRETE,
+    "rainbow": _DISCRETE,
+    "sac": _CONTINUOUS,
+    "td3": _CONTINUOUS,
+}
 
 
 def names() -> tuple[str, ...]:
     """The names of all agents."""
-    return _MODULES
+    return tuple(_AGENTS)
+
+
+def about(name: str) -> About:
+    """What an agent is for.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+    """
+    _check(name)
+    return _AGENTS[name]
+
+
+def file(name: str) -> pathlib.Path:
+    """Where the agent is written.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+    """
+    _check(name)
+    return pathlib.Path(__file__).parent / f"{name}.py"
 
 
 def module(name: str) -> ModuleType:
@@ -27,8 +77,7 @@ def module(name: str) -> ModuleType:
     Raises:
         UnknownNameError: there is no such agent; proposes the nearest name.
     """
-    if name not in _MODULES:
-        raise unknown_name("agent", name, _MODULES)
+    _check(name)
     return importlib.import_module(f"agentkit.agents.{name}")
 
 
@@ -38,10 +87,7 @@ def describe(name: str) -> str:
     Raises:
         UnknownNameError: there is no such agent.
     """
-    if name not in _MODULES:
-        raise unknown_name("agent", name, _MODULES)
-    source = (pathlib.Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return (ast.get_docstring(ast.parse(file(name).read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 def config_class(name: str) -> type:
@@ -65,5 +111,10 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
 
 def name_of(agent: Agent) -> str | None:
     """The registered name of an agent made of a registered file unchanged, else None."""
-    file = type(agent).__module__.rpartition(".")[2]
-    return file if type(agent).__module__ == f"agentkit.agents.{file}" and file in _MODULES else None
+    name = type(agent).__module__.rpartition(".")[2]
+    return name if type(agent).__module__ == f"agentkit.agents.{name}" and name in _AGENTS else None
+
+
+def _check(name: str) -> None:
+    if name not in _AGENTS:
+        raise unknown_name("agent", name, _AGENTS)

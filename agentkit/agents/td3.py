@@ -73,7 +73,7 @@ class Networks(NamedTuple):
 
     Attributes:
         policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
-        critics: ``observation [B, ...], action [B, A] -> q [2, B]``, two critics that share nothing.
+        critics: ``observation [B, ...], action [B, A] -> (q [B], q [B])``, two critics that share nothing.
         action_shape: ``(A,)``.
     """
 
@@ -86,9 +86,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     """A policy and twin critics for an environment of continuous actions in [-1, 1]."""
     size = specs.canonical_action_size(environment_spec.actions, "TD3")
 
-    def twins(observation: Nest, action: jax.Array) -> jax.Array:
-        each = [nets.critic(observation, action, config.hidden_sizes)[:, 0] for _ in range(2)]
-        return jnp.stack(each)  # [2, B]
+    def twins(observation: Nest, action: jax.Array) -> tuple[jax.Array, ...]:
+        # No array [2, B]: to climb one of its rows would compute the other's gradient, too.
+        return tuple(nets.critic(observation, action, config.hidden_sizes)[:, 0] for _ in range(2))
 
     return Networks(
         policy=nets.network(
@@ -126,8 +126,7 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         transition = batch.data
         next_action = smoothed(targets.policy, transition.next_observation, key)
-        twins_t = networks.critics.apply(targets.critic, transition.next_observation, next_action)  # [2, B]
-        q_t = jnp.min(twins_t, axis=0)  # eq. 10
+        q_t = jnp.minimum(*networks.critics.apply(targets.critic, transition.next_observation, next_action))  # eq. 10
         twins_tm1 = networks.critics.apply(critics, transition.observation, transition.action)
         squared = [
             jnp.square(losses.action_value_error(q_tm1, transition.reward, transition.discount, q_t))

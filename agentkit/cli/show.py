@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -28,13 +29,28 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Prints the agents, and how environments are named."""
     del arguments  # It takes none.
     from agentkit import envs
-    from agentkit.agents import registry
 
     print("Agents (agentkit show NAME):")
-    _print_lines({name: registry.describe(name) for name in registry.names()})
+    print("\n".join(f"  {line}" for line in table_of_agents()))
     print("\nEnvironments (agentkit train AGENT --env NAME):")
     _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()})
     return 0
+
+
+def table_of_agents() -> list[str]:
+    """A line for each agent, under a line of titles, in columns: the registry's facts, its file and its paper."""
+    from agentkit.agents import registry
+
+    rows = [("agent", "actions", "data", "recurrent", "distributed", "file", "paper")]
+    for name in registry.names():
+        about = registry.about(name)
+        yes_or_no = ["yes" if fact else "no" for fact in (about.recurrent, about.distributed)]
+        place = f"agents/{registry.file(name).name}"
+        paper = re.search(r"\(([^(),]* \d{4})", registry.describe(name))
+        cited = "" if paper is None else paper[1]
+        rows.append((name, ", ".join(about.actions), about.data, *yes_or_no, place, cited))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def show(arguments: argparse.Namespace) -> int:

@@ -96,14 +96,25 @@ def deterministic_actor_critic(
         return ActorCriticState(params, targets, opt_states, jnp.zeros(()), key, jnp.zeros((), jnp.int32))
 
     def improve_policy(state: ActorCriticState, batch: ReplaySample) -> ActorCriticState:
-        def objective(policy: Params) -> tuple[Array, Array]:
-            loss = losses.policy(policy, state.params.critic, batch)
-            return loss, loss
+        critic = state.params.critic
+        step_number = state.num_updates // policy_period
 
-        policy, opt_state, loss = _descend(objective, state.params.policy, state.opt_states.policy, optimizers.policy)
-        params = state.params._replace(policy=policy)
-        targets = target_update(params, state.targets, state.num_updates // policy_period)
-        opt_states = state.opt_states._replace(policy=opt_state)
+        def improve(policy: Params, opt_state: Any, targets: ActorCritic, _: Array) -> tuple:
+            def objective(policy: Params) -> tuple[Array, Array]:
+                loss = losses.policy(policy, critic, batch)
+                return loss, loss
+
+            policy, opt_state, loss = _descend(objective, policy, opt_state, optimizers.policy)
+            return policy, opt_state, target_update(ActorCritic(policy, critic), targets, step_number), loss
+
+        # What a conditional gives back it copies, also where it is as before: so no more than what may change.
+        moving = (state.params.policy, state.opt_states.policy, state.targets, state.policy_loss)
+        if policy_period > 1:
+            due = state.num_updates % policy_period == 0
+            policy, opt_state, targets, loss = jax.lax.cond(due, improve, lambda *before: before, *moving)
+        else:
+            policy, opt_state, targets, loss = improve(*moving)
+        params, opt_states = ActorCritic(policy, critic), state.opt_states._replace(policy=opt_state)
         return state._replace(params=params, targets=targets, opt_states=opt_states, policy_loss=loss)
 
     def update(state: ActorCriticState, batch: ReplaySample) -> tuple[ActorCriticState, UpdateOutput]:
@@ -116,11 +127,7 @@ def deterministic_actor_critic(
         critic, opt_state, output = _descend(objective, state.params.critic, state.opt_states.critic, optimizers.critic)
         params, opt_states = state.params._replace(critic=critic), state.opt_states._replace(critic=opt_state)
         fitted = state._replace(params=params, opt_states=opt_states, num_updates=state.num_updates + 1)
-        if policy_period == 1:
-            new_state = improve_policy(fitted, batch)
-        else:
-            due = fitted.num_updates % policy_period == 0
-            new_state = jax.lax.cond(due, improve_policy, lambda state, batch: state, fitted, batch)
+        new_state = improve_policy(fitted, batch)
         metrics = {"critic_loss": output.loss, "policy_loss": new_state.policy_loss, **output.metrics}
         return new_state, UpdateOutput(metrics, output.priorities)
 

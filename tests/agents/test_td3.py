@@ -68,7 +68,7 @@ class TestTd3(AgentContract):
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(td3.Agent(config), Chain(terminates), num_updates=1_500)
-    q = networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
+    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     assert q.shape == (2, 4)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
 

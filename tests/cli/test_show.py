@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 
@@ -64,6 +65,20 @@ def test_list_names_agents_and_environments(capsys):
     text = capsys.readouterr().out
     for name in (*registry.names(), "gymnasium:", "dm_control:", "bsuite:", "envpool:", "catch"):
         assert name in text
+
+
+def test_the_table_of_agents_has_a_row_for_each(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    titles = lines[1]
+    rows = {line.split()[0]: line for line in lines[2 : 2 + len(registry.names())]}
+    assert set(rows) == set(registry.names())
+    for name, row in rows.items():
+        cells = {title: row[titles.index(title) :].split("  ")[0].strip() for title in titles.split()}
+        assert cells["actions"] == ", ".join(registry.about(name).actions)
+        assert cells["file"] == f"agents/{name}.py" and registry.file(name).exists()
+        assert re.fullmatch(r"[^\d]+ et al\. (19|20)\d\d", cells["paper"]), cells["paper"]
+        assert len(row) <= 120
 
 
 def test_an_unknown_agent_is_one_line(capsys):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from agentkit import envs
+from agentkit import envs, specs
 from agentkit.envs.base import Environment
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.catch import Catch
 from agentkit.envs.point_mass import PointMass
-from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.specs import Array, DiscreteArray
-from agentkit.testing.environment import BatchedEnvironmentContract
+from agentkit.testing.environment import BatchedEnvironmentContract, sample_action
 
 
 class Nested(Environment):
@@ -41,6 +41,39 @@ class TestNestedBatch(BatchedEnvironmentContract):
 
     def make_environment(self):
         return BatchedEnvironment([ResumableEnvironment(Nested(), seed) for seed in range(3)])
+
+
+@pytest.mark.parametrize("name", ["gymnasium:Pendulum-v1", "gymnasium:CartPole-v1", "dm_control:cartpole/swingup"])
+def test_a_batch_by_name_steps_as_the_single_environments_do(name):
+    """Actions are clipped and mapped, precision and dicts are changed around the batch as around each."""
+    singles = [envs.make(name, seed=episode_seed(3, i)) for i in range(2)]
+    batch = envs.make(name, seed=3, num_envs=2)
+    assert specs.make_environment_spec(batch) == specs.make_environment_spec(singles[0])
+    expected, found = [single.reset() for single in singles], batch.reset()
+    rng, saved = np.random.default_rng(0), None
+    for step in range(300):
+        for i, timestep in enumerate(expected):
+            assert found.step_type[i] == timestep.step_type
+            assert found.reward[i] == (timestep.reward if timestep.reward is not None else 0.0)
+            np.testing.assert_array_equal(found.observation[i], timestep.observation)
+        assert found.reward.dtype == found.discount.dtype == found.observation.dtype == np.float32
+        if step == 230:
+            saved = batch.save(), found
+        actions = np.stack([sample_action(batch.action_spec(), rng) for _ in range(2)])
+        if actions.dtype.kind == "f":
+            actions *= 2.0  # Beyond the bounds, half of the time.
+        expected = [single.step(action) for single, action in zip(singles, actions, strict=True)]
+        found = batch.step(actions)
+    assert batch.resumable
+    state, then = saved
+    again = envs.make(name, seed=0, num_envs=2)
+    now = again.restore(state)
+    for a, b in zip(now, then, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+    assert again.restore(envs.make(name, num_envs=2).save()) is None  # Saved before its first reset.
+    for environment in (*singles, batch, again):
+        environment.close()
 
 
 def test_elements_are_the_single_environments():

@@ -1,0 +1,38 @@
+"""What the registry says of the agents is so."""
+
+import numpy as np
+import pytest
+
+from agentkit import specs
+from agentkit.agents import registry
+from agentkit.errors import AgentkitError, UnknownNameError
+
+SPACES = {
+    "discrete": specs.DiscreteArray(3, dtype=np.int32, name="action"),
+    "continuous": specs.BoundedArray((2,), np.float32, -1.0, 1.0, name="action"),
+}
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("name", registry.names())
+def test_an_agent_takes_the_action_spaces_that_are_named_and_no_other(name, space):
+    scalar = specs.Array((), np.float32)
+    spec = specs.EnvironmentSpec(specs.Array((4,), np.float32), SPACES[space], scalar, scalar)
+    agent = registry.make(name)
+    if space in registry.about(name).actions:
+        agent.make_networks(spec)
+        return
+    with pytest.raises(AgentkitError, match=r"(?s)expected.*found"):
+        agent.make_networks(spec)
+
+
+def test_every_file_of_an_agent_is_registered():
+    folder = registry.file("dqn").parent
+    found = {path.stem for path in folder.glob("*.py") if "class Agent" in path.read_text(encoding="utf-8")}
+    assert found == set(registry.names())
+
+
+@pytest.mark.parametrize("ask", [registry.about, registry.file, registry.describe, registry.module])
+def test_an_unknown_name_is_refused_with_the_nearest(ask):
+    with pytest.raises(UnknownNameError, match="Did you mean 'sac'"):
+        ask("sca")
