@@ -40,10 +40,13 @@ class Reinforce:
     batch_plan = BatchPlan("segments", batch_size=1)
 
     def make_networks(self, spec):
-        num_actions = spec.actions.num_values
-        return nets.network(lambda x: nets.mlp(nets.torso(x), (64, 64), num_actions + 1), spec.observations)  # [B, A + 1]
+        """Logits and, behind them, the value: ``[B, A + 1]``."""
+        size = spec.actions.num_values + 1
+        return nets.network(lambda x: nets.mlp(nets.torso(x), (64, 64), size), spec.observations)
 
     def make_policy(self, networks, evaluation=False):
+        """Samples; in evaluation the likeliest action."""
+
         def act(params, key, observation, state):
             logits = networks.apply(params, observation[None])[0, :-1]
             action = jnp.argmax(logits) if evaluation else jax.random.categorical(key, logits)
@@ -52,6 +55,8 @@ class Reinforce:
         return Policy(act)
 
     def make_update(self, networks):
+        """A gradient step on each segment."""
+
         def loss(params, target_params, batch, key):
             steps = batch.data  # Leaves [1, T + 1, ...].
             outputs = jax.vmap(networks.apply, (None, 0))(params, steps.observation)
@@ -71,9 +76,11 @@ class Reinforce:
         return sgd(loss, networks.init, adam(self.config.learning_rate, max_grad_norm=1.0))
 
     def make_tables(self, spec):
+        """A queue of one segment: what is learned from is as new as can be."""
         return [queue_table("segments", segment_layout(spec, self.config.length), size=1)]
 
     def make_adder(self, replay, spec):
+        """Writes the segments."""
         return SegmentAdder(replay.writer(1), spec, tables="segments", length=self.config.length)
 
 
