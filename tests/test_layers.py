@@ -142,6 +142,10 @@ def seconds_of(statement: str) -> float:
     return min(float(_last_line_printed_by(code)) for _ in range(5))
 
 
+BUSY = 3.0
+"""How much longer than alone a processor may take for the same where other tests share its caches and its core."""
+
+
 def _last_line_printed_by(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=120
@@ -167,7 +171,7 @@ def _command(*words):
 @pytest.mark.parametrize("name", ["agentkit", *(f"agentkit.{box}" for box in LIGHT)])
 def test_what_is_light_is_quick_to_import_and_loads_nothing_heavy(name):
     assert heavy_modules_after(f"import {name}") == []
-    assert seconds_of(f"import {name}") < 0.3
+    assert seconds_of(f"import {name}") < BUSY * 0.3
 
 
 @pytest.mark.parametrize(
@@ -177,12 +181,12 @@ def test_what_is_light_is_quick_to_import_and_loads_nothing_heavy(name):
 )
 def test_commands_that_compute_nothing_are_quick(words):
     assert heavy_modules_after(_command(*words)) == []
-    assert seconds_of(_command(*words)) < 0.5
+    assert seconds_of(_command(*words)) < BUSY * 0.5
 
 
 def test_the_status_of_nothing_is_quick(tmp_path):
     assert heavy_modules_after(_command("status", str(tmp_path))) == []
-    assert seconds_of(_command("status", str(tmp_path))) < 0.5
+    assert seconds_of(_command("status", str(tmp_path))) < BUSY * 0.5
 
 
 @pytest.mark.parametrize("agent", ["dqn", "sac", "td3", "ppo"])
