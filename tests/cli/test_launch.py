@@ -142,7 +142,7 @@ sys.exit(main(sys.argv[1:]))
     process = start(words, tmp_path, code)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert re.search(r"^agentkit: \w+-0 raised UnknownNameError: .*mine", err, re.MULTILINE)
+    assert re.search(r"^agentkit: \w+-\d+ raised UnknownNameError: .*mine", err, re.MULTILINE)
     assert "Traceback" in err and "agentkit launch --resume runs/dqn-mine_catch-seed0" in err
     assert "nodes/" in err  # where its log is
 

