@@ -41,7 +41,7 @@ def table_of_agents() -> list[str]:
     """A line for each agent, under a line of titles, in columns: the registry's facts, its file and its paper."""
     from agentkit.agents import registry
 
-    rows = [("agent", "actions", "data", "recurrent", "distributed", "file", "paper")]
+    rows: list[tuple[str, ...]] = [("agent", "actions", "data", "recurrent", "distributed", "file", "paper")]
     for name in registry.names():
         about = registry.about(name)
         yes_or_no = ["yes" if fact else "no" for fact in (about.recurrent, about.distributed)]
