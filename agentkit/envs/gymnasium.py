@@ -218,10 +218,9 @@ def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
         writers = [_writer(child) for child in space]
         return lambda value: tuple(write(part) for write, part in zip(writers, value, strict=True))
     if isinstance(space, spaces.Discrete):
-        # A scalar, not an array: environments index dicts with it. Of the space's type: to check that an int fits
-        # takes gymnasium 2 us, a quarter of a CartPole step.
-        scalar, first = space.dtype.type, space.start
-        return scalar if first == 0 else lambda value: scalar(value + first)
+        # An int, not an array: environments index dicts with it.
+        first = int(space.start)
+        return int if first == 0 else lambda value: int(value) + first
     start = _start(space)
     if start is not None:
         return lambda value: (np.asarray(value) + start).astype(space.dtype)

@@ -1,6 +1,6 @@
 """Losses: pure functions over rlax, the source beside each formula.
 
-Each is loaded when it is first asked for: rlax takes longer to import than JAX does.
+They are loaded when one is first asked for: rlax takes longer to import than JAX does.
 """
 
 from __future__ import annotations
@@ -29,41 +29,7 @@ if TYPE_CHECKING:
     from agentkit.losses.value import munchausen_error as munchausen_error
     from agentkit.losses.value import q_learning_error as q_learning_error
 
-_HOMES = {
-    **dict.fromkeys(
-        (
-            "action_value_error",
-            "categorical_target",
-            "categorical_td_loss",
-            "smoothed_action",
-        ),
-        "continuous",
-    ),
-    **dict.fromkeys(("categorical_q_learning_loss", "quantile_q_learning_loss"), "distributional"),
-    **dict.fromkeys(
-        (
-            "approximate_kl",
-            "clipped_policy_loss",
-            "clipped_value_loss",
-            "explained_variance",
-            "generalized_advantages",
-            "has_action",
-            "masked_mean",
-            "standardize",
-        ),
-        "policy_gradient",
-    ),
-    **dict.fromkeys(
-        (
-            "double_q_learning_error",
-            "huber",
-            "importance_weights",
-            "munchausen_error",
-            "q_learning_error",
-        ),
-        "value",
-    ),
-}
+_FILES = ("continuous", "distributional", "policy_gradient", "value")
 
 __all__ = [
     "action_value_error",
@@ -89,7 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs rlax when it is first asked for."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"agentkit.losses.{_HOMES[name]}"), name)
+    """Loads the losses when one is first asked for: all of them need rlax, so one costs what they all do."""
+    for file in _FILES if name in __all__ else ():
+        module = importlib.import_module(f"agentkit.losses.{file}")
+        if hasattr(module, name):
+            return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

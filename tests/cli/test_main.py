@@ -64,20 +64,26 @@ def test_train_evaluate_plot_resume(tmp_path, monkeypatch, capsys):
     assert [row["steps"] for row in rows][-1] == "240"
 
 
-def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
-    words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0"]
+def _interrupt(words, tmp_path, log):
+    """Sends Ctrl-C once the run has written to one of its logs: its folder, and what it printed."""
     process = _start(f"import sys; from agentkit.cli import main; sys.exit(main({words!r}))", tmp_path)
     try:
         folder = _run_folder(process.stdout.readline())
-        log = tmp_path / folder / "logs" / "learner.csv"
+        path = tmp_path / folder / "logs" / log
         deadline = time.monotonic() + 120
-        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+        while not (path.exists() and path.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130, err
+    return folder, out, err
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
+    words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0"]
+    folder, out, err = _interrupt(words, tmp_path, "learner.csv")
     assert "Traceback" not in err
     step = int(re.search(r"Stopped at step ([\d,]+) and saved", out)[1].replace(",", ""))
     assert step > 0
@@ -104,17 +110,7 @@ def test_a_profile_is_printed_at_the_end_and_with_resume(tmp_path, capsys):
 
 def test_ctrl_c_prints_the_profile(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0", "--profile"]
-    process = _start(f"import sys; from agentkit.cli import main; sys.exit(main({words!r}))", tmp_path)
-    try:
-        log = tmp_path / _run_folder(process.stdout.readline()) / "logs" / "train.csv"
-        deadline = time.monotonic() + 120
-        while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
+    _, out, _ = _interrupt(words, tmp_path, "train.csv")
     assert "Where the time of" in out and "ottleneck: " in out and "Stopped at step" in out
 
 

@@ -84,14 +84,14 @@ def test_observations_are_copies_and_info_is_kept():
     assert environment.last_info == {"time": 1}
 
 
-def test_discrete_actions_count_from_zero_outside_and_are_scalars_inside():
+def test_discrete_actions_count_from_zero_outside_and_are_ints_inside():
     inner = Scripted()
     environment = GymnasiumEnvironment(inner)
     assert environment.action_spec() == specs.DiscreteArray(3, dtype=np.int32, name="action")
     environment.reset()
     environment.step(np.array(2, np.int32))
     environment.step(np.int32(0))
-    assert inner.actions == [7, 5] and all(type(action) is np.int64 for action in inner.actions)
+    assert inner.actions == [7, 5] and all(type(action) is int for action in inner.actions)
 
 
 def test_close_closes():
