@@ -1,7 +1,6 @@
 """Documentation that is checked: docstrings exist, examples run, README's commands run, configs are read."""
 
 import ast
-import dataclasses
 import doctest
 import importlib
 import importlib.util
@@ -188,21 +187,36 @@ def fields_of(source: str, class_name: str = "Config") -> set[str]:
     return {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
 
 
-def unread_fields(source: str) -> set[str]:
-    """The fields of a file's Config that nothing in the file reads."""
-    return fields_of(source) - attributes_read(source, "config")
+def unread_fields(source: str, *shared: str) -> set[str]:
+    """The fields of a file's Config that nothing in the file reads, nor in the files that it shares code with."""
+    return fields_of(source).difference(*(attributes_read(file, "config") for file in (source, *shared)))
+
+
+AGENTS = ROOT / "agentkit" / "agents"
+SHARED_BY_AGENTS = ("off_policy", "on_policy")
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_every_config_field_of_an_agent_is_read_in_its_file(name):
-    source = (ROOT / "agentkit" / "agents" / f"{name}.py").read_text()
-    assert fields_of(source) == {field.name for field in dataclasses.fields(registry.config_class(name))}
-    assert unread_fields(source) == set()
+def test_every_config_field_of_an_agent_is_read(name):
+    shared = ((AGENTS / f"{name}.py").read_text() for name in SHARED_BY_AGENTS)
+    assert unread_fields((AGENTS / f"{name}.py").read_text(), *shared) == set()
+
+
+@pytest.mark.parametrize("name", SHARED_BY_AGENTS)
+def test_every_config_field_that_agents_share_is_read(name):
+    """There, or by each agent whose Config extends the class."""
+    source = (AGENTS / f"{name}.py").read_text()
+    agents = [(AGENTS / f"{agent}.py").read_text() for agent in registry.names()]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            extending = [agent for agent in agents if f"class Config({node.name})" in agent]
+            read_by_all = set.intersection(*(attributes_read(agent, "config") for agent in extending))
+            assert fields_of(source, node.name) - attributes_read(source, "config") <= read_by_all
 
 
 def test_every_agent_file_is_in_the_registry():
-    files = {path.stem for path in (ROOT / "agentkit" / "agents").glob("*.py")}
-    assert files - {"__init__", "registry"} == set(registry.names())
+    files = {path.stem for path in AGENTS.glob("*.py")}
+    assert files - {"__init__", "registry", "checks", *SHARED_BY_AGENTS} == set(registry.names())
 
 
 def test_every_experiment_field_is_read():

@@ -38,36 +38,49 @@ def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
     return jnp.where(chance < epsilon, random_action, jnp.argmax(q).astype(jnp.int32))
 
 
-def epsilon_greedy(q_values: Callable[[Params, Nest], Array], epsilon: Schedule) -> Policy:
+def epsilon_greedy(q_values: Callable[..., Array], epsilon: Schedule, draws: bool = False) -> Policy:
     """The policy that explores so; its state is the number of steps taken, int32 ``[]``.
 
     Args:
-        q_values: ``(params, observation [B, ...]) -> [B, A]``; draws nothing.
+        q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `draws`, with a PRNG key as third argument.
         epsilon: chance of a uniform action, by the number of steps taken.
+        draws: whether `q_values` draws something.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
-        q = q_values(params, jax.tree.map(lambda x: x[None], observation))[0]  # [A]
+        q, key = _single(q_values, draws, params, observation, key)
         return explore(key, q, epsilon(num_steps)), num_steps + 1, ()
 
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 
 
-def epsilon_ladder(q_values: Callable[[Params, Nest], Array]) -> Policy:
+def epsilon_ladder(q_values: Callable[..., Array], draws: bool = False) -> Policy:
     """Epsilon-greedy with an epsilon that each actor keeps, from 0.4 down to 0.0007.
 
     Of N that explore together, the i-th has 0.4^(1 + 7 i / (N - 1)) (Horgan et al. 2018, "Distributed Prioritized
     Experience Replay", 1803.00933, section 4.1); one alone has 0.4. The state is that epsilon, float32 ``[]``.
 
     Args:
-        q_values: ``(params, observation [B, ...]) -> [B, A]``; draws nothing.
+        q_values: as for `epsilon_greedy`.
+        draws: likewise.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, epsilon: Array) -> tuple[Nest, Nest, Nest]:
-        q = q_values(params, jax.tree.map(lambda x: x[None], observation))[0]  # [A]
+        q, key = _single(q_values, draws, params, observation, key)
         return explore(key, q, epsilon), epsilon, ()
 
     def spread(epsilon: Array, index: Array, count: int) -> Array:
         return epsilon ** (1.0 + LADDER_ALPHA * index / jnp.maximum(count - 1, 1))
 
     return Policy(act, init=lambda key: jnp.float32(LADDER_EPSILON), spread=spread)
+
+
+def _single(
+    q_values: Callable[..., Array], draws: bool, params: Params, observation: Nest, key: jax.Array
+) -> tuple[Array, jax.Array]:
+    """The values ``[A]`` for one observation, and a key that nothing was drawn from."""
+    batch = jax.tree.map(lambda x: x[None], observation)
+    if not draws:
+        return q_values(params, batch)[0], key
+    values_key, key = jax.random.split(key)
+    return q_values(params, batch, values_key)[0], key

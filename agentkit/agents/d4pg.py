@@ -17,48 +17,34 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, specs
+from agentkit import actors, learning, losses, specs
 from agentkit import networks as nets
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
+from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses
-from agentkit.replay import Prioritized, Replay, Table, Uniform
 from agentkit.types import LossOutput, ReplaySample
-
-TABLE = "transitions"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of D4PG.
+class Config(OffPolicyConfig):
+    """Settings of D4PG, beside those of `OffPolicyConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of policy and critic.
-        num_atoms: values that the critic's distribution is spread over.
+        num_atoms: values that the critic's distribution is spread over, at least 2.
         vmin: the least of them; choose the range so that it holds all discounted returns.
         vmax: the greatest.
-        n_step: rewards summed before bootstrapping.
-        discount: gamma, in [0, 1].
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         target_update_period: updates between copies to both targets.
         exploration_noise: standard deviation of the noise on actions, in units of half their range.
         num_random_steps: an actor's first steps, with uniform actions.
-        batch_size: transitions per update.
-        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
-        prioritized: prioritised replay by the critic's divergence from its target (Schaul et al. 2016).
-        priority_exponent: alpha, how much prioritisation is used, where `prioritized`.
-        importance_exponent: beta, how much of its bias is undone, where `prioritized`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -66,20 +52,11 @@ class Config:
     vmin: float = -150.0
     vmax: float = 150.0
     n_step: int = 5
-    discount: float = 0.99
     policy_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
     target_update_period: int = 100
     exploration_noise: float = 0.3
     num_random_steps: int = 1_000
-    batch_size: int = 256
-    updates_per_step: float = 1.0
-    updates_per_call: int = 1
-    replay_size: int = 1_000_000
-    min_replay_size: int = 1_000
-    prioritized: bool = False
-    priority_exponent: float = 0.6
-    importance_exponent: float = 0.4
 
 
 class Networks(NamedTuple):
@@ -100,10 +77,6 @@ class Networks(NamedTuple):
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
     """A policy and a distributional critic for an environment of continuous actions in [-1, 1]."""
-    if config.num_atoms < 2:
-        raise ConfigError(f"num_atoms must be at least 2, found {config.num_atoms}.")
-    if not config.vmin < config.vmax:
-        raise ConfigError(f"vmin must be less than vmax, found {config.vmin} and {config.vmax}.")
     observations, actions = environment_spec.observations, environment_spec.actions
     size = specs.canonical_action_size(environment_spec.actions, "D4PG")
     return Networks(
@@ -111,7 +84,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         critic=nets.network(
             lambda o, a: nets.critic(o, a, config.hidden_sizes, config.num_atoms), observations, actions
         ),
-        atoms=jnp.linspace(config.vmin, config.vmax, config.num_atoms, dtype=jnp.float32),
+        atoms=nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms),
         action_shape=(size,),
     )
 
@@ -126,21 +99,15 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
-    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
-
     policy_at, logits_at, atoms = networks.policy.apply, networks.critic.apply, networks.atoms
 
     def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        (o_tm1, action, r_t, discount_t, o_t, _), info = batch.data, batch.info
+        o_tm1, action, reward, discount, o_t, _ = batch.data
         logits_t = logits_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B, N]
         logits_tm1 = logits_at(critic, o_tm1, action)
-        divergence = losses.categorical_td_loss(logits_tm1, r_t, discount_t, logits_t, atoms)  # [B], eq. 4
-        metrics = {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}
-        if not config.prioritized:
-            return LossOutput(jnp.mean(divergence), metrics)
-        weights = losses.importance_weights(info.probability, info.table_size, config.importance_exponent)
-        return LossOutput(jnp.mean(weights * divergence), metrics, divergence)
+        divergence = losses.categorical_td_loss(logits_tm1, reward, discount, logits_t, atoms)  # [B], eq. 4
+        return mean_loss(divergence, {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}, batch, config)
 
     def policy_loss(policy: Any, critic: Any, batch: ReplaySample) -> jax.Array:
         o_tm1 = batch.data.observation
@@ -150,59 +117,24 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     return ActorCriticLosses(critic_loss, policy_loss)
 
 
-class Agent:
-    """D4PG, as `agentkit.core.Agent`."""
+def make_update(
+    networks: Networks, config: Config, make_losses: Callable[[Networks, Config], ActorCriticLosses]
+) -> learning.Update:
+    """A step on the critic and one on the policy; both targets are copied now and then (paper, algorithm 1)."""
+    return learning.deterministic_actor_critic(
+        make_losses(networks, config),
+        ActorCritic(networks.policy.init, networks.critic.init),
+        ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
+        learning.periodic(config.target_update_period),
+    )
 
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
-    ):
-        """Takes the settings, and other networks or losses than this file's."""
-        self.config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_losses = make_losses
 
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> actors.Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> learning.Update:
-        """See `core.Agent`."""
-        config = self.config
-        return learning.deterministic_actor_critic(
-            self._make_losses(networks, config),
-            ActorCritic(networks.policy.init, networks.critic.init),
-            ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
-            learning.periodic(config.target_update_period),
-        )
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        return [
-            Table(
-                TABLE,
-                NStepAdder.layout(environment_spec),
-                max_size=config.replay_size,
-                sampler=Prioritized(config.priority_exponent) if config.prioritized else Uniform(),
-                rate_limiter=learning.rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size),
-            )
-        ]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`; new items get priority 1 (divergences replace it once they are drawn)."""
-        config = self.config
-        writer = replay.writer(NStepAdder.history(config.n_step))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=config.n_step, discount=config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
+) -> OffPolicyAgent:
+    """D4PG, with other networks or other losses than this file's where they are given."""
+    update = functools.partial(make_update, make_losses=make_losses)
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, update)

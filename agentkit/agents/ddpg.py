@@ -15,45 +15,35 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, specs
+from agentkit import actors, learning, losses, specs
 from agentkit import networks as nets
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
+from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses
-from agentkit.replay import Replay, Table
 from agentkit.types import LossOutput, Nest, ReplaySample
-
-TABLE = "transitions"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of DDPG.
+class Config(OffPolicyConfig):
+    """Settings of DDPG, beside those of `OffPolicyConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of policy and critic.
-        discount: gamma, in [0, 1].
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         tau: fraction by which both targets move at each update, in (0, 1].
         exploration_noise: standard deviation of the noise on actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
         num_random_steps: an actor's first steps, with uniform actions.
-        batch_size: transitions per update.
-        updates_per_step: gradient updates per environment step.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
     """
 
     hidden_sizes: tuple[int, ...] = (400, 300)
-    discount: float = 0.99
     policy_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-3
     tau: float = 0.005
@@ -61,10 +51,6 @@ class Config:
     noise_correlation: float = 0.0
     num_random_steps: int = 1_000
     batch_size: int = 128
-    updates_per_step: float = 1.0
-    updates_per_call: int = 1
-    replay_size: int = 1_000_000
-    min_replay_size: int = 1_000
 
 
 class Networks(NamedTuple):
@@ -110,19 +96,15 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
-    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
-
-    del config
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
     def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        transition = batch.data
-        next_action = policy_at(targets.policy, transition.next_observation)
-        q_t = q_at(targets.critic, transition.next_observation, next_action)  # [B]
-        q_tm1 = q_at(critic, transition.observation, transition.action)  # [B]
-        errors = losses.action_value_error(q_tm1, transition.reward, transition.discount, q_t)  # eq. 4 and 5
-        return LossOutput(jnp.mean(jnp.square(errors)), {"q": jnp.mean(q_tm1)})
+        o_tm1, action, reward, discount, o_t, _ = batch.data
+        q_t = q_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B]
+        q_tm1 = q_at(critic, o_tm1, action)  # [B]
+        errors = losses.action_value_error(q_tm1, reward, discount, q_t)  # eq. 4 and 5
+        return mean_loss(jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
     def policy_loss(policy: Any, critic: Any, batch: ReplaySample) -> jax.Array:
         observation = batch.data.observation
@@ -131,53 +113,24 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     return ActorCriticLosses(critic_loss, policy_loss)
 
 
-class Agent:
-    """DDPG, as `agentkit.core.Agent`."""
+def make_update(
+    networks: Networks, config: Config, make_losses: Callable[[Networks, Config], ActorCriticLosses]
+) -> learning.Update:
+    """A step on the critic and one on the policy, after which both targets move (paper, algorithm 1)."""
+    return learning.deterministic_actor_critic(
+        make_losses(networks, config),
+        ActorCritic(networks.policy.init, networks.critic.init),
+        ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
+        learning.polyak(config.tau),
+    )
 
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
-    ):
-        """Takes the settings, and other networks or losses than this file's."""
-        self.config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_losses = make_losses
 
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> actors.Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> learning.Update:
-        """See `core.Agent`."""
-        config = self.config
-        return learning.deterministic_actor_critic(
-            self._make_losses(networks, config),
-            ActorCritic(networks.policy.init, networks.critic.init),
-            ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
-            learning.polyak(config.tau),
-        )
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        limiter = learning.rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
-        layout = NStepAdder.layout(environment_spec)
-        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`."""
-        config = self.config
-        writer = replay.writer(NStepAdder.history(1))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=1, discount=config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
+) -> OffPolicyAgent:
+    """DDPG, with other networks or other losses than this file's where they are given."""
+    update = functools.partial(make_update, make_losses=make_losses)
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, update)

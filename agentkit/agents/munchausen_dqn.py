@@ -6,73 +6,55 @@ the action taken is added to the reward: learning then keeps close to the policy
 Deviations from the paper:
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari; the loss may be squared instead of Huber's.
-
-There is no n-step return: the bonus is for one action, whose next observation is one step away.
+  * With `n_step` above 1 (the paper's), only the first action of each return has its bonus.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.actors import Policy, epsilon_greedy, linear
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
+from agentkit.actors import Policy
+from agentkit.agents.checks import check_fractions, check_positive
+from agentkit.agents.off_policy import OffPolicyAgent, ValueConfig, explore_values, fit_values, mean_loss
 from agentkit.errors import ConfigError
-from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
-from agentkit.replay import Replay, Table
+from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
-
-TABLE = "transitions"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of Munchausen-DQN.
+class Config(ValueConfig):
+    """Settings of Munchausen-DQN, beside those of `ValueConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer (after the convolutions, for images).
         temperature: tau, > 0: how soft the policy is that is bootstrapped from.
         bonus_scale: alpha, how much of the log-probability is added to the reward, in [0, 1]; 0 for soft DQN.
         least_bonus: l_0, where temperature * log-probability is cut off, at most 0.
-        discount: gamma, in [0, 1].
-        learning_rate: Adam's step size.
         huber_delta: where the loss turns from squared to linear; None for squared everywhere.
-        batch_size: transitions per update.
-        target_update_period: updates between copies to the target network.
-        updates_per_step: gradient updates per step.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
-        epsilon_start: chance of a random action at first.
-        epsilon_end: chance of a random action after `epsilon_steps`.
-        epsilon_steps: steps of an actor over which epsilon falls linearly.
-        epsilon_evaluation: chance of a random action in evaluation.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
     temperature: float = 0.03
     bonus_scale: float = 0.9
     least_bonus: float = -1.0
-    discount: float = 0.99
-    learning_rate: float = 5e-4
     huber_delta: float | None = 1.0
-    batch_size: int = 128
+    n_step: int = 1
+    learning_rate: float = 5e-4
     target_update_period: int = 500
-    updates_per_step: float = 0.5
-    updates_per_call: int = 1
-    replay_size: int = 100_000
-    min_replay_size: int = 1_000
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_steps: int = 5_000
-    epsilon_evaluation: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        super().__post_init__()
+        check_positive(self, "temperature")
+        check_fractions(self, "bonus_scale")
+        if not self.least_bonus <= 0:
+            raise ConfigError(f"least_bonus must be at most 0, found {self.least_bonus}.")
 
 
 class Networks(NamedTuple):
@@ -98,85 +80,39 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy, as in the paper's experiments; its state is the number of steps taken, int32 ``[]``."""
-    if evaluation:
-        return epsilon_greedy(networks.q_values, lambda _: config.epsilon_evaluation)
-    return epsilon_greedy(
-        networks.q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-    )
+    """Epsilon-greedy, as in the paper's experiments."""
+    return explore_values(networks.q_values, config, evaluation)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
-    """The paper's eq. 2 on a batch of one-step `Transition`s ``[B, ...]``."""
-    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
+    """The paper's eq. 2 on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        transition = batch.data
-        q_tm1 = networks.q_values(params, transition.observation)  # [B, A]
+        o_tm1, action, reward, discount, o_t, _ = batch.data
+        q_tm1 = networks.q_values(params, o_tm1)  # [B, A]
         errors = losses.munchausen_error(
             q_tm1,
-            transition.action,
-            transition.reward,
-            transition.discount,
-            networks.q_values(target_params, transition.observation),
-            networks.q_values(target_params, transition.next_observation),
+            action,
+            reward,
+            discount,
+            networks.q_values(target_params, o_tm1),
+            networks.q_values(target_params, o_t),
             temperature=config.temperature,
             scale=config.bonus_scale,
             least_log=config.least_bonus,
         )
-        return LossOutput(jnp.mean(losses.huber(errors, config.huber_delta)), {"q": jnp.mean(q_tm1)})
+        per_item = losses.huber(errors, config.huber_delta)
+        return mean_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
     return loss
 
 
-class Agent:
-    """Munchausen-DQN, as `agentkit.core.Agent`."""
-
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_loss: Callable[[Networks, Config], Loss] = make_loss,
-    ):
-        """Takes the settings, and other networks or another loss than this file's."""
-        self.config = config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_loss = make_loss
-        if not config.temperature > 0:
-            raise ConfigError(f"temperature must be > 0, found {config.temperature}.")
-        if not 0 <= config.bonus_scale <= 1:
-            raise ConfigError(f"bonus_scale must be in [0, 1], found {config.bonus_scale}.")
-        if not config.least_bonus <= 0:
-            raise ConfigError(f"least_bonus must be at most 0, found {config.least_bonus}.")
-
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> Update:
-        """See `core.Agent`."""
-        follow = periodic(self.config.target_update_period)
-        return sgd(self._make_loss(networks, self.config), networks.init, adam(self.config.learning_rate), follow)
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        limiter = rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
-        layout = NStepAdder.layout(environment_spec)
-        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`."""
-        writer = replay.writer(NStepAdder.history(1))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=1, discount=self.config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+) -> OffPolicyAgent:
+    """Munchausen-DQN, with other networks or another loss than this file's where they are given."""
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, functools.partial(fit_values, make_loss))

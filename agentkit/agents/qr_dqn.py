@@ -14,67 +14,40 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.actors import Policy, epsilon_greedy, linear
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
-from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
-from agentkit.replay import Replay, Table
+from agentkit.actors import Policy
+from agentkit.agents.checks import check_counts, check_not_negative
+from agentkit.agents.off_policy import OffPolicyAgent, ValueConfig, explore_values, fit_values, mean_loss
+from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
-
-TABLE = "transitions"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of QR-DQN.
+class Config(ValueConfig):
+    """Settings of QR-DQN, beside those of `ValueConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer (after the convolutions, for images).
         num_quantiles: N, quantiles of each action's return.
         huber_delta: kappa, where the loss turns from squared to linear; 0 for quantile regression proper (the
             paper's QR-DQN-0).
-        n_step: rewards summed before bootstrapping.
-        discount: gamma, in [0, 1].
-        learning_rate: Adam's step size.
-        max_grad_norm: clip the gradients to this global norm; None for no clipping.
-        batch_size: transitions per update.
-        target_update_period: updates between copies to the target network.
-        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
-        epsilon_start: chance of a random action at first.
-        epsilon_end: chance of a random action after `epsilon_steps`.
-        epsilon_steps: steps of an actor over which epsilon falls linearly.
-        epsilon_evaluation: chance of a random action in evaluation.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
     num_quantiles: int = 51
     huber_delta: float = 1.0
-    n_step: int = 10
-    discount: float = 0.99
-    learning_rate: float = 1e-3
-    max_grad_norm: float | None = 10.0
-    batch_size: int = 128
-    target_update_period: int = 200
-    updates_per_step: float = 0.5
-    updates_per_call: int = 1
-    replay_size: int = 100_000
-    min_replay_size: int = 1_000
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_steps: int = 5_000
-    epsilon_evaluation: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        super().__post_init__()
+        check_counts(self, "num_quantiles")
+        check_not_negative(self, "huber_delta")
 
 
 class Networks(NamedTuple):
@@ -100,89 +73,40 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy in the mean of the quantiles; its state is the number of steps taken, int32 ``[]``."""
+    """Epsilon-greedy in the mean of the quantiles."""
 
     def q_values(params: Any, observation: Nest) -> jax.Array:
         return jnp.mean(networks.quantiles(params, observation), axis=-1)
 
-    if evaluation:
-        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation)
-    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+    return explore_values(q_values, config, evaluation)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
-    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
-
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
+
+    def quantiles_of(params: Any, observation: Nest) -> jax.Array:
+        return jnp.swapaxes(networks.quantiles(params, observation), 1, 2)  # [B, N, A]
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        transition = batch.data
-        quantiles_tm1 = jnp.swapaxes(networks.quantiles(params, transition.observation), 1, 2)  # [B, N, A]
-        quantiles_t = jnp.swapaxes(networks.quantiles(target_params, transition.next_observation), 1, 2)
+        o_tm1, action, reward, discount, o_t, _ = batch.data
+        quantiles_tm1 = quantiles_of(params, o_tm1)
+        quantiles_t = quantiles_of(target_params, o_t)
+        taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])
         per_item = losses.quantile_q_learning_loss(
-            quantiles_tm1,
-            jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2]),
-            transition.action,
-            transition.reward,
-            transition.discount,
-            quantiles_t,
-            quantiles_t,
-            config.huber_delta,
+            quantiles_tm1, taus, action, reward, discount, quantiles_t, quantiles_t, config.huber_delta
         )
-        return LossOutput(jnp.mean(per_item), {"q": jnp.mean(quantiles_tm1)})
+        return mean_loss(per_item, {"q": jnp.mean(quantiles_tm1)}, batch, config)
 
     return loss
 
 
-class Agent:
-    """QR-DQN, as `agentkit.core.Agent`."""
-
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_loss: Callable[[Networks, Config], Loss] = make_loss,
-    ):
-        """Takes the settings, and other networks or another loss than this file's."""
-        self.config = config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_loss = make_loss
-        if config.num_quantiles < 1:
-            raise ConfigError(f"num_quantiles must be at least 1, found {config.num_quantiles}.")
-        if not config.huber_delta >= 0:
-            raise ConfigError(f"huber_delta must be at least 0, found {config.huber_delta}.")
-
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> Update:
-        """See `core.Agent`."""
-        optimizer = adam(self.config.learning_rate, self.config.max_grad_norm)
-        follow = periodic(self.config.target_update_period)
-        return sgd(self._make_loss(networks, self.config), networks.init, optimizer, follow)
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        limiter = rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
-        layout = NStepAdder.layout(environment_spec)
-        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`."""
-        config = self.config
-        writer = replay.writer(NStepAdder.history(config.n_step))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=config.n_step, discount=config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+) -> OffPolicyAgent:
+    """QR-DQN, with other networks or another loss than this file's where they are given."""
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, functools.partial(fit_values, make_loss))

@@ -110,9 +110,10 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
 
 
 def name_of(agent: Agent) -> str | None:
-    """The registered name of an agent made of a registered file unchanged, else None."""
-    name = type(agent).__module__.rpartition(".")[2]
-    return name if type(agent).__module__ == f"agentkit.agents.{name}" and name in _AGENTS else None
+    """The registered name of an agent that a registered file made, else None."""
+    package, _, name = type(agent.config).__module__.rpartition(".")
+    made_here = type(agent).__module__.startswith("agentkit.agents.")
+    return name if made_here and package == "agentkit.agents" and name in _AGENTS else None
 
 
 def _check(name: str) -> None:

@@ -22,24 +22,18 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
-from agentkit.learning import Update, UpdateOutput, adam, polyak, rate_limit
-from agentkit.replay import Replay, Table
-from agentkit.types import Nest, ReplaySample
-
-TABLE = "transitions"
+from agentkit.agents.checks import check_positive
+from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
+from agentkit.learning import Update, UpdateOutput, adam, polyak
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of SAC.
+class Config(OffPolicyConfig):
+    """Settings of SAC, beside those of `OffPolicyConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of policy and critics.
-        discount: gamma, in [0, 1].
-        n_step: rewards summed before bootstrapping.
         learning_rate: Adam's step size, for policy, critics and temperature.
         tau: fraction by which the target critics move to the critics at each update, in (0, 1].
         target_entropy: entropy in nats that the temperature is tuned to; None for minus the number
@@ -48,17 +42,10 @@ class Config:
         learn_temperature: tune alpha (paper, eq. 18); False keeps `initial_temperature`.
         min_log_std: least log standard deviation of the policy before tanh.
         max_log_std: greatest one.
-        batch_size: transitions per update.
-        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
         num_random_steps: an actor's first steps, with uniform actions.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
-    discount: float = 0.99
-    n_step: int = 1
     learning_rate: float = 3e-4
     tau: float = 0.005
     target_entropy: float | None = None
@@ -66,12 +53,12 @@ class Config:
     learn_temperature: bool = True
     min_log_std: float = -10.0
     max_log_std: float = 2.0
-    batch_size: int = 256
-    updates_per_step: float = 1.0
-    updates_per_call: int = 1
-    replay_size: int = 1_000_000
-    min_replay_size: int = 1_000
     num_random_steps: int = 5_000
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        super().__post_init__()
+        check_positive(self, "initial_temperature")
 
 
 class Networks(NamedTuple):
@@ -163,29 +150,24 @@ def make_update(networks: Networks, config: Config) -> Update:
 
     optimizer = adam(config.learning_rate)
     follow = polyak(config.tau)
-    target_entropy = (
-        -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
-    )
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def both(critics: tuple[Any, Any], observation: Nest, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return tuple(networks.critic(params, observation, action) for params in critics)  # type: ignore[return-value]
 
-    def critic_loss(critics: Any, target: jax.Array, transition: Any) -> tuple[jax.Array, jax.Array]:
-        q_1, q_2 = both(critics, transition.observation, transition.action)
-        loss = 0.5 * jnp.mean(jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 5
-        return loss, jnp.mean(q_1)
+    def critic_loss(critics: Any, target: jax.Array, batch: ReplaySample) -> tuple[jax.Array, LossOutput]:
+        q_1, q_2 = both(critics, batch.data.observation, batch.data.action)
+        per_item = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 5
+        output = mean_loss(per_item, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
+        return output.loss, output
 
-    def policy_loss(
-        policy: Any, critics: Any, temperature: jax.Array, observation: Nest, key: jax.Array
-    ) -> Any:
+    def policy_loss(policy: Any, critics: Any, temperature: jax.Array, observation: Nest, key: jax.Array) -> Any:
         action, log_prob = nets.sample_and_log_prob(networks.policy(policy, observation), key)
         q = jnp.minimum(*both(critics, observation, action))
         return jnp.mean(temperature * log_prob - q), jnp.mean(log_prob)  # eq. 9
 
     def soft_target(state: TrainingState, transition: Any, key: jax.Array) -> jax.Array:
-        action, log_prob = nets.sample_and_log_prob(
-            networks.policy(state.policy, transition.next_observation), key
-        )
+        action, log_prob = nets.sample_and_log_prob(networks.policy(state.policy, transition.next_observation), key)
         q = jnp.minimum(*both(state.target_critics, transition.next_observation, action))
         value = q - jnp.exp(state.log_temperature) * log_prob  # eq. 3
         return transition.reward + transition.discount * value  # [B]
@@ -197,9 +179,7 @@ def make_update(networks: Networks, config: Config) -> Update:
         log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
         opt_states = (optimizer.init(policy), optimizer.init(critics), optimizer.init(log_temperature))
         targets = jax.tree.map(jnp.copy, critics)
-        return TrainingState(
-            policy, critics, targets, log_temperature, opt_states, key, jnp.zeros((), jnp.int32)
-        )
+        return TrainingState(policy, critics, targets, log_temperature, opt_states, key, jnp.zeros((), jnp.int32))
 
     def update(state: TrainingState, batch: ReplaySample) -> tuple[TrainingState, UpdateOutput]:
         transition = batch.data
@@ -208,7 +188,7 @@ def make_update(networks: Networks, config: Config) -> Update:
         policy_opt, critics_opt, temperature_opt = state.opt_states
 
         target = jax.lax.stop_gradient(soft_target(state, transition, target_key))
-        (loss_q, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, target, transition)
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics, target, batch)
         updates, critics_opt = optimizer.update(grads, critics_opt)
         critics = optax.apply_updates(state.critics, updates)
 
@@ -234,62 +214,22 @@ def make_update(networks: Networks, config: Config) -> Update:
             num_updates=num_updates,
         )
         metrics = {
-            "critic_loss": loss_q,
+            "critic_loss": output.loss,
             "policy_loss": loss_pi,
-            "q": q,
+            **output.metrics,
             "entropy": -log_prob,
             "temperature": temperature,
         }
-        return new_state, UpdateOutput(metrics)
+        return new_state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})
 
 
-class Agent:
-    """SAC, as `agentkit.core.Agent`."""
-
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_update: Callable[[Networks, Config], Update] = make_update,
-    ):
-        """Takes the settings, and other networks or another update than this file's."""
-        self.config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_update = make_update
-        if not 0 <= self.config.discount <= 1:
-            raise ConfigError(f"discount must be in [0, 1], found {self.config.discount}.")
-        if not self.config.initial_temperature > 0:
-            raise ConfigError(f"initial_temperature must be > 0, found {self.config.initial_temperature}.")
-
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> Update:
-        """See `core.Agent`."""
-        return self._make_update(networks, self.config)
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        limiter = rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
-        layout = NStepAdder.layout(environment_spec)
-        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`."""
-        config = self.config
-        writer = replay.writer(NStepAdder.history(config.n_step))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=config.n_step, discount=config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_update: Callable[[Networks, Config], Update] = make_update,
+) -> OffPolicyAgent:
+    """SAC, with other networks or another update than this file's where they are given."""
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, make_update)

@@ -13,31 +13,27 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, specs
+from agentkit import actors, learning, losses, specs
 from agentkit import networks as nets
-from agentkit.adders import NStepAdder
-from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
+from agentkit.agents.checks import check_not_negative
+from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses
-from agentkit.replay import Replay, Table
 from agentkit.types import LossOutput, Nest, ReplaySample
-
-TABLE = "transitions"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of TD3.
+class Config(OffPolicyConfig):
+    """Settings of TD3, beside those of `OffPolicyConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer, in the policy and in each critic.
-        discount: gamma, in [0, 1].
         learning_rate: Adam's step size, for policy and critics.
         tau: fraction by which all targets move when the policy does, in (0, 1].
         policy_period: d, critic updates for each update of policy and targets.
@@ -45,15 +41,9 @@ class Config:
         target_noise_clip: c, the largest such noise.
         exploration_noise: standard deviation of the noise on an actor's actions, in the same units.
         num_random_steps: an actor's first steps, with uniform actions.
-        batch_size: transitions per update.
-        updates_per_step: critic updates per environment step.
-        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
-        replay_size: transitions held.
-        min_replay_size: transitions held before learning begins.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
-    discount: float = 0.99
     learning_rate: float = 3e-4
     tau: float = 0.005
     policy_period: int = 2
@@ -61,11 +51,11 @@ class Config:
     target_noise_clip: float = 0.5
     exploration_noise: float = 0.1
     num_random_steps: int = 1_000
-    batch_size: int = 256
-    updates_per_step: float = 1.0
-    updates_per_call: int = 1
-    replay_size: int = 1_000_000
-    min_replay_size: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        super().__post_init__()
+        check_not_negative(self, "target_noise", "target_noise_clip")
 
 
 class Networks(NamedTuple):
@@ -110,13 +100,6 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
-    from agentkit import losses  # Not at import time: actors load this file, and rlax is slow to import.
-
-    if config.target_noise < 0 or config.target_noise_clip < 0:
-        raise ConfigError(
-            "target_noise and target_noise_clip must be at least 0, found "
-            f"{config.target_noise} and {config.target_noise_clip}."
-        )
 
     def smoothed(policy: Any, observation: Nest, key: jax.Array) -> jax.Array:
         action = networks.policy.apply(policy, observation)
@@ -124,16 +107,14 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
         return losses.smoothed_action(action, noise, config.target_noise_clip)  # eq. 14
 
     def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        transition = batch.data
-        next_action = smoothed(targets.policy, transition.next_observation, key)
-        q_t = jnp.minimum(*networks.critics.apply(targets.critic, transition.next_observation, next_action))  # eq. 10
-        twins_tm1 = networks.critics.apply(critics, transition.observation, transition.action)
-        squared = [
-            jnp.square(losses.action_value_error(q_tm1, transition.reward, transition.discount, q_t))
-            for q_tm1 in twins_tm1
-        ]
-        gap = jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))
-        return LossOutput(jnp.mean(sum(squared)), {"q": jnp.mean(twins_tm1[0]), "critics_gap": gap})
+        o_tm1, action, reward, discount, o_t, _ = batch.data
+        next_action = smoothed(targets.policy, o_t, key)
+        q_t = jnp.minimum(*networks.critics.apply(targets.critic, o_t, next_action))  # eq. 10
+        twins_tm1 = networks.critics.apply(critics, o_tm1, action)
+        errors = [losses.action_value_error(q_tm1, reward, discount, q_t) for q_tm1 in twins_tm1]
+        squared = jnp.square(errors[0]) + jnp.square(errors[1])  # [B]
+        metrics = {"q": jnp.mean(twins_tm1[0]), "critics_gap": jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))}
+        return mean_loss(squared, metrics, batch, config, priorities=jnp.abs(errors[0]))
 
     def policy_loss(policy: Any, critics: Any, batch: ReplaySample) -> jax.Array:
         action = networks.policy.apply(policy, batch.data.observation)
@@ -142,54 +123,25 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     return ActorCriticLosses(critic_loss, policy_loss)
 
 
-class Agent:
-    """TD3, as `agentkit.core.Agent`."""
+def make_update(
+    networks: Networks, config: Config, make_losses: Callable[[Networks, Config], ActorCriticLosses]
+) -> learning.Update:
+    """A step on both critics; on the policy, and of all targets, at each `policy_period`-th (paper, algorithm 1)."""
+    return learning.deterministic_actor_critic(
+        make_losses(networks, config),
+        ActorCritic(networks.policy.init, networks.critics.init),
+        ActorCritic(learning.adam(config.learning_rate), learning.adam(config.learning_rate)),
+        learning.polyak(config.tau),
+        config.policy_period,
+    )
 
-    def __init__(
-        self,
-        config: Config | None = None,
-        *,
-        make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-        make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
-    ):
-        """Takes the settings, and other networks or losses than this file's."""
-        self.config = Config() if config is None else config
-        self._make_networks = make_networks
-        self._make_losses = make_losses
 
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Networks:
-        """See `core.Agent`."""
-        return self._make_networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Networks, evaluation: bool = False) -> actors.Policy:
-        """See `core.Agent`."""
-        return make_policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Networks) -> learning.Update:
-        """See `core.Agent`."""
-        optimizer = learning.adam(self.config.learning_rate)
-        return learning.deterministic_actor_critic(
-            self._make_losses(networks, self.config),
-            ActorCritic(networks.policy.init, networks.critics.init),
-            ActorCritic(optimizer, optimizer),
-            learning.polyak(self.config.tau),
-            self.config.policy_period,
-        )
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`."""
-        config = self.config
-        limiter = learning.rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size)
-        layout = NStepAdder.layout(environment_spec)
-        return [Table(TABLE, layout, max_size=config.replay_size, rate_limiter=limiter)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
-        """See `core.Agent`."""
-        config = self.config
-        writer = replay.writer(NStepAdder.history(1))
-        return NStepAdder(writer, environment_spec, tables=TABLE, n=1, discount=config.discount)
+def Agent(
+    config: Config | None = None,
+    *,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
+) -> OffPolicyAgent:
+    """TD3, with other networks or other losses than this file's where they are given."""
+    update = functools.partial(make_update, make_losses=make_losses)
+    return OffPolicyAgent(config or Config(), make_networks, make_policy, update)

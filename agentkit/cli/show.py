@@ -63,21 +63,24 @@ def show(arguments: argparse.Namespace) -> int:
 def describe_agent(config_class: type) -> str:
     """What ``agentkit show`` prints: the agent file's docstring (its source), then its config's fields.
 
+    Those that the config adds to what it extends come first.
+
     Raises:
         ValueError: if a field is not explained in the config's docstring.
     """
     module = sys.modules[config_class.__module__]
-    meanings = parse_attributes(inspect.getdoc(config_class) or "")
+    meanings: dict[str, str] = {}
+    for cls in reversed(config_class.__mro__):  # A class's own words come after those of what it extends.
+        meanings |= parse_attributes(cls.__doc__ or "")
+    types = field_types(config_class)
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    own = [name for name in inspect.get_annotations(config_class) if name in fields]
     lines = [inspect.getdoc(module) or "", "", "Config (--set NAME=VALUE):", ""]
-    for field, annotation in zip(
-        dataclasses.fields(config_class), field_types(config_class).values(), strict=True
-    ):
-        if field.name not in meanings:
-            raise ValueError(
-                f"{config_class.__qualname__}.{field.name} is not in the docstring's Attributes."
-            )
-        lines.append(f"    {field.name}: {type_name(annotation)} = {_default(field)}")
-        lines += textwrap.wrap(meanings[field.name], 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    for name in [*own, *(name for name in fields if name not in own)]:
+        if name not in meanings:
+            raise ValueError(f"{config_class.__qualname__}.{name} is not in the docstring's Attributes.")
+        lines.append(f"    {name}: {type_name(types[name])} = {_default(fields[name])}")
+        lines += textwrap.wrap(meanings[name], 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return "\n".join(lines)
 
 

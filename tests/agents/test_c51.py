@@ -11,6 +11,7 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -18,52 +19,20 @@ pytestmark = pytest.mark.one_stack
 class TestC51(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
-        "discount": 1.5,
-        "n_step": 0,
-        "batch_size": 0,
-        "target_update_period": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
-        "epsilon_steps": 0,
+        **settings.VALUE_REFUSED,
         "num_atoms": 1,
         "vmin": 9.0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "n_step": 1,
-        "discount": 0.5,
-        "learning_rate": 1e-2,
-        "batch_size": 4,
-        "target_update_period": 1,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
-        "epsilon_start": 0.1,
-        "epsilon_end": 1.0,
-        "epsilon_steps": 1,
-        "epsilon_evaluation": 0.9,
+        **settings.VALUE_CHANGES,
         "num_atoms": 7,
         "vmin": -1.0,
         "vmax": 1.0,
     }
 
-    def make_agent(self, **settings: Any) -> c51.Agent:
-        small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "n_step": 3,
-            "updates_per_step": 1.0,
-            "target_update_period": 10,
-            "epsilon_steps": 40,
-            "num_atoms": 11,
-            "vmin": -2.0,
-            "vmax": 2.0,
-        }
-        return c51.Agent(c51.Config(**{**small, **settings}))
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL_VALUES, "num_atoms": 11, "vmin": -2.0, "vmax": 2.0}
+        return c51.Agent(c51.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -94,9 +63,7 @@ def test_the_returns_of_a_chain_that_gambles_are_learned_as_a_distribution() -> 
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     observation = np.tile(np.eye(4, dtype=np.float32)[:1], (8, 1))
-    data = Transition(
-        observation, np.zeros(8, np.int32), np.float32([0, 1] * 4), np.zeros(8, np.float32), observation
-    )
+    data = Transition(observation, np.zeros(8, np.int32), np.float32([0, 1] * 4), np.zeros(8, np.float32), observation)
     state, step = update.init(jax.random.PRNGKey(0)), jax.jit(update.update)
     for _ in range(300):
         state, _ = step(state, ReplaySample((), data))

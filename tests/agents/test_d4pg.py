@@ -6,84 +6,65 @@ import pytest
 
 from agentkit import envs, losses, networks, specs
 from agentkit.agents import d4pg
-from agentkit.testing.agent import AgentContract, Change
+from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
-PRIORITIZED = {"prioritized": True}
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
 class TestD4pg(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
+        **settings.OFF_POLICY_REFUSED,
         "num_atoms": 1,
         "vmin": 0.5,
         "vmax": -20.0,
-        "n_step": 0,
-        "discount": 1.5,
         "target_update_period": 0,
         "exploration_noise": -0.1,
-        "batch_size": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
-        "priority_exponent": Change(-1.0, PRIORITIZED),
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
+        **settings.OFF_POLICY_CHANGES,
         "num_atoms": 21,
         "vmin": -20.0,
         "vmax": 5.0,
-        "n_step": 1,
-        "discount": 0.5,
         "policy_learning_rate": 1e-2,
         "critic_learning_rate": 1e-2,
         "target_update_period": 1,
         "exploration_noise": 0.5,
         "num_random_steps": 5,
-        "batch_size": 4,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
-        "prioritized": True,
-        "priority_exponent": Change(0.9, PRIORITIZED),
-        "importance_exponent": Change(0.9, PRIORITIZED),
     }
 
-    def make_agent(self, **settings: Any) -> d4pg.Agent:
+    def make_agent(self, **changes: Any) -> Any:
         small = {
-            "hidden_sizes": (8,),
+            **settings.SMALL,
             "num_atoms": 11,
             "vmin": -15.0,
             "vmax": 0.0,
             "n_step": 3,
-            "batch_size": 8,
             "target_update_period": 10,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
             "num_random_steps": 20,
         }
-        return d4pg.Agent(d4pg.Config(**{**small, **settings}))
+        return d4pg.Agent(d4pg.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
 
-def _on_chain(**settings: Any) -> d4pg.Agent:
+def _on_chain(**changes: Any) -> Any:
     usual = {"hidden_sizes": (32,), "discount": 0.8, "batch_size": 64, "vmin": -2.0, "vmax": 8.0, "num_atoms": 41}
     learning = {"target_update_period": 20, "critic_learning_rate": 3e-3}
-    return d4pg.Agent(d4pg.Config(**{**usual, **learning, **settings}))
+    return d4pg.Agent(d4pg.Config(**{**usual, **learning, **changes}))
 
 
 @pytest.mark.parametrize("terminates", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"n_step": 1}, PRIORITIZED], ids=["5 steps", "1 step", "prioritized"])
-def test_the_critics_mean_finds_the_values_of_a_chain(terminates: bool, settings: dict[str, Any]) -> None:
-    nets, state = learned(_on_chain(**settings), Chain(terminates), num_updates=1_500)
+@pytest.mark.parametrize("given", [{}, {"n_step": 1}, settings.PRIORITIZED], ids=["5 steps", "1 step", "prioritized"])
+def test_the_critics_mean_finds_the_values_of_a_chain(terminates: bool, given: dict[str, Any]) -> None:
+    nets, state = learned(_on_chain(**given), Chain(terminates), num_updates=1_500)
     q = networks.categorical_mean(nets.critic.apply(state.params.critic, STATES, ACTIONS), nets.atoms)
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 

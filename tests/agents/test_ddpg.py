@@ -9,6 +9,7 @@ from agentkit.agents import ddpg
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -16,40 +17,24 @@ pytestmark = pytest.mark.one_stack
 class TestDdpg(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
-        "discount": 1.5,
+        **settings.OFF_POLICY_REFUSED,
         "tau": 0.0,
         "exploration_noise": -0.1,
         "noise_correlation": 1.0,
-        "batch_size": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "discount": 0.5,
+        **settings.OFF_POLICY_CHANGES,
         "policy_learning_rate": 1e-2,
         "critic_learning_rate": 1e-2,
         "tau": 0.5,
         "exploration_noise": 0.5,
         "noise_correlation": 0.8,
         "num_random_steps": 5,
-        "batch_size": 4,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
     }
 
-    def make_agent(self, **settings: Any) -> ddpg.Agent:
-        small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "num_random_steps": 20,
-        }
-        return ddpg.Agent(ddpg.Config(**{**small, **settings}))
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL, "num_random_steps": 20}
+        return ddpg.Agent(ddpg.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)

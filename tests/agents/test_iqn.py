@@ -11,6 +11,7 @@ from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -18,14 +19,7 @@ pytestmark = pytest.mark.one_stack
 class TestIqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
-        "discount": 1.5,
-        "n_step": 0,
-        "batch_size": 0,
-        "target_update_period": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
-        "epsilon_steps": 0,
+        **settings.VALUE_REFUSED,
         "hidden_sizes": (),
         "num_cosines": 0,
         "num_quantiles": 0,
@@ -35,21 +29,7 @@ class TestIqn(AgentContract):
         "huber_delta": -1.0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "n_step": 1,
-        "discount": 0.5,
-        "learning_rate": 1e-2,
-        "batch_size": 4,
-        "target_update_period": 1,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
-        "max_grad_norm": 1e-3,
-        "epsilon_start": 0.1,
-        "epsilon_end": 1.0,
-        "epsilon_steps": 1,
-        "epsilon_evaluation": 0.9,
+        **settings.VALUE_CHANGES,
         "num_cosines": 5,
         "num_quantiles": 5,
         "num_target_quantiles": 5,
@@ -58,22 +38,15 @@ class TestIqn(AgentContract):
         "huber_delta": 0.0,
     }
 
-    def make_agent(self, **settings: Any) -> iqn.Agent:
+    def make_agent(self, **changes: Any) -> Any:
         small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "n_step": 3,
-            "updates_per_step": 1.0,
-            "target_update_period": 10,
-            "epsilon_steps": 40,
+            **settings.SMALL_VALUES,
             "num_cosines": 8,
             "num_quantiles": 4,
             "num_target_quantiles": 4,
             "num_policy_quantiles": 4,
         }
-        return iqn.Agent(iqn.Config(**{**small, **settings}))
+        return iqn.Agent(iqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -93,9 +66,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
 
 def _gambler() -> tuple[iqn.Networks, Any, iqn.Agent]:
     """Learned: action 0 always pays 1, action 1 pays 0 or 4 (mean 2)."""
-    agent = iqn.Agent(
-        iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1)
-    )
+    agent = iqn.Agent(iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     update = agent.make_update(networks)
     observation = np.tile(np.eye(4, dtype=np.float32)[:1], (8, 1))

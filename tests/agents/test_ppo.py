@@ -10,7 +10,7 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import ppo
+from agentkit.agents import on_policy, ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
@@ -62,7 +62,7 @@ class _PpoContract(AgentContract):
         "initial_std": 0.5,
     }
 
-    def make_agent(self, **settings: Any) -> ppo.Agent:
+    def make_agent(self, **settings: Any) -> Any:
         return ppo.Agent(ppo.Config(**{**SMALL, **settings}))
 
 
@@ -110,7 +110,7 @@ class Training:
     """Steps environments with an agent and stops before each update, as `agentkit.run` takes turns."""
 
     def __init__(self, name: str, num_envs: int | None, **settings: Any):
-        self.agent = ppo.Agent(ppo.Config(**{**SMALL, **settings}), num_envs=num_envs or 1)
+        self.agent = ppo.Agent(ppo.Config(**{**SMALL, **settings})).with_num_envs(num_envs or 1)
         self.environment = envs.make(name, seed=0, num_envs=num_envs)
         self.spec = specs.make_environment_spec(self.environment)
         self.networks = self.agent.make_networks(self.spec)
@@ -152,7 +152,7 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
     training = Training(name, num_envs, learning_rate=0.01)
     for number in range(4):
         batch = training.next_batch()
-        rows, *_ = ppo.prepare(training.networks, training.agent.config, training.state, batch.data)
+        rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
         distribution, _ = training.networks.apply(training.state.acting.params, rows.observation)
         log_prob = distribution.log_prob(rows.sampled.sample)
         mask = rows.mask > 0
@@ -184,7 +184,7 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
     segments = []
     for _ in range(6):
         batch = training.next_batch()
-        assert training.replay.info(ppo.TABLE).size == 0
+        assert training.replay.info(on_policy.TABLE).size == 0
         segments.append(batch.data)
         training.learn(batch)
     rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *segments)
@@ -259,7 +259,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
             if num_rows >= length:
                 break
         segments = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0)).data
-    rows, *_ = ppo.prepare(networks, agent.config, state, segments)
+    rows, *_ = on_policy.prepare(networks, agent.config, state, segments)
     expected = by_hand(networks, agent, episodes)
     mask = np.asarray(rows.mask) > 0
     assert mask.sum() == len(expected)

@@ -10,6 +10,7 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -17,50 +18,19 @@ pytestmark = pytest.mark.one_stack
 class TestQrDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
-        "discount": 1.5,
-        "n_step": 0,
-        "batch_size": 0,
-        "target_update_period": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
-        "epsilon_steps": 0,
+        **settings.VALUE_REFUSED,
         "num_quantiles": 0,
         "huber_delta": -1.0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "n_step": 1,
-        "discount": 0.5,
-        "learning_rate": 1e-2,
-        "batch_size": 4,
-        "target_update_period": 1,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
-        "max_grad_norm": 1e-3,
-        "epsilon_start": 0.1,
-        "epsilon_end": 1.0,
-        "epsilon_steps": 1,
-        "epsilon_evaluation": 0.9,
+        **settings.VALUE_CHANGES,
         "num_quantiles": 5,
         "huber_delta": 0.0,
     }
 
-    def make_agent(self, **settings: Any) -> qr_dqn.Agent:
-        small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "n_step": 3,
-            "updates_per_step": 1.0,
-            "target_update_period": 10,
-            "epsilon_steps": 40,
-            "num_quantiles": 4,
-        }
-        return qr_dqn.Agent(qr_dqn.Config(**{**small, **settings}))
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL_VALUES, "num_quantiles": 4}
+        return qr_dqn.Agent(qr_dqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)

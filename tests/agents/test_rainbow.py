@@ -11,6 +11,7 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -18,44 +19,30 @@ pytestmark = pytest.mark.one_stack
 class TestRainbow(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
-        "discount": 1.5,
-        "n_step": 0,
-        "batch_size": 0,
+        **settings.OFF_POLICY_REFUSED,
+        "priority_exponent": -1.0,
         "target_update_period": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
         "num_atoms": 1,
         "vmin": 9.0,
         "noise": -0.5,
-        "priority_exponent": -1.0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "n_step": 1,
-        "discount": 0.5,
+        **settings.OFF_POLICY_CHANGES,
+        "prioritized": False,
+        "priority_exponent": 0.9,
+        "importance_exponent": 0.9,
         "learning_rate": 1e-2,
-        "batch_size": 4,
         "target_update_period": 1,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
         "max_grad_norm": 1e-3,
         "num_atoms": 7,
         "vmin": -1.0,
         "vmax": 1.0,
         "noise": 0.9,
-        "priority_exponent": 0.9,
-        "importance_exponent": 0.9,
     }
 
-    def make_agent(self, **settings: Any) -> rainbow.Agent:
+    def make_agent(self, **changes: Any) -> Any:
         small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
+            **settings.SMALL,
             "n_step": 3,
             "updates_per_step": 1.0,
             "target_update_period": 10,
@@ -63,7 +50,7 @@ class TestRainbow(AgentContract):
             "vmin": -2.0,
             "vmax": 2.0,
         }
-        return rainbow.Agent(rainbow.Config(**{**small, **settings}))
+        return rainbow.Agent(rainbow.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)

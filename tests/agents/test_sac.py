@@ -4,24 +4,18 @@ from agentkit import envs
 from agentkit.agents import sac
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
+from tests.agents import settings
 
 
 class TestSac(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
-        "discount": -0.5,
-        "n_step": 0,
+        **settings.OFF_POLICY_REFUSED,
         "tau": 1.5,
         "initial_temperature": 0.0,
-        "batch_size": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "discount": 0.5,
-        "n_step": 3,
+        **settings.OFF_POLICY_CHANGES,
         "learning_rate": 1e-2,
         "tau": 0.5,
         "target_entropy": -7.0,
@@ -29,24 +23,12 @@ class TestSac(AgentContract):
         "learn_temperature": False,
         "min_log_std": 1.5,
         "max_log_std": -5.0,
-        "batch_size": 4,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
         "num_random_steps": Change(0, {"num_random_steps": 10}),
     }
 
-    def make_agent(self, **settings: Any) -> sac.Agent:
-        small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "num_random_steps": 20,
-            "updates_per_step": 1.0,
-        }
-        return sac.Agent(sac.Config(**{**small, **settings}))
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL, "num_random_steps": 20, "updates_per_step": 1.0}
+        return sac.Agent(sac.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)

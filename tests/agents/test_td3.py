@@ -13,6 +13,7 @@ from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
+from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -22,20 +23,15 @@ KEY = jax.random.PRNGKey(0)
 class TestTd3(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
-        "discount": -0.5,
+        **settings.OFF_POLICY_REFUSED,
         "tau": 1.5,
         "policy_period": 0,
         "target_noise": -0.1,
         "target_noise_clip": -0.5,
         "exploration_noise": -0.1,
-        "batch_size": 0,
-        "updates_per_step": 0.0,
-        "replay_size": 10,
-        "min_replay_size": 0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "discount": 0.5,
+        **settings.OFF_POLICY_CHANGES,
         "learning_rate": 1e-2,
         "tau": 0.5,
         "policy_period": 1,
@@ -43,22 +39,11 @@ class TestTd3(AgentContract):
         "target_noise_clip": 0.01,
         "exploration_noise": 0.5,
         "num_random_steps": 5,
-        "batch_size": 4,
-        "updates_per_step": 0.5,
-        "updates_per_call": 2,
-        "replay_size": 500,
-        "min_replay_size": 30,
     }
 
-    def make_agent(self, **settings: Any) -> td3.Agent:
-        small = {
-            "hidden_sizes": (8,),
-            "batch_size": 8,
-            "replay_size": 1_000,
-            "min_replay_size": 20,
-            "num_random_steps": 20,
-        }
-        return td3.Agent(td3.Config(**{**small, **settings}))
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL, "num_random_steps": 20}
+        return td3.Agent(td3.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)

@@ -19,7 +19,7 @@ from agentkit.loggers import read_csv
 MIN_SIZE = 20
 
 
-def make_agent(**settings: Any) -> dqn.Agent:
+def make_agent(**settings: Any) -> Any:
     small = {
         "hidden_sizes": (16,),
         "batch_size": 8,

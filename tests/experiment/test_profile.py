@@ -20,7 +20,7 @@ from agentkit.experiment.profile import ONCE, PARTS, _Clock
 PAUSE = 0.005
 
 
-def make_agent(**settings: Any) -> dqn.Agent:
+def make_agent(**settings: Any) -> Any:
     small = {"hidden_sizes": (16,), "batch_size": 8, "updates_per_step": 1.0, "min_replay_size": 20, "n_step": 1}
     return dqn.Agent(dqn.Config(**{**small, **settings}))
 

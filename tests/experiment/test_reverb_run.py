@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are de
 MIN_SIZE = 50
 
 
-def make_agent(**settings: Any) -> dqn.Agent:
+def make_agent(**settings: Any) -> Any:
     small = {
         "hidden_sizes": (16,),
         "batch_size": 8,

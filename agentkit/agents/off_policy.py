@@ -1,0 +1,198 @@
+"""What agents that learn off-policy from transitions share: settings, how experience is kept, epsilon-greedy acting.
+
+Data go round like this: an actor's steps become n-step `Transition`s in one replay table, the learner draws batches
+of them as often as the settings say, and may write back priorities. An algorithm is what `OffPolicyAgent` is made
+of: three functions in a file of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from agentkit import losses, specs
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.adders import NStepAdder
+from agentkit.agents.checks import check_fractions
+from agentkit.core import BatchPlan
+from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
+from agentkit.replay import Prioritized, Replay, Table, Uniform
+from agentkit.types import LossOutput, ReplaySample
+
+TABLE = "transitions"
+
+
+@dataclasses.dataclass(frozen=True)
+class OffPolicyConfig:
+    """Settings that each of these agents has.
+
+    Attributes:
+        discount: gamma, in [0, 1].
+        n_step: rewards summed before bootstrapping (Sutton 1988).
+        batch_size: transitions per update.
+        updates_per_step: gradient updates per item inserted: one a step, and n_step - 1 more an episode.
+        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
+        replay_size: transitions held.
+        min_replay_size: transitions held before learning begins.
+        prioritized: draw transitions by the size of their errors or losses (Schaul et al. 2016), and not alike.
+        priority_exponent: alpha, how much prioritisation is used, where `prioritized`.
+        importance_exponent: beta, how much of its bias is undone, where `prioritized`.
+    """
+
+    discount: float = 0.99
+    n_step: int = 1
+    batch_size: int = 256
+    updates_per_step: float = 1.0
+    updates_per_call: int = 1
+    replay_size: int = 1_000_000
+    min_replay_size: int = 1_000
+    prioritized: bool = False
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range; what concerns replay is refused by it."""
+        check_fractions(self, "discount")
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueConfig(OffPolicyConfig):
+    """Settings of those that learn the values of discrete actions; the defaults fit small problems (CartPole).
+
+    Attributes:
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: chance of a random action at first.
+        epsilon_end: chance of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: chance of a random action in evaluation.
+        epsilon_ladder: instead of falling, epsilon is fixed, from 0.4 for the first of the actors and environments
+            that explore together down to 0.0007 for the last (Horgan et al. 2018, Ape-X).
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    n_step: int = 10
+    learning_rate: float = 1e-3
+    max_grad_norm: float | None = 10.0
+    batch_size: int = 128
+    target_update_period: int = 200
+    updates_per_step: float = 0.5
+    replay_size: int = 100_000
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_steps: int = 5_000
+    epsilon_evaluation: float = 0.0
+    epsilon_ladder: bool = False
+
+
+def explore_values(
+    q_values: Callable[..., jax.Array], config: ValueConfig, evaluation: bool, draws: bool = False
+) -> Policy:
+    """Epsilon-greedy: as judged in evaluation, else on the ladder of Ape-X, or with an epsilon that falls.
+
+    Args:
+        q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `draws`, with a PRNG key as third argument.
+        config: has the epsilons.
+        evaluation: whether the policy is to be judged.
+        draws: whether `q_values` draws something.
+    """
+    if evaluation:
+        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation, draws)
+    if config.epsilon_ladder:
+        return epsilon_ladder(q_values, draws)
+    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps), draws)
+
+
+def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: ValueConfig) -> Update:
+    """Adam on a loss, with a target network that is copied now and then (Mnih et al. 2015, algorithm 1).
+
+    Args:
+        make_loss: ``(networks, config) -> loss``.
+        networks: have ``init: key -> params``.
+        config: has the step size and the period.
+    """
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(make_loss(networks, config), networks.init, optimizer, periodic(config.target_update_period))
+
+
+def mean_loss(
+    per_item: jax.Array,
+    metrics: dict[str, jax.Array],
+    batch: ReplaySample,
+    config: OffPolicyConfig,
+    priorities: jax.Array | None = None,
+) -> LossOutput:
+    """The mean over a batch; where replay is prioritised, weighted against the bias of that, with new priorities.
+
+    Args:
+        per_item: what to minimise for each transition, ``[B]``.
+        metrics: scalars to log.
+        batch: of which `per_item` is the loss.
+        config: says whether to prioritise.
+        priorities: of the transitions, ``[B]``, such as absolute errors; None for `per_item`.
+    """
+    if not config.prioritized:
+        return LossOutput(jnp.mean(per_item), metrics)
+    info = batch.info
+    weights = losses.importance_weights(info.probability, info.table_size, config.importance_exponent)
+    return LossOutput(jnp.mean(weights * per_item), metrics, per_item if priorities is None else priorities)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OffPolicyAgent:
+    """An algorithm's functions with one table of n-step transitions: a `core.Agent`.
+
+    Attributes:
+        config: the settings that the functions are given.
+        networks: ``(environment_spec, config) -> networks``.
+        policy: ``(networks, config, evaluation) -> Policy``.
+        update: ``(networks, config) -> Update``, of batches of `Transition`s ``[B, ...]``.
+    """
+
+    config: Any
+    networks: Callable[[specs.EnvironmentSpec, Any], Any]
+    policy: Callable[[Any, Any, bool], Policy]
+    update: Callable[[Any, Any], Update]
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `core.Agent`."""
+        return BatchPlan(TABLE, self.config.batch_size, self.config.updates_per_call)
+
+    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Any:
+        """See `core.Agent`."""
+        return self.networks(environment_spec, self.config)
+
+    def make_policy(self, networks: Any, evaluation: bool = False) -> Policy:
+        """See `core.Agent`."""
+        return self.policy(networks, self.config, evaluation)
+
+    def make_update(self, networks: Any) -> Update:
+        """See `core.Agent`."""
+        return self.update(networks, self.config)
+
+    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
+        """See `core.Agent`."""
+        config = self.config
+        return [
+            Table(
+                TABLE,
+                NStepAdder.layout(environment_spec),
+                max_size=config.replay_size,
+                sampler=Prioritized(config.priority_exponent) if config.prioritized else Uniform(),
+                rate_limiter=rate_limit(self.batch_plan, config.updates_per_step, config.min_replay_size),
+            )
+        ]
+
+    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> NStepAdder:
+        """See `core.Agent`; new items get priority 1 (what the update says of them replaces it once they are drawn)."""
+        config = self.config
+        writer = replay.writer(NStepAdder.history(config.n_step))
+        return NStepAdder(writer, environment_spec, tables=TABLE, n=config.n_step, discount=config.discount)

@@ -1,0 +1,45 @@
+"""Settings that agents share, in the terms of `agentkit.testing.agent.AgentContract`."""
+
+from typing import Any
+
+from agentkit.testing.agent import Change
+
+PRIORITIZED = {"prioritized": True}
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "batch_size": 8, "replay_size": 1_000, "min_replay_size": 20}
+
+OFF_POLICY_REFUSED: dict[str, Any] = {
+    "discount": 1.5,
+    "n_step": 0,
+    "batch_size": 0,
+    "updates_per_step": 0.0,
+    "replay_size": 10,
+    "min_replay_size": 0,
+    "priority_exponent": Change(-1.0, PRIORITIZED),
+}
+OFF_POLICY_CHANGES: dict[str, Any] = {
+    "discount": 0.5,
+    "n_step": 2,
+    "batch_size": 4,
+    "updates_per_step": 0.5,
+    "updates_per_call": 2,
+    "replay_size": 500,
+    "min_replay_size": 30,
+    "prioritized": True,
+    "priority_exponent": Change(0.9, PRIORITIZED),
+    "importance_exponent": Change(0.9, PRIORITIZED),
+    "hidden_sizes": (8, 8),
+}
+
+SMALL_VALUES = {**SMALL, "n_step": 3, "updates_per_step": 1.0, "target_update_period": 10, "epsilon_steps": 40}
+VALUE_REFUSED = {**OFF_POLICY_REFUSED, "target_update_period": 0, "epsilon_steps": 0}
+VALUE_CHANGES = {
+    **OFF_POLICY_CHANGES,
+    "learning_rate": 1e-2,
+    "max_grad_norm": 1e-3,
+    "target_update_period": 1,
+    "epsilon_start": 0.1,
+    "epsilon_end": 1.0,
+    "epsilon_steps": 1,
+    "epsilon_evaluation": 0.9,
+    "epsilon_ladder": True,
+}
