@@ -15,7 +15,6 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.off_policy import OffPolicyAgent, ValueConfig, explore_values, fit_values, mean_loss
+from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -96,14 +95,5 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def Agent(
-    config: Config | None = None,
-    *,
-    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-    make_loss: Callable[[Networks, Config], Loss] = make_loss,
-) -> OffPolicyAgent:
-    """DQN, with other networks or another loss than this file's where they are given.
-
-    To plug in a loss: ``Agent(make_loss=lambda networks, config: my_loss)``.
-    """
-    return OffPolicyAgent(config or Config(), make_networks, make_policy, functools.partial(fit_values, make_loss))
+Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+"""To plug in a loss: ``Agent(make_loss=lambda networks, config: my_loss)``."""

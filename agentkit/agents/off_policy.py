@@ -8,6 +8,7 @@ of: three functions in a file of its own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, final
 
@@ -196,3 +197,50 @@ class OffPolicyAgent:
         config = self.config
         writer = replay.writer(NStepAdder.history(config.n_step))
         return NStepAdder(writer, environment_spec, tables=TABLE, n=config.n_step, discount=config.discount)
+
+
+def agent_of_loss(
+    config_class: type,
+    make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
+    make_policy: Callable[[Any, Any, bool], Policy],
+    make_loss: Callable[[Any, Any], Any],
+    fit: Callable[[Callable[[Any, Any], Any], Any, Any], Update] = fit_values,
+) -> Callable[..., OffPolicyAgent]:
+    """What an algorithm's file calls `Agent`, where a loss (or several) says what is learned.
+
+    Args:
+        config_class: of the settings.
+        make_networks: ``(environment_spec, config) -> networks``.
+        make_policy: ``(networks, config, evaluation) -> Policy``.
+        make_loss: ``(networks, config) -> loss``.
+        fit: ``(make_loss, networks, config) -> Update`` that minimises it.
+
+    Returns:
+        ``(config=None, *, make_networks=..., make_loss=...) -> OffPolicyAgent``: with default settings where none
+        are given, and with other networks or another loss than the file's where they are.
+    """
+
+    def make(config: Any = None, *, make_networks: Any = make_networks, make_loss: Any = make_loss) -> OffPolicyAgent:
+        update = functools.partial(fit, make_loss)
+        return OffPolicyAgent(config_class() if config is None else config, make_networks, make_policy, update)
+
+    return make
+
+
+def agent_of_update(
+    config_class: type,
+    make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
+    make_policy: Callable[[Any, Any, bool], Policy],
+    make_update: Callable[[Any, Any], Update],
+) -> Callable[..., OffPolicyAgent]:
+    """What an algorithm's file calls `Agent`, where learning is more than a loss.
+
+    Returns: ``(config=None, *, make_networks=..., make_update=...) -> OffPolicyAgent``; see `agent_of_loss`.
+    """
+
+    def make(
+        config: Any = None, *, make_networks: Any = make_networks, make_update: Any = make_update
+    ) -> OffPolicyAgent:
+        return OffPolicyAgent(config_class() if config is None else config, make_networks, make_policy, make_update)
+
+    return make

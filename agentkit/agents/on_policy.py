@@ -284,7 +284,6 @@ class OnPolicyAgent:
         networks: ``(environment_spec, config) -> networks``.
         policy: ``(networks, config, evaluation) -> Policy``, which emits `networks.Sampled`.
         update: ``(networks, config) -> Update``, of batches of `Step`s ``[B, T + 1, ...]``.
-        num_minibatches: must divide the rows of an update.
         num_envs: environments of an actor.
     """
 
@@ -292,7 +291,6 @@ class OnPolicyAgent:
     networks: Callable[[specs.EnvironmentSpec, Any], Any]
     policy: Callable[[Any, Any, bool], Policy]
     update: Callable[[Any, Any], Update]
-    num_minibatches: int = 1
     num_envs: int = 1
 
     def with_num_envs(self, num_envs: int) -> OnPolicyAgent:
@@ -316,9 +314,10 @@ class OnPolicyAgent:
     def make_update(self, networks: Any) -> Update:
         """See `core.Agent`; a ConfigError where the rows of an update cannot be divided into the minibatches."""
         num_segments, length = self.batch_plan.batch_size, self.config.segment_length
-        if num_segments * length % self.num_minibatches:
+        num_minibatches = getattr(self.config, "num_minibatches", 1)  # Not all have some.
+        if num_segments * length % num_minibatches:
             raise ConfigError(
-                f"num_minibatches={self.num_minibatches} does not divide the rows of an update: {num_segments} "
+                f"num_minibatches={num_minibatches} does not divide the rows of an update: {num_segments} "
                 f"segments of {length}. Choose a divisor."
             )
         return self.update(networks, self.config)
@@ -345,3 +344,30 @@ class OnPolicyAgent:
     def _segments(self, environment_spec: specs.EnvironmentSpec) -> dict[str, Any]:
         extras_spec = nets.sampled_spec(environment_spec.actions)
         return {"length": self.config.segment_length, "extras_spec": extras_spec}
+
+
+def agent_of_update(
+    config_class: type,
+    make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
+    make_policy: Callable[[Any, Any, bool], Policy],
+    make_update: Callable[[Any, Any], Update],
+) -> Callable[..., OnPolicyAgent]:
+    """What an algorithm's file calls `Agent`.
+
+    Args:
+        config_class: of the settings.
+        make_networks: ``(environment_spec, config) -> networks``.
+        make_policy: ``(networks, config, evaluation) -> Policy``.
+        make_update: ``(networks, config) -> Update``.
+
+    Returns:
+        ``(config=None, *, make_networks=..., make_update=...) -> OnPolicyAgent``: with default settings where none
+        are given, and with other networks or another update than the file's where they are.
+    """
+
+    def make(
+        config: Any = None, *, make_networks: Any = make_networks, make_update: Any = make_update
+    ) -> OnPolicyAgent:
+        return OnPolicyAgent(config_class() if config is None else config, make_networks, make_policy, make_update)
+
+    return make

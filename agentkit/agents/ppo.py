@@ -25,14 +25,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses, specs
+from agentkit import losses
 from agentkit.agents.checks import check_counts, check_positive
 from agentkit.agents.on_policy import (
     Networks,
-    OnPolicyAgent,
     OnPolicyConfig,
     Progress,
     Rows,
+    agent_of_update,
     learn_from_segments,
     make_networks,
     make_policy,
@@ -133,12 +133,4 @@ def _learning_rate(config: Config, num_steps: jax.Array) -> jax.Array:
     return jnp.asarray(config.learning_rate * left)
 
 
-def Agent(
-    config: Config | None = None,
-    *,
-    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-    make_update: Callable[[Networks, Config], Update] = make_update,
-) -> OnPolicyAgent:
-    """PPO, with other networks or another update than this file's where they are given."""
-    config = config or Config()
-    return OnPolicyAgent(config, make_networks, make_policy, make_update, config.num_minibatches)
+Agent = agent_of_update(Config, make_networks, make_policy, make_update)

@@ -19,7 +19,6 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, feed_forward
 from agentkit.agents.checks import check_not_negative
-from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, fit_values, mean_loss
+from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -132,11 +131,4 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def Agent(
-    config: Config | None = None,
-    *,
-    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-    make_loss: Callable[[Networks, Config], Loss] = make_loss,
-) -> OffPolicyAgent:
-    """Rainbow, with other networks or another loss than this file's where they are given."""
-    return OffPolicyAgent(config or Config(), make_networks, make_policy, functools.partial(fit_values, make_loss))
+Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

@@ -23,7 +23,7 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
 from agentkit.agents.checks import check_positive
-from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
+from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
 from agentkit.learning import Update, UpdateOutput, adam, polyak
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -225,11 +225,4 @@ def make_update(networks: Networks, config: Config) -> Update:
     return Update(init, update, lambda state: {"policy": state.policy})
 
 
-def Agent(
-    config: Config | None = None,
-    *,
-    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-    make_update: Callable[[Networks, Config], Update] = make_update,
-) -> OffPolicyAgent:
-    """SAC, with other networks or another update than this file's where they are given."""
-    return OffPolicyAgent(config or Config(), make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_policy, make_update)

@@ -13,7 +13,6 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,8 +22,8 @@ import jax.numpy as jnp
 from agentkit import actors, learning, losses, specs
 from agentkit import networks as nets
 from agentkit.agents.checks import check_not_negative
-from agentkit.agents.off_policy import OffPolicyAgent, OffPolicyConfig, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses
+from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
+from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -123,9 +122,7 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     return ActorCriticLosses(critic_loss, policy_loss)
 
 
-def make_update(
-    networks: Networks, config: Config, make_losses: Callable[[Networks, Config], ActorCriticLosses]
-) -> learning.Update:
+def fit(make_losses: Callable[[Networks, Config], ActorCriticLosses], networks: Networks, config: Config) -> Update:
     """A step on both critics; on the policy, and of all targets, at each `policy_period`-th (paper, algorithm 1)."""
     return learning.deterministic_actor_critic(
         make_losses(networks, config),
@@ -136,12 +133,4 @@ def make_update(
     )
 
 
-def Agent(
-    config: Config | None = None,
-    *,
-    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
-    make_losses: Callable[[Networks, Config], ActorCriticLosses] = make_losses,
-) -> OffPolicyAgent:
-    """TD3, with other networks or other losses than this file's where they are given."""
-    update = functools.partial(make_update, make_losses=make_losses)
-    return OffPolicyAgent(config or Config(), make_networks, make_policy, update)
+Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -26,12 +26,6 @@ def test_an_agent_takes_the_action_spaces_that_are_named_and_no_other(name, spac
         agent.make_networks(spec)
 
 
-def test_every_file_of_an_agent_is_registered():
-    folder = registry.file("dqn").parent
-    found = {path.stem for path in folder.glob("*.py") if "def Agent(" in path.read_text(encoding="utf-8")}
-    assert found == set(registry.names())
-
-
 @pytest.mark.parametrize("ask", [registry.about, registry.file, registry.describe, registry.module])
 def test_an_unknown_name_is_refused_with_the_nearest(ask):
     with pytest.raises(UnknownNameError, match="Did you mean 'sac'"):
