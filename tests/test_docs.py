@@ -193,7 +193,7 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 
 AGENTS = ROOT / "agentkit" / "agents"
-SHARED_BY_AGENTS = ("off_policy", "on_policy")
+SHARED_BY_AGENTS = ("deterministic", "fitted_value", "off_policy", "on_policy", "soft")
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -35,7 +35,7 @@ LIGHT = [
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
-    "dm_control", "bsuite", "envpool", "tensorboardX", "rich", "pandas", "scipy", "ray", "distrax",
+    "dm_control", "bsuite", "envpool", "h5py", "tensorboardX", "rich", "pandas", "scipy", "ray", "distrax",
     "tensorflow_probability",
 }  # fmt: skip
 
@@ -47,7 +47,9 @@ OPTIONAL = {
     "dm_control": "envs/dm_control.py",
     "bsuite": "envs/bsuite.py",
     "envpool": "envs/envpool.py",
+    "h5py": "datasets/episode_files.py",
     "tensorboardX": "loggers/tensorboard.py",
+    "mctx": "agents/gumbel_muzero.py",
     "ray": "distributed/ray.py",
 }
 # Packages that every installation has, and where they are at home.

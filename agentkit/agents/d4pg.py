@@ -23,30 +23,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, losses, specs
+from agentkit import learning, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
+from agentkit.actors import Policy
+from agentkit.agents.deterministic import DeterministicConfig, explore
+from agentkit.agents.off_policy import agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of D4PG, beside those of `OffPolicyConfig`.
+class Config(DeterministicConfig):
+    """Settings of D4PG, beside those of `DeterministicConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer of policy and critic.
         num_atoms: values that the critic's distribution is spread over, at least 2.
         vmin: the least of them; choose the range so that it holds all discounted returns.
         vmax: the greatest.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         target_update_period: updates between copies to both targets.
-        exploration_noise: standard deviation of the noise on actions, in units of half their range.
-        num_random_steps: an actor's first steps, with uniform actions.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
     num_atoms: int = 51
     vmin: float = -150.0
     vmax: float = 150.0
@@ -55,7 +53,6 @@ class Config(OffPolicyConfig):
     critic_learning_rate: float = 3e-4
     target_update_period: int = 100
     exploration_noise: float = 0.3
-    num_random_steps: int = 1_000
 
 
 class Networks(NamedTuple):
@@ -88,12 +85,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     )
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """The network's actions; an actor adds independent Gaussian noise, and its first ones are uniform."""
-    if evaluation:
-        return actors.noiseless(networks.policy.apply)
-    shape, sigma = networks.action_shape, config.exploration_noise
-    return actors.noisy(networks.policy.apply, shape, sigma, config.num_random_steps)
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """The network's actions; to explore, with independent Gaussian noise."""
+    return explore(networks, config, evaluation)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:

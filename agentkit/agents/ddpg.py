@@ -21,34 +21,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, losses, specs
+from agentkit import learning, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
+from agentkit.actors import Policy
+from agentkit.agents.deterministic import DeterministicConfig, explore
+from agentkit.agents.off_policy import agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of DDPG, beside those of `OffPolicyConfig`.
+class Config(DeterministicConfig):
+    """Settings of DDPG, beside those of `DeterministicConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer of policy and critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         tau: fraction by which both targets move at each update, in (0, 1].
-        exploration_noise: standard deviation of the noise on actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
-        num_random_steps: an actor's first steps, with uniform actions.
     """
 
     hidden_sizes: tuple[int, ...] = (400, 300)
     policy_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-3
     tau: float = 0.005
-    exploration_noise: float = 0.1
     noise_correlation: float = 0.0
-    num_random_steps: int = 1_000
     batch_size: int = 128
 
 
@@ -80,17 +77,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     return Networks(nets.network(policy, observations), nets.network(critic, observations, actions), (size,))
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """The network's actions; to explore, with noise (paper, eq. 7), and uniform at first."""
-    if evaluation:
-        return actors.noiseless(networks.policy.apply)
-    return actors.noisy(
-        networks.policy.apply,
-        networks.action_shape,
-        config.exploration_noise,
-        config.num_random_steps,
-        config.noise_correlation,
-    )
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """The network's actions; to explore, with noise that may drift like the paper's."""
+    return explore(networks, config, evaluation, config.noise_correlation)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:

@@ -110,7 +110,7 @@ def explore_values(
     return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps), draws)
 
 
-def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: ValueConfig) -> Update:
+def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: Any) -> Update:
     """Adam on a loss, with a target network that is copied now and then (Mnih et al. 2015, algorithm 1).
 
     Args:

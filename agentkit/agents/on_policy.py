@@ -53,7 +53,7 @@ class OnPolicyConfig:
             every T steps of all environments.
         discount: gamma, in [0, 1].
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
-        learning_rate: Adam's step size.
+        learning_rate: the optimiser's step size.
         max_grad_norm: clip the gradients to this global norm; None for no clipping.
         normalize_observations: by running mean and deviation; those that are no floats never are.
         normalize_values: let the value network predict normalised returns.
@@ -236,6 +236,11 @@ def learn_from_segments(
     return Update(init, update, lambda state: {"policy": state.acting})
 
 
+def advantages(config: OnPolicyConfig, rows: Rows) -> jax.Array:
+    """What a gradient step on these rows weighs their actions by, ``[M]``."""
+    return losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
+
+
 def prepare(
     networks: Networks, config: OnPolicyConfig, state: OnPolicyState, segments: Step
 ) -> tuple[Rows, RunningStatistics, jax.Array]:
@@ -274,6 +279,11 @@ def _scale(config: OnPolicyConfig, returns: RunningStatistics) -> tuple[Any, Any
     return (returns.mean, deviation(returns)) if config.normalize_values else (0.0, 1.0)
 
 
+def _sampled_spec(environment_spec: specs.EnvironmentSpec, config: Any) -> nets.Sampled:
+    del config
+    return nets.sampled_spec(environment_spec.actions)
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class OnPolicyAgent:
@@ -282,8 +292,9 @@ class OnPolicyAgent:
     Attributes:
         config: the settings that the functions are given.
         networks: ``(environment_spec, config) -> networks``.
-        policy: ``(networks, config, evaluation) -> Policy``, which emits `networks.Sampled`.
+        policy: ``(networks, config, evaluation) -> Policy``.
         update: ``(networks, config) -> Update``, of batches of `Step`s ``[B, T + 1, ...]``.
+        extras_spec: ``(environment_spec, config) -> nest of specs`` of what the policy emits.
         num_envs: environments of an actor.
     """
 
@@ -291,6 +302,7 @@ class OnPolicyAgent:
     networks: Callable[[specs.EnvironmentSpec, Any], Any]
     policy: Callable[[Any, Any, bool], Policy]
     update: Callable[[Any, Any], Update]
+    extras_spec: Callable[[specs.EnvironmentSpec, Any], Nest] = _sampled_spec
     num_envs: int = 1
 
     def with_num_envs(self, num_envs: int) -> OnPolicyAgent:
@@ -323,9 +335,16 @@ class OnPolicyAgent:
         return self.update(networks, self.config)
 
     def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`: a queue, as short as can be, so that what is learned from is new."""
+        """See `core.Agent`: a queue, as short as can be, so that what is learned from is new, or of ``queue_size``."""
         num_segments = self.batch_plan.batch_size
-        size = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
+        least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
+        wanted = getattr(self.config, "queue_size", None)  # Not all have one.
+        size = least if wanted is None else wanted
+        if size < least:
+            raise ConfigError(
+                f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
+                f"environments, found {size}. Raise it, or leave it out."
+            )
         layout = segment_layout(environment_spec, **self._segments(environment_spec))
         return [Table(TABLE, layout, size, Fifo(), rate_limiter=Queue(size), max_times_sampled=1)]
 
@@ -342,7 +361,7 @@ class OnPolicyAgent:
         return BatchedSegmentAdder(replay.writer(1), environment_spec, tables=TABLE, num_envs=num_envs, **settings)
 
     def _segments(self, environment_spec: specs.EnvironmentSpec) -> dict[str, Any]:
-        extras_spec = nets.sampled_spec(environment_spec.actions)
+        extras_spec = self.extras_spec(environment_spec, self.config)
         return {"length": self.config.segment_length, "extras_spec": extras_spec}
 
 
@@ -351,6 +370,7 @@ def agent_of_update(
     make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
     make_policy: Callable[[Any, Any, bool], Policy],
     make_update: Callable[[Any, Any], Update],
+    extras_spec: Callable[[specs.EnvironmentSpec, Any], Nest] = _sampled_spec,
 ) -> Callable[..., OnPolicyAgent]:
     """What an algorithm's file calls `Agent`.
 
@@ -359,6 +379,7 @@ def agent_of_update(
         make_networks: ``(environment_spec, config) -> networks``.
         make_policy: ``(networks, config, evaluation) -> Policy``.
         make_update: ``(networks, config) -> Update``.
+        extras_spec: ``(environment_spec, config) -> nest of specs`` of what the policy emits.
 
     Returns:
         ``(config=None, *, make_networks=..., make_update=...) -> OnPolicyAgent``: with default settings where none
@@ -368,6 +389,7 @@ def agent_of_update(
     def make(
         config: Any = None, *, make_networks: Any = make_networks, make_update: Any = make_update
     ) -> OnPolicyAgent:
-        return OnPolicyAgent(config_class() if config is None else config, make_networks, make_policy, make_update)
+        config = config_class() if config is None else config
+        return OnPolicyAgent(config, make_networks, make_policy, make_update, extras_spec)
 
     return make

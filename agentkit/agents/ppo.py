@@ -32,12 +32,13 @@ from agentkit.agents.on_policy import (
     OnPolicyConfig,
     Progress,
     Rows,
+    advantages,
     agent_of_update,
     learn_from_segments,
     make_networks,
     make_policy,
 )
-from agentkit.learning import Update, adam, run_epochs
+from agentkit.learning import Update, adam, annealed, descend, run_epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +81,7 @@ def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple
         # Of the zeros in rows without an action any number may come, also one whose exponential overflows.
         log_ratio = jnp.where(rows.mask > 0, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)
-        advantage = losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
-        policy_losses = losses.clipped_policy_loss(ratio, advantage, config.clip_epsilon)
+        policy_losses = losses.clipped_policy_loss(ratio, advantages(config, rows), config.clip_epsilon)
         value_losses = losses.clipped_value_loss(value, rows.old_value, rows.target, config.value_clip)
         means = {
             "policy_loss": policy_losses,
@@ -99,20 +99,15 @@ def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple
 
 def make_update(networks: Networks, config: Config) -> Update:
     """All epochs over the segments of one batch, as one update (paper, algorithm 1)."""
-    import optax  # Not at import time: actors load this file, and optimise nothing.
-
     optimizer = adam(1.0, config.max_grad_norm)
     loss = make_loss(networks, config)
 
     def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
-        learning_rate = _learning_rate(config, progress.num_rows)
+        learning_rate = annealed(config.learning_rate, progress.num_rows, config.anneal_steps)
 
         def step(learned: tuple[Any, Any], minibatch: Rows) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
-            params, opt_state = learned
-            grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch)
-            steps, opt_state = optimizer.update(grads, opt_state, params)
-            steps = jax.tree.map(lambda x: learning_rate * x, steps)
-            return (optax.apply_updates(params, steps), opt_state), metrics
+            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], minibatch)
+            return descend(optimizer, learning_rate, grads, *learned), metrics
 
         (params, opt_state), metrics = run_epochs(
             step,
@@ -126,11 +121,6 @@ def make_update(networks: Networks, config: Config) -> Update:
         return params, opt_state, {**metrics, "learning_rate": learning_rate}
 
     return learn_from_segments(networks, config, optimizer.init, improve)
-
-
-def _learning_rate(config: Config, num_steps: jax.Array) -> jax.Array:
-    left = 1.0 if config.anneal_steps is None else jnp.maximum(1.0 - num_steps / config.anneal_steps, 0.0)
-    return jnp.asarray(config.learning_rate * left)
 
 
 Agent = agent_of_update(Config, make_networks, make_policy, make_update)

@@ -19,7 +19,8 @@ class About(NamedTuple):
 
     Attributes:
         actions: the action spaces that it takes; others it refuses.
-        data: "off-policy", or "on-policy" for what learns from each step once.
+        data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
+            that stay as they are, and can go on off-policy.
         recurrent: whether its policy has a memory.
         distributed: whether it can be launched as a program of many processes.
     """
@@ -31,18 +32,38 @@ class About(NamedTuple):
 
 
 _DISCRETE, _CONTINUOUS = About(("discrete",), "off-policy"), About(("continuous",), "off-policy")
+_ON_POLICY = About(("discrete", "continuous"), "on-policy")
+_OFFLINE_DISCRETE, _OFFLINE_CONTINUOUS = About(("discrete",), "offline"), About(("continuous",), "offline")
 _AGENTS = {
+    "a2c": _ON_POLICY,
+    "bc": About(("discrete", "continuous"), "offline"),
     "c51": _DISCRETE,
+    "cql": _OFFLINE_CONTINUOUS,
+    "crr": _OFFLINE_CONTINUOUS,
     "d4pg": _CONTINUOUS,
     "ddpg": _CONTINUOUS,
+    "discrete_bcq": _OFFLINE_DISCRETE,
+    "discrete_cql": _OFFLINE_DISCRETE,
+    "discrete_sac": _DISCRETE,
     "dqn": _DISCRETE,
+    "droq": _CONTINUOUS,
+    "gumbel_muzero": _DISCRETE,
+    "impala": About(("discrete", "continuous"), "on-policy", recurrent=True),
+    "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
+    "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
-    "ppo": About(("discrete", "continuous"), "on-policy"),
+    "npg": _ON_POLICY,
+    "ppo": _ON_POLICY,
     "qr_dqn": _DISCRETE,
+    "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,
+    "redq": _CONTINUOUS,
+    "reinforce": _ON_POLICY,
     "sac": _CONTINUOUS,
     "td3": _CONTINUOUS,
+    "td3_bc": _OFFLINE_CONTINUOUS,
+    "trpo": _ON_POLICY,
 }
 
 

@@ -19,37 +19,33 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit import actors, learning, losses, specs
+from agentkit import learning, losses, specs
 from agentkit import networks as nets
+from agentkit.actors import Policy
 from agentkit.agents.checks import check_not_negative
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
+from agentkit.agents.deterministic import DeterministicConfig, explore
+from agentkit.agents.off_policy import agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of TD3, beside those of `OffPolicyConfig`.
+class Config(DeterministicConfig):
+    """Settings of TD3, beside those of `DeterministicConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer, in the policy and in each critic.
         learning_rate: Adam's step size, for policy and critics.
         tau: fraction by which all targets move when the policy does, in (0, 1].
         policy_period: d, critic updates for each update of policy and targets.
         target_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
         target_noise_clip: c, the largest such noise.
-        exploration_noise: standard deviation of the noise on an actor's actions, in the same units.
-        num_random_steps: an actor's first steps, with uniform actions.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
     learning_rate: float = 3e-4
     tau: float = 0.005
     policy_period: int = 2
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
-    exploration_noise: float = 0.1
-    num_random_steps: int = 1_000
 
     def __post_init__(self) -> None:
         """Refuses what is out of its range."""
@@ -89,12 +85,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     )
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """The network's actions; to explore, with independent Gaussian noise, and uniform at first."""
-    network = networks.policy.apply
-    if evaluation:
-        return actors.noiseless(network)
-    return actors.noisy(network, networks.action_shape, config.exploration_noise, config.num_random_steps)
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """The network's actions; to explore, with independent Gaussian noise."""
+    return explore(networks, config, evaluation)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:

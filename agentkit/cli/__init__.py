@@ -1,4 +1,4 @@
-"""The console command ``agentkit``: list, show, train, launch, node, status, scale, stop, evaluate, plot.
+"""The console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
 1 an error while running (with its traceback; of a launched program, the first node's that failed);
@@ -24,7 +24,12 @@ from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # The commands whose function is not in the file of their name.
-_FUNCTIONS = {"list": ("show", "list_all"), "scale": ("status", "scale"), "stop": ("status", "stop")}
+_FUNCTIONS = {
+    "export": ("offline", "export"),
+    "list": ("show", "list_all"),
+    "scale": ("status", "scale"),
+    "stop": ("status", "stop"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

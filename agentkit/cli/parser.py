@@ -10,7 +10,9 @@ import agentkit
 from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, unknown_name
 
-COMMANDS = ("list", "show", "train", "launch", "node", "status", "scale", "stop", "evaluate", "plot")
+COMMANDS = (
+    "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
+)  # fmt: skip
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -38,7 +40,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_list_and_show, _add_train, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot):
+    for add in (
+        _add_list_and_show, _add_train, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,
+    ):  # fmt: skip
         add(commands)
     _check_word("command", argv[:1], COMMANDS, "agentkit")
     if argv[:1] == ["node"]:
@@ -93,6 +97,37 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
     )
     _add_resume(train, "only --steps, the new total, may be given with it")
+
+
+def _add_offline(commands: _Commands[_Parser]) -> None:
+    offline = _add(
+        commands,
+        "offline",
+        "train an agent from a file of episodes, or go on with such a run",
+        "Trains an agent from data alone; the environment is for evaluation. A run folder keeps config, logs and "
+        "checkpoints; their steps are updates. Needs the extra 'offline' for HDF5.",
+    )
+    _add_run(offline, "UPDATES", "--updates")
+    offline.add_argument(
+        "--data", metavar="FILE", help="HDF5 in Minari's layout, as 'agentkit export' writes it, or .npz; see docs"
+    )
+    offline.add_argument("--updates", type=_positive, metavar="N", help="gradient updates in all")
+    _add_resume(offline, "only --updates, the new total, may be given with it")
+    export = _add(
+        commands,
+        "export",
+        "write episodes of a run to a file, to learn from",
+        "Plays episodes with a run's policy, or takes those that its replay holds, and writes them as HDF5 in Minari's "
+        "layout. Needs the extra 'offline'.",
+    )
+    export.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
+    export.add_argument("--out", required=True, metavar="FILE.hdf5", help="the file to write, which must not exist")
+    export.add_argument("--episodes", type=_positive, metavar="N", help="how many to play; default: 100")
+    export.add_argument("--explore", action="store_true", help="play with the policy that explores")
+    export.add_argument("--seed", type=_natural, metavar="N", help="of what is played; default: 0")
+    export.add_argument(
+        "--replay", action="store_true", help="play nothing: write the episodes in the run's replay (n_step=1 only)"
+    )
 
 
 def _add_launch(commands: _Commands[_Parser]) -> None:
@@ -255,9 +290,17 @@ def _add_experiment(parser: _Parser) -> None:
 
     Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
     """
+    _add_run(parser, "STEPS", "--steps")
+    parser.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all")
+    parser.add_argument(
+        "--num-envs", type=_positive, metavar="N", help="environments that one actor steps together; default: 1"
+    )
+
+
+def _add_run(parser: _Parser, unit: str, total: str) -> None:
+    """What every run has; how long it takes is counted in `unit`, and said by the option `total`."""
     parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
     parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5")
-    parser.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all")
     parser.add_argument("--seed", type=_natural, metavar="N", help="default: 0")
     parser.add_argument(
         "--set",
@@ -265,17 +308,14 @@ def _add_experiment(parser: _Parser) -> None:
         metavar="NAME=VALUE",
         help="a config field (see 'agentkit show'); repeatable",
     )
-    parser.add_argument(
-        "--num-envs", type=_positive, metavar="N", help="environments that one actor steps together; default: 1"
-    )
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
-    parser.add_argument("--eval-every", type=_natural, metavar="STEPS", help="0: never; default: a tenth of --steps")
+    parser.add_argument("--eval-every", type=_natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
     parser.add_argument("--eval-episodes", type=_positive, metavar="N", help="default: 10")
     parser.add_argument(
         "--checkpoint-every",
         type=_natural,
-        metavar="STEPS",
-        help="0: only at the end; default: a tenth of --steps",
+        metavar=unit,
+        help=f"0: only at the end; default: a tenth of {total}",
     )
     parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
 

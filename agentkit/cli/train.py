@@ -83,7 +83,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
 
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
-    _check_fit(agent, arguments.env)
+    check_fit(agent, arguments.env)
     tenth = max(arguments.steps // 10, 1)
     return experiment.ExperimentConfig(
         agent,
@@ -159,7 +159,7 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def _check_fit(agent: Any, environment: str) -> None:
+def check_fit(agent: Any, environment: str) -> None:
     """Finds an environment that does not exist or suit the agent before a run folder is made."""
     from agentkit import envs, specs
 

@@ -12,7 +12,9 @@ from agentkit.experiment.distributed import (
 )
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.local import Result, ResumeError, resume, run
+from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
+from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.variants import with_tables
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "ExperimentConfig",
     "LaunchConfig",
     "LaunchResult",
+    "OfflineConfig",
     "Profile",
     "Result",
     "ResumeError",
@@ -28,9 +31,14 @@ __all__ = [
     "make_program",
     "make_roles",
     "read_config",
+    "read_offline_config",
+    "read_replay",
+    "record_episodes",
     "relaunch",
     "resume",
+    "resume_offline",
     "run",
+    "run_offline",
     "run_program",
     "with_tables",
 ]

@@ -163,8 +163,13 @@ def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.P
     return directory
 
 
-def write_config(experiment: ExperimentConfig, directory: pathlib.Path, launch: dict[str, Any] | None = None) -> None:
-    """Writes ``config.json``: the experiment, how it was launched, the versions it ran with, and the command."""
+def write_config(
+    experiment: ExperimentConfig,
+    directory: pathlib.Path,
+    launch: dict[str, Any] | None = None,
+    offline: dict[str, Any] | None = None,
+) -> None:
+    """Writes ``config.json``: the experiment, how it was launched or its data, versions, and the command."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -174,6 +179,7 @@ def write_config(experiment: ExperimentConfig, directory: pathlib.Path, launch: 
     record = {
         **experiment.describe(),
         **({} if launch is None else {"launch": launch}),
+        **({} if offline is None else {"offline": offline}),
         "versions": {"python": platform.python_version(), **found},
         "command": sys.argv,
     }
@@ -195,19 +201,29 @@ def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConf
         ConfigError: no such run, or one whose agent or environment was made by the user's own code;
             such a run is resumed by that code, with ``run(experiment, resume=True)``.
     """
-    path = pathlib.Path(directory) / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
-    try:
-        record = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}. Restore it, or train anew into another folder.") from error
+    record = read_record(directory)
     if record["agent"] is None or record["environment"] is None:
         raise ConfigError(
             f"The run {directory} was made with an agent or environment of your own code, which config.json cannot "
             "rebuild. Call agentkit.run(experiment, resume=True) from that code."
         )
     return experiment_from_record(record, directory, **changes)
+
+
+def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
+    """What a run folder's ``config.json`` says.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = pathlib.Path(directory) / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}. Restore it, or train anew into another folder.") from error
+    return record
 
 
 def experiment_from_record(

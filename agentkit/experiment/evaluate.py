@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -130,6 +130,40 @@ def evaluate(
         raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+    experiment, networks, store, found = restore_policy(run_directory)
+    with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
+        records = evaluator.episodes(num_episodes, number=found.step)
+    return {
+        "steps": found.step,
+        "updates": int(found.state["learner"]["num_updates"]),
+        "episode_return": [record["episode_return"] for record in records],
+        "episode_length": [int(record["episode_length"]) for record in records],
+    }
+
+
+class RestoredPolicy(NamedTuple):
+    """What a run's newest checkpoint lets others act with.
+
+    Attributes:
+        experiment: the run's.
+        networks: its agent's.
+        store: has the parameters.
+        found: the checkpoint.
+    """
+
+    experiment: ExperimentConfig
+    networks: Any
+    store: VariableStore
+    found: checkpoint.Checkpoint
+
+
+def restore_policy(run_directory: str | pathlib.Path) -> RestoredPolicy:
+    """The networks and parameters of a run's newest checkpoint.
+
+    Raises:
+        ConfigError: not a run folder.
+        CheckpointError: it has no readable checkpoint.
+    """
     experiment = read_config(run_directory)
     found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints")
     if found is None:
@@ -145,14 +179,7 @@ def evaluate(
         outlets=LearnerOutlets(publisher=store),
     )
     learner.restore(found.state["learner"])
-    with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
-        records = evaluator.episodes(num_episodes, number=found.step)
-    return {
-        "steps": found.step,
-        "updates": learner.num_updates_done,
-        "episode_return": [record["episode_return"] for record in records],
-        "episode_length": [int(record["episode_length"]) for record in records],
-    }
+    return RestoredPolicy(experiment, networks, store, found)
 
 
 @contextlib.contextmanager

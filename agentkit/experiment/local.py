@@ -115,6 +115,8 @@ def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoin
         check_same(experiment, found)
         if found.state.get("launched"):
             raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
+        if found.state.get("offline"):
+            raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
     write_config(experiment, directory)
     return found
 
@@ -152,16 +154,16 @@ class _Run:
 
     def train(self, stop: StopOnSignal) -> Result:
         experiment, loop = self.experiment, self.loop
-        next_evaluation = _next_multiple(loop.num_steps, experiment.evaluation_period)
-        next_checkpoint = _next_multiple(loop.num_steps, experiment.checkpoint_period)
+        next_evaluation = next_multiple(loop.num_steps, experiment.evaluation_period)
+        next_checkpoint = next_multiple(loop.num_steps, experiment.checkpoint_period)
         while loop.num_steps < experiment.num_steps and not stop.requested:
             self._take_turn()
             if loop.num_steps >= next_evaluation:
                 self._evaluate()
-                next_evaluation = _next_multiple(loop.num_steps, experiment.evaluation_period)
+                next_evaluation = next_multiple(loop.num_steps, experiment.evaluation_period)
             if loop.num_steps >= next_checkpoint:
                 self.save()
-                next_checkpoint = _next_multiple(loop.num_steps, experiment.checkpoint_period)
+                next_checkpoint = next_multiple(loop.num_steps, experiment.checkpoint_period)
             if self.logs.progress_due():
                 self._show_progress()
         interrupted = loop.num_steps < experiment.num_steps
@@ -262,7 +264,7 @@ def _build(
     spec = make_environment_spec(environment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
-    _choose_dispatch(update)
+    choose_dispatch(update)
     start = found.step if found is not None else 0
     logs = watch("logs", RunLogs(experiment, stack, resume_step=start if resume else None))
     replay = watch("replay", stack.enter_context(_make_replay(experiment, spec)))
@@ -300,7 +302,7 @@ def _build(
 _SMALL_STATE = 100_000
 
 
-def _choose_dispatch(update: Update) -> None:
+def choose_dispatch(update: Update) -> None:
     """Lets JAX run small updates on a CPU in the thread that asks for them; must precede its first use.
 
     Waking another thread costs about 50 us, as much as acting with a small network, and the next action
@@ -322,5 +324,6 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     return ReverbInTurns(tables)
 
 
-def _next_multiple(step: int, period: int) -> float:
+def next_multiple(step: int, period: int) -> float:
+    """The least multiple of `period` above `step`; infinite where the period is 0."""
     return (step // period + 1) * period if period else float("inf")

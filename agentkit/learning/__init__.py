@@ -1,9 +1,17 @@
 """Learning: an algorithm is an `Update` of pure functions; `Learner` runs any of them."""
 
 from agentkit.learning.actor_critic import ActorCritic, ActorCriticLosses, ActorCriticState, deterministic_actor_critic
+from agentkit.learning.descent import annealed, descend
 from agentkit.learning.learner import Learner, LearnerOutlets
 from agentkit.learning.minibatches import run_epochs
+from agentkit.learning.natural_gradient import (
+    NaturalGradient,
+    conjugate_gradient,
+    fisher_vector_product,
+    natural_gradient,
+)
 from agentkit.learning.schedule import rate_limit
+from agentkit.learning.soft import Bootstrap, SoftLosses, SoftState, Temperature, soft_actor_critic, soft_target
 from agentkit.learning.statistics import (
     RunningStatistics,
     deviation,
@@ -21,20 +29,30 @@ __all__ = [
     "ActorCritic",
     "ActorCriticLosses",
     "ActorCriticState",
+    "Bootstrap",
     "Learner",
     "LearnerOutlets",
     "Loss",
+    "NaturalGradient",
     "RunningStatistics",
     "SgdState",
+    "SoftLosses",
+    "SoftState",
     "TargetUpdate",
+    "Temperature",
     "Update",
     "UpdateOutput",
     "adam",
+    "annealed",
     "apply_gradients",
+    "conjugate_gradient",
+    "descend",
     "deterministic_actor_critic",
     "deviation",
+    "fisher_vector_product",
     "init_nest_statistics",
     "init_statistics",
+    "natural_gradient",
     "normalize",
     "normalize_nest",
     "periodic",
@@ -42,6 +60,8 @@ __all__ = [
     "rate_limit",
     "run_epochs",
     "sgd",
+    "soft_actor_critic",
+    "soft_target",
     "update_nest_statistics",
     "update_statistics",
 ]

@@ -24,8 +24,8 @@ class ActorCritic(NamedTuple):
 CriticLoss = Callable[[Params, ActorCritic, ReplaySample, jax.Array], LossOutput]
 """``(critic_params, targets, batch, key) -> LossOutput``, with targets the lagged policy and critic."""
 
-PolicyLoss = Callable[[Params, Params, ReplaySample], Array]
-"""``(policy_params, critic_params, batch) -> float32 []``."""
+PolicyLoss = Callable[..., Array]
+"""``(policy_params, critic_params, batch) -> float32 []``; where it draws, with a PRNG key as fourth argument."""
 
 
 class ActorCriticLosses(NamedTuple):
@@ -34,10 +34,12 @@ class ActorCriticLosses(NamedTuple):
     Attributes:
         critic: the critic's loss.
         policy: the policy's, such as minus the critic's value of its actions.
+        draws: whether the policy's loss draws something.
     """
 
     critic: CriticLoss
     policy: PolicyLoss
+    draws: bool = False
 
 
 class ActorCriticState(NamedTuple):
@@ -98,10 +100,12 @@ def deterministic_actor_critic(
     def improve_policy(state: ActorCriticState, batch: ReplaySample) -> ActorCriticState:
         critic = state.params.critic
         step_number = state.num_updates // policy_period
+        # Another key than any of the critic's, whose numbers are not negative.
+        drawn = (jax.random.fold_in(state.key, -state.num_updates),) if losses.draws else ()
 
         def improve(policy: Params, opt_state: Any, targets: ActorCritic, _: Array) -> tuple:
             def objective(policy: Params) -> tuple[Array, Array]:
-                loss = losses.policy(policy, critic, batch)
+                loss = losses.policy(policy, critic, batch, *drawn)
                 return loss, loss
 
             policy, opt_state, loss = _descend(objective, policy, opt_state, optimizers.policy)

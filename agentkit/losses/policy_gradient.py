@@ -45,6 +45,14 @@ def generalized_advantages(
     return jax.vmap(rlax.truncated_generalized_advantage_estimation)(r_t, discount_t, lambda_t, values)
 
 
+def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
+    """-log pi(a) A, ``[B]``, whose gradient is REINFORCE's estimate (Williams 1992; Mnih et al. 2016, section 4).
+
+    Our own, since rlax has it of categorical distributions only. Gradients reach `log_prob` only.
+    """
+    return -log_prob * jax.lax.stop_gradient(advantage)
+
+
 def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array:
     """-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[B]`` (Schulman et al. 2017, eq. 7).
 

@@ -7,6 +7,7 @@ from agentkit.networks.distributional import (
     implicit_quantiles,
 )
 from agentkit.networks.distributions import Categorical, DiagonalNormal
+from agentkit.networks.dropout import dropout_critic
 from agentkit.networks.mlp import (
     AtariTorso,
     critic,
@@ -20,6 +21,14 @@ from agentkit.networks.mlp import (
 from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
 from agentkit.networks.policy_heads import Sampled, check_policy_actions, policy_head, sample_to_action, sampled_spec
 from agentkit.networks.pure import Network, network
+from agentkit.networks.recurrent import (
+    RecurrentNetwork,
+    hidden_layers,
+    recurrent_network,
+    state_spec,
+    step_one,
+    unroll_after_burn_in,
+)
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
@@ -28,14 +37,17 @@ __all__ = [
     "DiagonalNormal",
     "Network",
     "NoisyLinear",
+    "RecurrentNetwork",
     "Sampled",
     "TanhNormal",
     "action_outputs",
     "categorical_mean",
     "check_policy_actions",
     "critic",
+    "dropout_critic",
     "duelling_q_values",
     "evenly_spaced_atoms",
+    "hidden_layers",
     "implicit_quantiles",
     "mlp",
     "mode",
@@ -45,10 +57,14 @@ __all__ = [
     "orthogonal_mlp",
     "policy_head",
     "q_values",
+    "recurrent_network",
     "sample",
     "sample_and_log_prob",
     "sample_to_action",
     "sampled_spec",
+    "state_spec",
+    "step_one",
     "tanh_action",
     "torso",
+    "unroll_after_burn_in",
 ]

@@ -40,6 +40,11 @@ class Categorical(NamedTuple):
         log_probs = jax.nn.log_softmax(self.logits)
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
+    def kl(self, other: Categorical) -> Array:
+        """KL(self, other) in nats, ``[...]``."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return jnp.sum(jnp.exp(log_probs) * (log_probs - jax.nn.log_softmax(other.logits)), axis=-1)
+
 
 class DiagonalNormal(NamedTuple):
     """Independent Gaussians.
@@ -68,3 +73,9 @@ class DiagonalNormal(NamedTuple):
     def entropy(self) -> Array:
         """In nats, ``[...]``."""
         return jnp.sum(self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e), axis=-1)
+
+    def kl(self, other: DiagonalNormal) -> Array:
+        """KL(self, other) in nats, summed over the dimensions of an action, ``[...]``."""
+        log_scale = self.log_std - other.log_std
+        shift = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return jnp.sum(0.5 * (jnp.exp(2.0 * log_scale) + jnp.square(shift) - 1.0) - log_scale, axis=-1)

@@ -125,6 +125,17 @@ class InProcessReplay(base.Replay):
             self._check_open()
             return self._items[table].info()
 
+    def contents(self, table: str) -> tuple[Nest, np.ndarray]:
+        """All items of a table, oldest first: their data, leaves ``[N, ...]``, and the rows of their steps.
+
+        Two items share a step where they have a row in common. Rows are ``[N, T]`` where items are all of their
+        steps, else ``[N, 2]``, the first and the last.
+        """
+        self.table(table)
+        with self._lock:
+            self._check_open()
+            return self._items[table].contents()
+
     def reset(self, table: str) -> None:
         """Removes every item and sets the counters to zero; keys are never given again."""
         self.table(table)

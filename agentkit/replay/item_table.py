@@ -280,6 +280,11 @@ class ItemTable:
                 leaves.append(self._inline[source.column].take(slots, 0))
         return self._build(iter(leaves))
 
+    def contents(self) -> tuple[Any, np.ndarray]:
+        """The data of all items, oldest first, and `held_rows`."""
+        slots = self._slots.by_age()
+        return self._gather(slots), self._rows[slots]
+
     # --- saving ----------------------------------------------------------------------------------
 
     def held_rows(self) -> np.ndarray:

@@ -90,7 +90,7 @@ class AgentContract(abc.ABC):
         refused: values (or `Change`), by field, that must be refused with a ConfigError that shows them.
         num_steps: of a training; half of it should fall into mid-episode.
         steps_before_learning: as many as `make_agent`'s agent explores before its first update.
-        compile_updates: compiles each update that is looked at; sooner done where it has loops inside.
+        compile: compiles each update and policy that is looked at; sooner done where they have loops inside.
     """
 
     unsuitable_environment: str
@@ -98,7 +98,7 @@ class AgentContract(abc.ABC):
     refused: ClassVar[Mapping[str, Any]]
     num_steps = 130
     steps_before_learning = 15
-    compile_updates = False
+    compile = False
 
     @abc.abstractmethod
     def make_agent(self, **settings: Any) -> core.Agent:
@@ -292,12 +292,12 @@ class AgentContract(abc.ABC):
         networks = agent.make_networks(spec)
         policy, update = agent.make_policy(networks), agent.make_update(networks)
         params = update.variables(update.init(_KEY))["policy"]
-        state = policy.init(_KEY)
+        state, step = policy.init(_KEY), self._compiled(policy.act)
 
         def act(observation: Any) -> tuple[Any, Any]:
             nonlocal state
             key = jax.random.PRNGKey(rng.integers(2**31))
-            action, state, extras = policy.act(params, key, observation, state)
+            action, state, extras = step(params, key, observation, state)
             return tree.map_structure(np.asarray, (action, extras))
 
         if jax.tree.leaves(jax.eval_shape(policy.act, params, _KEY, specs.zeros(spec.observations), state)[2]):
@@ -308,11 +308,14 @@ class AgentContract(abc.ABC):
         """The training state after three updates on `batch`, and the last priorities, by name."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         state, output = update.init(_KEY), None
-        step = jax.jit(update.update) if self.compile_updates else update.update
+        step = self._compiled(update.update)
         batch = batch._replace(info=batch.info._replace(key=()))
         for _ in range(3):
             state, output = step(state, batch)
         return _by_name({"state": state, "priorities": () if output is None else output.priorities})
+
+    def _compiled(self, function: Any) -> Any:
+        return jax.jit(function) if self.compile else function
 
     def _behaviour(self, **settings: Any) -> dict[str, Any]:
         """What can be seen of the agent with these settings: its tables, batches, learning and actions."""
@@ -331,11 +334,11 @@ class AgentContract(abc.ABC):
         timestep, rng = environment.reset(), np.random.default_rng(0)
         for evaluation in (False, True):
             policy = agent.make_policy(networks, evaluation)
-            state = policy.init(_KEY)
+            state, act = policy.init(_KEY), self._compiled(policy.act)
             actions = []
             for number in range(40):
                 key = jax.random.fold_in(_KEY, number)
-                action, state, extras = policy.act(params, key, timestep.observation, state)
+                action, state, extras = act(params, key, timestep.observation, state)
                 actions.append((action, extras))
                 timestep = environment.step(_random_action(spec.actions, rng))
             seen |= _by_name({f"actions, evaluation={evaluation}": actions})

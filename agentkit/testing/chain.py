@@ -78,7 +78,9 @@ def values(discount: float, terminates: bool) -> np.ndarray:
     return np.full(LENGTH, 1.0 / (1.0 - discount))
 
 
-def learned(agent: core.Agent, environment: Environment, num_updates: int, num_steps: int = 300) -> tuple[Any, Any]:
+def learned(
+    agent: core.Agent, environment: Environment, num_updates: int, num_steps: int = 300, extras: Nest = ()
+) -> tuple[Any, Any]:
     """The agent's networks, and its training state after learning from batches of random play.
 
     Args:
@@ -86,6 +88,7 @@ def learned(agent: core.Agent, environment: Environment, num_updates: int, num_s
         environment: such as `Chain`; of one action, continuous or discrete.
         num_updates: on 20 batches, again and again; a multiple of 20.
         num_steps: of random play, before learning.
+        extras: stored with each action, such as a network's first state.
     """
     spec = specs.make_environment_spec(environment)
     networks = agent.make_networks(spec)
@@ -99,7 +102,7 @@ def learned(agent: core.Agent, environment: Environment, num_updates: int, num_s
         for _ in range(num_steps):
             action = _random(spec.actions, rng)
             timestep = environment.step(action)
-            adder.add(action, timestep)
+            adder.add(action, timestep, extras)
             if timestep.last():
                 timestep = environment.reset()
                 adder.add_first(timestep)

@@ -43,3 +43,15 @@ VALUE_CHANGES = {
     "epsilon_evaluation": 0.9,
     "epsilon_ladder": True,
 }
+
+SOFT_REFUSED = {**OFF_POLICY_REFUSED, "tau": 1.5, "initial_temperature": 0.0}
+SOFT_CHANGES = {
+    **OFF_POLICY_CHANGES,
+    "learning_rate": 1e-2,
+    "tau": 0.5,
+    "initial_temperature": 0.1,
+    "learn_temperature": False,
+    "num_random_steps": Change(0, {"num_random_steps": 10}),
+}
+
+SOFT_CONTINUOUS_CHANGES = {**SOFT_CHANGES, "target_entropy": -7.0, "min_log_std": 1.5, "max_log_std": -5.0}

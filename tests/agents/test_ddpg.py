@@ -9,6 +9,7 @@ from agentkit.agents import ddpg
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
@@ -68,6 +69,24 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     own = np.einsum("bba->ba", by_action)
     expected = jax.tree.map(lambda leaf: -np.einsum("ba,ba...->...", own, leaf) / 5, by_params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), found, expected)
+
+
+def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
+    agent = ddpg.Agent(ddpg.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5))
+    networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
+    update = agent.make_update(networks)
+    state = update.init(jax.random.PRNGKey(0))
+    states, actions = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
+    reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
+    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    _, output = update.update(state, ReplaySample(info, Transition(states, actions, reward, discount, states[::-1])))
+
+    next_action = networks.policy.apply(state.targets.policy, states[::-1])
+    target = reward + discount * networks.critic.apply(state.targets.critic, states[::-1], next_action)
+    errors = target - networks.critic.apply(state.params.critic, states, actions)
+    np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
+    weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
+    np.testing.assert_allclose(output.metrics["critic_loss"], np.mean(weights * np.square(errors)), rtol=1e-5)
 
 
 @pytest.mark.slow

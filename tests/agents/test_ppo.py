@@ -14,79 +14,45 @@ from agentkit.agents import on_policy, ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
-from agentkit.variables import VariableClient, VariableStore
+from tests.agents import on_policy_settings
+from tests.agents.on_policy_training import KEY, Training
 
-KEY = jax.random.PRNGKey(0)
 FLOAT = specs.Array((), np.float32)
-SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 16, "num_epochs": 2, "num_minibatches": 2}
+SMALL = {**on_policy_settings.SMALL, "num_epochs": 2, "num_minibatches": 2}
 
 
 class _PpoContract(AgentContract):
-    compile_updates = True
+    compile = True
     refused: ClassVar = {
-        "segment_length": 0,
-        "batch_size": 0,
+        **on_policy_settings.REFUSED,
         "num_epochs": 0,
         "num_minibatches": 3,
-        "discount": 1.5,
-        "gae_lambda": -0.5,
         "clip_epsilon": 0.0,
         "value_clip": -1.0,
         "target_kl": 0.0,
         "anneal_steps": 0,
-        "initial_std": 0.0,
     }
     changes: ClassVar = {
-        "hidden_sizes": (8, 8),
-        "segment_length": 8,
-        "batch_size": 2,
+        **on_policy_settings.CHANGES,
         "num_epochs": 3,
         "num_minibatches": 4,
-        "discount": 0.5,
-        "gae_lambda": 0.5,
         "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
         "value_clip": 0.001,
         "value_cost": 0.1,
         "entropy_cost": 0.1,
         "target_kl": 1e-9,
-        "learning_rate": 1e-2,
         "anneal_steps": 10_000,
-        "max_grad_norm": 1e-3,
-        "normalize_observations": False,
-        "normalize_values": False,
-        "normalize_advantages": False,
-        "initial_std": 0.5,
     }
 
     def make_agent(self, **settings: Any) -> Any:
         return ppo.Agent(ppo.Config(**{**SMALL, **settings}))
 
 
-class _TwoActions(dm_env.Environment):
-    """Takes two discrete actions at once: an array of integers."""
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.zeros((), np.float32))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(np.float32(0), np.zeros((), np.float32))
-
-    def observation_spec(self) -> specs.Array:
-        return FLOAT
-
-    def action_spec(self) -> specs.BoundedArray:
-        return specs.BoundedArray((2,), np.int32, 0, 3, "two actions")
-
-
-envs.register("two_actions", lambda name, seed: _TwoActions())
-
-
 class TestPpoDiscrete(_PpoContract):
-    unsuitable_environment = "two_actions:pair"
+    unsuitable_environment = on_policy_settings.UNSUITABLE
     steps_before_learning = 12  # A segment of 16 rows has 15 steps, with the end of an episode.
     test_every_setting_changes_what_the_agent_does = None  # type: ignore[assignment]  # Those of continuous actions do.
 
@@ -95,7 +61,7 @@ class TestPpoDiscrete(_PpoContract):
 
 
 class TestPpoContinuous(_PpoContract):
-    unsuitable_environment = "two_actions:pair"
+    unsuitable_environment = on_policy_settings.UNSUITABLE
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
@@ -106,50 +72,15 @@ class TestPpoContinuous(_PpoContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
-class Training:
-    """Steps environments with an agent and stops before each update, as `agentkit.run` takes turns."""
-
-    def __init__(self, name: str, num_envs: int | None, **settings: Any):
-        self.agent = ppo.Agent(ppo.Config(**{**SMALL, **settings})).with_num_envs(num_envs or 1)
-        self.environment = envs.make(name, seed=0, num_envs=num_envs)
-        self.spec = specs.make_environment_spec(self.environment)
-        self.networks = self.agent.make_networks(self.spec)
-        self.replay = InProcessReplay(self.agent.make_tables(self.spec))
-        self.dataset = ReplayDataset(self.replay, self.agent.batch_plan)
-        self.update = self.agent.make_update(self.networks)
-        self.state = self.update.init(KEY)
-        self.store = VariableStore()
-        self.client = VariableClient(self.store)
-        self.num_updates = 0
-        self.publish()
-        adder = make_adder(self.environment, self.spec, [(self.agent, self.replay)])
-        actor = make_actor(self.environment, self.agent.make_policy(self.networks), KEY, self.client, adder)
-        self.loop = make_loop(self.environment, actor)
-        self.compiled = jax.jit(self.update.update)
-
-    def publish(self) -> None:
-        self.store.publish(self.num_updates, self.update.variables(self.state))
-        self.num_updates += 1
-        self.client.update()
-
-    def next_batch(self) -> Any:
-        """Acts until learning is due."""
-        while not self.dataset.ready():
-            self.loop.step()
-        batch = next(self.dataset)
-        return batch._replace(info=batch.info._replace(key=()))
-
-    def learn(self, batch: Any) -> dict[str, float]:
-        self.state, output = self.compiled(self.state, batch)
-        self.publish()
-        return {name: float(value) for name, value in output.metrics.items()}
+def start(name: str, num_envs: int | None, **changes: Any) -> Training:
+    return Training(ppo.Agent(ppo.Config(**{**SMALL, **changes})), name, num_envs)
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None) -> None:
     """The densities that actors stored are those of the learner's parameters and statistics, at every update."""
-    training = Training(name, num_envs, learning_rate=0.01)
+    training = start(name, num_envs, learning_rate=0.01)
     for number in range(4):
         batch = training.next_batch()
         rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
@@ -165,7 +96,7 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
 @pytest.mark.parametrize("num_envs", [None, 3])
 def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations and rewards in the order in which the environments gave them; and nothing waits."""
-    training = Training("agentkit:catch", num_envs, segment_length=7, num_minibatches=1)
+    training = start("agentkit:catch", num_envs, segment_length=7, num_minibatches=1)
     seen: list[dm_env.TimeStep] = []
 
     def note(name: str) -> None:
@@ -269,7 +200,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
 
 def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
     def learn(**settings: Any) -> tuple[dict[str, float], Any]:
-        training = Training("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
+        training = start("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
         return training.learn(training.next_batch()), training.state.acting.params
 
     whole, _ = learn()
@@ -286,14 +217,14 @@ def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
 def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
     found = []
     for entropy_cost in (0.0, 10.0):
-        training = Training("agentkit:point_mass", 3, learning_rate=0.01, entropy_cost=entropy_cost)
+        training = start("agentkit:point_mass", 3, learning_rate=0.01, entropy_cost=entropy_cost)
         entropies = [training.learn(training.next_batch())["entropy"] for _ in range(3)]
         found.append(entropies[-1] - entropies[0])
     assert found[1] > found[0] + 0.1
 
 
 def test_the_learning_rate_falls_to_zero() -> None:
-    training = Training("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
+    training = start("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
     before = jax.tree.map(np.asarray, training.state.acting.params)
@@ -303,7 +234,7 @@ def test_the_learning_rate_falls_to_zero() -> None:
 
 
 def test_statistics_are_those_of_all_data_and_are_published_with_the_parameters() -> None:
-    training = Training("agentkit:point_mass", 3)
+    training = start("agentkit:point_mass", 3)
     observations = []
     for _ in range(3):
         published = training.client.params
@@ -376,7 +307,7 @@ def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="num_minibatches=5 does not divide"):
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
     with pytest.raises(SpecError, match="two actions"):
-        run(ExperimentConfig(agent, "two_actions:pair", 100))
+        run(ExperimentConfig(agent, on_policy_settings.UNSUITABLE, 100))
 
 
 def test_it_learns_catch() -> None:

@@ -1,30 +1,28 @@
 from typing import Any, ClassVar
 
-from agentkit import envs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit import networks as nets
 from agentkit.agents import sac
-from agentkit.testing.agent import AgentContract, Change
+from agentkit.learning import Bootstrap
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
+
+KEY = jax.random.PRNGKey(0)
+STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
 class TestSac(AgentContract):
     unsuitable_environment = "agentkit:catch"
-    refused: ClassVar = {
-        **settings.OFF_POLICY_REFUSED,
-        "tau": 1.5,
-        "initial_temperature": 0.0,
-    }
-    changes: ClassVar = {
-        **settings.OFF_POLICY_CHANGES,
-        "learning_rate": 1e-2,
-        "tau": 0.5,
-        "target_entropy": -7.0,
-        "initial_temperature": 0.1,
-        "learn_temperature": False,
-        "min_log_std": 1.5,
-        "max_log_std": -5.0,
-        "num_random_steps": Change(0, {"num_random_steps": 10}),
-    }
+    refused: ClassVar = settings.SOFT_REFUSED
+    changes: ClassVar = settings.SOFT_CONTINUOUS_CHANGES
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20, "updates_per_step": 1.0}
@@ -32,6 +30,56 @@ class TestSac(AgentContract):
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("terminates", [True, False])
+def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
+    """With a temperature so small that entropy is worth nothing."""
+    config = sac.Config(
+        hidden_sizes=(32,),
+        discount=0.8,
+        tau=0.2,
+        batch_size=64,
+        learning_rate=3e-3,
+        initial_temperature=1e-6,
+        learn_temperature=False,
+    )
+    networks, state = learned(sac.Agent(config), Chain(terminates), num_updates=2_000)
+    for critic in state.critics:
+        q = networks.critic.apply(critic, STATES, ACTIONS)
+        np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
+
+
+@pytest.mark.one_stack
+def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors() -> None:
+    """The soft value of one sampled action, by the smaller critic; importance weights on both squared errors."""
+    config = sac.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5)
+    agent = sac.Agent(config)
+    networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
+    state = agent.make_update(networks).init(KEY)
+    losses, alpha = sac.make_losses(networks, config), jnp.float32(0.3)
+    reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
+    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
+    targets = state.critics[::-1]
+    output = losses.critic(state.critics, Bootstrap(state.policy, targets, alpha), batch, KEY)
+
+    def twins(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
+        return np.stack([networks.critic.apply(critic, observation, action) for critic in critics])
+
+    next_action, log_prob = nets.sample_and_log_prob(networks.policy.apply(state.policy, STATES[::-1]), KEY)
+    soft_value = np.min(twins(targets, STATES[::-1], next_action), axis=0) - 0.3 * log_prob
+    errors = twins(state.critics, STATES, ACTIONS) - np.asarray(reward + discount * soft_value)
+    np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-4)
+    weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
+    np.testing.assert_allclose(output.loss, np.mean(weights * 0.5 * np.sum(errors**2, axis=0)), rtol=1e-4)
+
+    value, mean_log_prob = losses.policy(state.policy, state.critics, alpha, batch, KEY)
+    action, log_prob = nets.sample_and_log_prob(networks.policy.apply(state.policy, STATES), KEY)
+    q = np.min(twins(state.critics, STATES, action), axis=0)
+    np.testing.assert_allclose(value, np.mean(0.3 * log_prob - q), rtol=1e-4)
+    np.testing.assert_allclose(mean_log_prob, np.mean(log_prob), rtol=1e-5)
 
 
 def test_it_learns_the_point_mass() -> None:

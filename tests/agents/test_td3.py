@@ -12,7 +12,7 @@ from agentkit.networks import Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
-from agentkit.types import ReplaySample, Transition
+from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
 pytestmark = pytest.mark.one_stack
@@ -70,11 +70,11 @@ def _linear_networks() -> td3.Networks:
     return td3.Networks(Network(None, policy), Network(None, critics), (1,))
 
 
-def _batch(observation: np.ndarray, discount: np.ndarray) -> ReplaySample:
+def _batch(observation: np.ndarray, discount: np.ndarray, info: Any = ()) -> ReplaySample:
     size = len(discount)
     action, reward = np.full((size, 1), 0.5, np.float32), np.ones(size, np.float32)
     data = Transition(observation, action, reward, discount, observation + 1.0)
-    return ReplaySample((), data)
+    return ReplaySample(info, data)
 
 
 def test_the_critics_loss_by_hand() -> None:
@@ -93,6 +93,21 @@ def test_the_critics_loss_by_hand() -> None:
     q = critics @ np.concatenate([observation, np.full((3, 1), 0.5)], axis=-1).T
     np.testing.assert_allclose(output.loss, np.mean(np.sum((q - target) ** 2, axis=0)), rtol=1e-5)
     np.testing.assert_allclose(output.metrics["critics_gap"], np.mean(np.abs(q[0] - q[1])), rtol=1e-5)
+
+
+def test_priorities_are_the_first_critics_absolute_errors_and_the_loss_weighs_both() -> None:
+    config = td3.Config(target_noise=0.0, prioritized=True, importance_exponent=0.5)
+    losses = td3.make_losses(_linear_networks(), config)
+    observation, discount = np.array([[1.0], [2.0], [-3.0]], np.float32), np.zeros(3, np.float32)
+    critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
+    info = SampleInfo((), np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
+    batch = _batch(observation, discount, info)
+    output = losses.critic(critics, ActorCritic(np.float32(0.2), critics), batch, KEY)
+
+    errors = 1.0 - critics @ np.concatenate([observation, np.full((3, 1), 0.5)], axis=-1).T  # Rewards are 1.
+    np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)
+    weights = np.sqrt([0.25, 1.0, 0.5])
+    np.testing.assert_allclose(output.loss, np.mean(weights * np.sum(errors**2, axis=0)), rtol=1e-5)
 
 
 def test_the_policy_climbs_the_first_critic() -> None:

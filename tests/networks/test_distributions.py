@@ -37,3 +37,19 @@ def test_diagonal_normal():
     samples = jax.vmap(distribution.sample)(jax.random.split(KEY, 20_000))[:, 0]
     np.testing.assert_allclose(samples.mean(0), mean[0], atol=0.05)
     np.testing.assert_allclose(samples.std(0), std[0], rtol=0.03)
+
+
+def test_the_kl_of_categoricals():
+    p, q = np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]]), np.array([[0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])
+    found = Categorical(jnp.log(p) + 3.0).kl(Categorical(jnp.log(q) - 1.0))
+    np.testing.assert_allclose(found, [stats.entropy(*pair) for pair in zip(p, q, strict=True)], rtol=1e-5, atol=1e-7)
+
+
+def test_the_kl_of_gaussians_by_an_integral():
+    mean, std = np.array([[0.5, -1.0], [0.1, 0.2]]), np.array([[0.5, 2.0], [1.0, 0.7]])
+    x = np.linspace(-30.0, 30.0, 200_001)[:, None]
+    log_p, log_q = (stats.norm.logpdf(x, mean[i], std[i]) for i in (0, 1))
+    expected = np.sum(np.exp(log_p) * (log_p - log_q)) * (x[1, 0] - x[0, 0])
+    p, q = (DiagonalNormal(jnp.asarray(mean[i]), jnp.log(std[i])) for i in (0, 1))
+    np.testing.assert_allclose(p.kl(q), expected, rtol=1e-4)
+    assert p.kl(p) == 0.0

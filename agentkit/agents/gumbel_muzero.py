@@ -1,0 +1,257 @@
+"""Gumbel MuZero: planning with a learned model (Danihelka et al. 2022, "Policy improvement by planning with Gumbel").
+
+A network learns to predict rewards, values and policies some actions ahead (MuZero, Schrittwieser et al. 2020,
+1911.08265), a tree search over these predictions chooses actions, and the policy learns what the search preferred.
+With Gumbel noise at its root and completed action values the search improves the policy with few simulations. The
+search itself is that of google-deepmind/mctx.
+
+Deviations from the papers:
+  * A small fully connected model on vectors, no residual convolutions; values and rewards share one support, and are
+    not transformed.
+  * The value target bootstraps from the target network's value and not from the value that the search found when
+    the action was taken; so it is as new as the network, and truncated episodes bootstrap.
+  * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
+  * Uniform replay; positions after the end of an episode have no loss (MuZero's absorbing states have one).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import losses, specs
+from agentkit import networks as nets
+from agentkit.actors import Policy
+from agentkit.agents.checks import check_counts, check_positive
+from agentkit.agents.off_policy import OffPolicyConfig, mean_loss
+from agentkit.agents.sequences import agent_of_loss
+from agentkit.errors import missing_extra
+from agentkit.learning import Loss
+from agentkit.types import LossOutput, Nest, ReplaySample, Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(OffPolicyConfig):
+    """Settings of Gumbel MuZero, beside those of `OffPolicyConfig`, where "transitions" are sequences here.
+
+    Attributes:
+        hidden_sizes: units of each hidden layer of the five networks (state, reward, next state, policy, value).
+        model_size: H, numbers in the model's state.
+        num_atoms: values that rewards and values are distributions over, at least 2.
+        vmin: the least of them; smaller rewards and returns count as this one.
+        vmax: the greatest.
+        num_simulations: steps of the model for each action chosen.
+        max_num_considered_actions: actions tried at the root, at most (Danihelka et al. 2022, section 3.3).
+        unroll_length: rewards, values and policies predicted from each row, K.
+        value_cost: weight of the value loss (0.25 in MuZero Reanalyse).
+        learning_rate: Adam's step size.
+        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        sequence_length: rows of a sequence, T; one more is stored, to bootstrap from.
+        sequence_period: rows from the start of one sequence to the next.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64,)
+    model_size: int = 64
+    num_atoms: int = 51
+    vmin: float = -10.0
+    vmax: float = 10.0
+    num_simulations: int = 16
+    max_num_considered_actions: int = 16
+    unroll_length: int = 5
+    value_cost: float = 0.25
+    n_step: int = 5
+    learning_rate: float = 1e-3
+    max_grad_norm: float | None = 5.0
+    target_update_period: int = 100
+    batch_size: int = 16
+    updates_per_step: float = 0.25
+    replay_size: int = 10_000
+    min_replay_size: int = 20
+    sequence_length: int = 20
+    sequence_period: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        super().__post_init__()
+        check_positive(self, "value_cost")
+        check_counts(self, "model_size", "num_simulations", "max_num_considered_actions", "unroll_length")
+        check_counts(self, "n_step", "sequence_length", "sequence_period")
+
+
+class Networks(NamedTuple):
+    """Pure functions of an environment's networks.
+
+    Attributes:
+        init: ``key -> params``.
+        represent: ``(params, observation [B, ...]) -> hidden [B, H]``, in [0, 1].
+        predict: ``(params, hidden [B, H]) -> (policy logits [B, A], value logits [B, N])``.
+        step: ``(params, hidden [B, H], action [B]) -> (reward logits [B, N], next hidden [B, H])``.
+        atoms: the values that rewards and values are distributions over, rising, float32 ``[N]``.
+        num_actions: A.
+    """
+
+    init: Callable[[jax.Array], Any]
+    represent: Callable[[Any, Nest], jax.Array]
+    predict: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    step: Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+    atoms: jax.Array
+    num_actions: int
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Representation, dynamics and prediction for an environment of one discrete action."""
+    num_actions = specs.num_discrete_actions(environment_spec.actions, "Gumbel MuZero")
+    sizes, num_atoms = config.hidden_sizes, config.num_atoms
+
+    def represent(observation: Nest) -> jax.Array:
+        return _scaled(nets.mlp(nets.torso(observation), sizes, config.model_size))
+
+    def predict(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return nets.mlp(hidden, sizes, num_actions), nets.mlp(hidden, sizes, num_atoms)
+
+    def step(hidden: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        features = jnp.concatenate([hidden, jax.nn.one_hot(action, num_actions)], axis=-1)
+        change = nets.mlp(features, sizes, config.model_size)
+        return nets.mlp(features, sizes, num_atoms), _scaled(hidden + change)
+
+    parts: list[hk.Transformed] = [hk.without_apply_rng(hk.transform(part)) for part in (represent, predict, step)]
+    observation = specs.zeros(specs.add_leading(environment_spec.observations, 1))
+    hidden, action = np.zeros((1, config.model_size), np.float32), np.zeros(1, np.int32)
+
+    def init(key: jax.Array) -> tuple[Any, ...]:
+        examples: tuple[tuple[Any, ...], ...] = ((observation,), (hidden,), (hidden, action))
+        keys = jax.random.split(key, len(parts))
+        return tuple(part.init(k, *example) for part, k, example in zip(parts, keys, examples, strict=True))
+
+    return Networks(
+        init=init,
+        represent=lambda params, x: parts[0].apply(params[0], x),
+        predict=lambda params, x: parts[1].apply(params[1], x),
+        step=lambda params, x, a: parts[2].apply(params[2], x, a),
+        atoms=nets.evenly_spaced_atoms(config.vmin, config.vmax, num_atoms),
+        num_actions=num_actions,
+    )
+
+
+def _scaled(hidden: jax.Array) -> jax.Array:
+    """To [0, 1] in each row (Schrittwieser et al. 2020, appendix G): what the model steps through stays bounded."""
+    low, high = jnp.min(hidden, axis=-1, keepdims=True), jnp.max(hidden, axis=-1, keepdims=True)
+    return (hidden - low) / (high - low + 1e-5)
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """Acts as the search says (Danihelka et al. 2022, algorithm 1); its extras are the improved policy, ``[A]``.
+
+    Raises:
+        MissingExtraError: mctx is not installed.
+    """
+    try:
+        import mctx  # Not at import time: who lists or configures agents needs none.
+    except ImportError as error:
+        raise missing_extra("mctx", "planning") from error
+
+    def model(params: Any, key: jax.Array, action: jax.Array, hidden: jax.Array) -> tuple[Any, jax.Array]:
+        del key
+        reward, hidden = networks.step(params, hidden, action)
+        logits, value = networks.predict(params, hidden)
+        reward, value = nets.categorical_mean(reward, networks.atoms), nets.categorical_mean(value, networks.atoms)
+        discount = jnp.full_like(reward, config.discount)
+        return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), hidden
+
+    def act(params: Any, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
+        hidden = networks.represent(params, jax.tree.map(lambda x: x[None], observation))
+        logits, value = networks.predict(params, hidden)
+        value = nets.categorical_mean(value, networks.atoms)
+        found = mctx.gumbel_muzero_policy(
+            params=params,
+            rng_key=key,
+            root=mctx.RootFnOutput(prior_logits=logits, value=value, embedding=hidden),
+            recurrent_fn=model,
+            num_simulations=config.num_simulations,
+            max_num_considered_actions=config.max_num_considered_actions,
+            gumbel_scale=0.0 if evaluation else 1.0,
+        )
+        return found.action[0].astype(jnp.int32), state, found.action_weights[0]
+
+    return Policy(act)
+
+
+def make_loss(networks: Networks, config: Config) -> Loss:
+    """Rewards, values and policies, predicted up to `unroll_length` actions ahead of each row (MuZero, eq. 1).
+
+    A batch has sequences of `Step`s ``[B, T + 1, ...]``; the last row is only bootstrapped from.
+    """
+
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        del key
+        steps: Step = jax.tree.map(jnp.asarray, batch.data)
+        has_action = losses.has_action(steps.start_of_episode)  # [B, T]
+        action, reward, discount, searched = (
+            x[:, :-1] for x in (steps.action, steps.reward, steps.discount, steps.extras)
+        )
+        target_values = _by_row(lambda x: _value(networks, target_params, x), steps.observation)  # [B, T + 1]
+        targets = losses.n_step_targets(reward, config.discount * discount, target_values, has_action, config.n_step)
+        hidden = _by_row(lambda x: networks.represent(params, x), jax.tree.map(lambda x: x[:, :-1], steps.observation))
+        hidden, mask = _flat(hidden), _flat(has_action)  # [B T, H], [B T]
+        parts: dict[str, list[jax.Array]] = {"policy_loss": [], "value_loss": [], "reward_loss": []}
+        for k in range(config.unroll_length):
+            mask = mask * _ahead(has_action, k)  # Nothing is learned behind an episode's end.
+            policy, value = networks.predict(params, hidden)
+            predicted, hidden = networks.step(params, hidden, _ahead(action, k))
+            found = {
+                "policy_loss": losses.cross_entropy(policy, _ahead(searched, k)),
+                "value_loss": losses.two_hot_cross_entropy(value, _ahead(targets, k), networks.atoms),
+                "reward_loss": losses.two_hot_cross_entropy(predicted, _ahead(reward, k), networks.atoms),
+            }
+            for name, per_row in found.items():
+                parts[name].append(_mean_by_item(per_row * mask, has_action) / max(1, k and config.unroll_length - 1))
+            hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # MuZero, appendix G: half the gradient.
+        per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
+        total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
+        metrics = {name: jnp.mean(x) for name, x in per_item.items()}
+        metrics["q"] = losses.masked_mean(target_values[:, :-1], has_action)
+        return mean_loss(total, metrics, batch, config)
+
+    return loss
+
+
+def _mean_by_item(per_row: jax.Array, has_action: jax.Array) -> jax.Array:
+    """Of ``[B T]`` the mean over an item's rows with an action, ``[B]``."""
+    return jnp.sum(per_row.reshape(has_action.shape), axis=1) / jnp.maximum(jnp.sum(has_action, axis=1), 1.0)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+    """``[B, T, ...]`` to ``[B T, ...]``."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _by_row(function: Callable[[Nest], jax.Array], rows: Nest) -> jax.Array:
+    """Of leaves ``[B, T, ...]`` what `function` gives for ``[B T, ...]``, as ``[B, T, ...]``."""
+    leading = jax.tree.leaves(rows)[0].shape[:2]
+    outputs = function(jax.tree.map(_flat, rows))
+    return outputs.reshape(*leading, *outputs.shape[1:])
+
+
+def _ahead(x: jax.Array, k: int) -> jax.Array:
+    """Of ``[B, T, ...]`` what is k rows later, zeros where that is beyond the end; as ``[B T, ...]``."""
+    return _flat(jnp.concatenate([x[:, k:], jnp.zeros_like(x[:, :k])], axis=1))
+
+
+def _value(networks: Networks, params: Any, observation: Nest) -> jax.Array:
+    """``[B, ...]`` to ``[B]``."""
+    _, logits = networks.predict(params, networks.represent(params, observation))
+    return nets.categorical_mean(logits, networks.atoms)
+
+
+def _extras_spec(networks: Networks) -> specs.Array:
+    return specs.Array((networks.num_actions,), np.float32, "searched policy")
+
+
+Agent = agent_of_loss(Config, make_networks, make_policy, make_loss, _extras_spec)

@@ -1,0 +1,187 @@
+"""IMPALA: importance weighted actor-learner architecture (Espeholt et al. 2018, "IMPALA: Scalable ...", 1802.01561).
+
+Many actors fill a queue of segments, one learner takes each once. It may be some updates ahead of the policy that
+acted: V-trace corrects values and policy gradient for that. With a `core_size` the policy has an LSTM, which begins a
+segment with the state that the actor had there.
+
+Deviations from the paper:
+  * Adam instead of RMSProp, a step size that does not fall; losses are means over rows, not sums.
+  * The network is a few ReLU layers (convolutions of Mnih et al. 2015 for images), an LSTM if wanted, and linear heads;
+    the paper's smaller one is like that, its residual one has to be plugged in.
+  * Rewards and actions before are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
+  * Rewards are not clipped.
+  * Continuous actions, too: Gaussian, clipped to the bounds on their way to the environment.
+  * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.
+  * Actors that share a process with the learner wait for it: then its data are on-policy, and V-trace corrects nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit import losses, specs
+from agentkit import networks as nets
+from agentkit.actors import Policy
+from agentkit.agents.checks import check_counts, check_fractions, check_positive
+from agentkit.agents.on_policy import agent_of_update
+from agentkit.learning import Loss, Update, adam, sgd
+from agentkit.types import LossOutput, Nest, ReplaySample
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of IMPALA.
+
+    Attributes:
+        hidden_sizes: units of each ReLU layer, which policy and value share.
+        core_size: units of the LSTM behind them; None for a policy without memory.
+        segment_length: rows that an environment fills for each segment, T.
+        batch_size: segments per update; None for one of each environment of an actor.
+        queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
+        discount: gamma, in [0, 1].
+        vtrace_lambda: from 0 (one-step targets) to 1 (the paper's eq. 1).
+        rho_clip: the largest ratio in V-trace's errors (paper, rho bar).
+        policy_rho_clip: the largest ratio in the policy gradient.
+        learning_rate: Adam's step size.
+        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        value_cost: weight of the value loss.
+        entropy_cost: weight of the entropy bonus.
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    core_size: int | None = None
+    segment_length: int = 20
+    batch_size: int | None = None
+    queue_size: int | None = None
+    discount: float = 0.99
+    vtrace_lambda: float = 1.0
+    rho_clip: float = 1.0
+    policy_rho_clip: float = 1.0
+    learning_rate: float = 1e-3
+    max_grad_norm: float | None = 1.0
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    initial_std: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range."""
+        check_fractions(self, "discount", "vtrace_lambda")
+        check_positive(self, "rho_clip", "policy_rho_clip", "initial_std")
+        check_counts(self, "segment_length", "batch_size", "core_size")
+
+
+class Networks(NamedTuple):
+    """Pure functions of an environment's networks.
+
+    Attributes:
+        network: its outputs are (distribution, value ``[B]``); the distribution is a `networks.Categorical` or a
+            `networks.DiagonalNormal`.
+        to_action: a sample of the distribution, without a batch axis, as the environment takes it.
+    """
+
+    network: nets.RecurrentNetwork
+    to_action: Any
+
+
+class Extras(NamedTuple):
+    """What is stored with an action.
+
+    Attributes:
+        sampled: what was drawn, and with which probability.
+        core: the network's state before it saw the observation.
+    """
+
+    sampled: nets.Sampled
+    core: Nest
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Policy and value for an environment of one discrete, or of one bounded continuous action."""
+    actions = environment_spec.actions
+    nets.check_policy_actions(actions, "IMPALA")
+
+    def trunk(observation: Nest) -> jax.Array:
+        return nets.hidden_layers(observation, config.hidden_sizes)
+
+    def head(features: jax.Array) -> tuple[Any, jax.Array]:
+        value = nets.orthogonal_mlp(features, (), 1)[:, 0]
+        return nets.policy_head(features, actions, (), config.initial_std), value
+
+    network = nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
+    return Networks(network, nets.sample_to_action(actions))
+
+
+def extras_spec(environment_spec: specs.EnvironmentSpec, config: Config) -> Extras:
+    """The specs of what the policy emits."""
+    core = nets.state_spec(make_networks(environment_spec, config).network)
+    return Extras(nets.sampled_spec(environment_spec.actions), core)
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy; in evaluation takes its mode. Its state is the network's."""
+    del config
+    network = networks.network
+
+    def act(params: Any, key: jax.Array, observation: Nest, core: Nest) -> tuple[Nest, Nest, Nest]:
+        (distribution, _), next_core = nets.step_one(network, params, observation, core)
+        if evaluation:
+            return networks.to_action(distribution.mode()), next_core, ()
+        sample = distribution.sample(key)
+        extras = Extras(nets.Sampled(sample, distribution.log_prob(sample)), core)
+        return networks.to_action(sample), next_core, extras
+
+    return Policy(act, init=lambda key: network.initial_state, reset=lambda core: network.initial_state)
+
+
+def make_loss(networks: Networks, config: Config) -> Loss:
+    """Policy gradient, value and entropy losses (paper, section 4.2) on segments, leaves ``[B, T + 1, ...]``."""
+
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        del target_params, key
+        steps = batch.data
+        start = jnp.asarray(steps.start_of_episode)
+        core = jax.tree.map(lambda x: x[:, 0], steps.extras.core)
+        (distribution, values), _ = networks.network.unroll(params, steps.observation, start, core)
+        sampled, reward, discount = jax.tree.map(
+            lambda x: jnp.asarray(x)[:, :-1], (steps.extras.sampled, steps.reward, steps.discount)
+        )
+        distribution = jax.tree.map(lambda x: x[:, :-1], distribution)
+        mask = losses.has_action(start)  # [B, T]
+        log_prob = distribution.log_prob(sampled.sample)
+        log_ratio = jnp.where(mask > 0, log_prob - sampled.log_prob, 0.0)
+        vtrace = losses.vtrace(
+            reward.astype(jnp.float32),
+            config.discount * discount.astype(jnp.float32),
+            values,
+            log_ratio,
+            mask,
+            lambda_=config.vtrace_lambda,
+            rho_clip=config.rho_clip,
+            policy_rho_clip=config.policy_rho_clip,
+        )
+        means = {
+            "policy_loss": -log_prob * vtrace.advantage,
+            "value_loss": 0.5 * jnp.square(vtrace.target - values[:, :-1]),
+            "entropy": distribution.entropy(),
+            "kl": losses.approximate_kl(log_ratio),
+        }
+        metrics = {name: losses.masked_mean(x, mask) for name, x in means.items()}
+        metrics["explained_variance"] = losses.explained_variance(values[:, :-1], vtrace.target, mask)
+        total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
+        return LossOutput(total - config.entropy_cost * metrics["entropy"], metrics)
+
+    return loss
+
+
+def make_update(networks: Networks, config: Config) -> Update:
+    """One step of Adam on each batch of segments."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(make_loss(networks, config), networks.network.init, optimizer)
+
+
+Agent = agent_of_update(Config, make_networks, make_policy, make_update, extras_spec)

@@ -1,0 +1,116 @@
+"""``agentkit offline``: trains from a file of episodes; ``agentkit export``: writes such a file from a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentkit.cli.evaluate import check_is_run, describe_returns
+from agentkit.cli.train import check_fit, finish, in_new_folder
+from agentkit.cli.values import parse_settings
+from agentkit.errors import CheckpointError, ConfigError, SpecError
+
+# What --resume takes from the run instead of from the command line: all but --updates.
+_OF_A_NEW_RUN = (
+    "agent", "data", "env", "seed", "set", "out", "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+)  # fmt: skip
+
+
+def offline(arguments: argparse.Namespace) -> int:
+    """Trains from data and says where the run is kept.
+
+    Returns:
+        0, or 130 if Ctrl-C stopped and saved the run.
+
+    Raises:
+        ConfigError: for missing or contradicting arguments, or data that cannot be read or do not fit.
+        UnknownNameError: for an unknown agent, environment or config field.
+    """
+    from agentkit import experiment
+
+    if arguments.resume is None:
+        plan = _new_plan(arguments)
+        directory = plan.run_directory
+    else:
+        plan, directory = _resumed_plan(arguments), arguments.resume
+    try:
+        result = experiment.run_offline(plan, resume=arguments.resume is not None)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+    return finish(result, directory, "offline")
+
+
+def _new_plan(arguments: argparse.Namespace) -> Any:
+    needed = (("AGENT", "agent"), ("--data", "data"), ("--env", "env"), ("--updates", "updates"))
+    for word, name in needed:
+        if getattr(arguments, name) is None:
+            raise ConfigError(
+                f"{word} is missing. Example: agentkit offline iql --data episodes.hdf5 --env gymnasium:HalfCheetah-v5 "
+                "--updates 100_000"
+            )
+    from agentkit import experiment
+    from agentkit.agents import registry
+
+    words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
+    agent = registry.make(arguments.agent, words)
+    check_fit(agent, arguments.env)
+    if not Path(arguments.data).exists():
+        raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
+    tenth = max(arguments.updates // 10, 1)
+    given = {
+        "seed": arguments.seed,
+        "evaluation_period": tenth if arguments.eval_every is None else arguments.eval_every,
+        "evaluation_episodes": arguments.eval_episodes,
+        "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
+        "tensorboard": arguments.tensorboard,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
+    return in_new_folder(plan, arguments)
+
+
+def _resumed_plan(arguments: argparse.Namespace) -> Any:
+    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name, None) is not None]
+    if given:
+        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(
+            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, may be "
+            "given with it."
+        )
+    check_is_run(arguments.resume)
+    from agentkit import experiment
+
+    changes = {} if arguments.updates is None else {"num_updates": arguments.updates}
+    return experiment.read_offline_config(arguments.resume, progress=True, **changes)
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Writes episodes of a run to a file and says what is in it.
+
+    Raises:
+        ConfigError: if there is no run or checkpoint, the file exists, or its episodes cannot be had.
+    """
+    check_is_run(arguments.run)
+    if Path(arguments.out).exists():
+        raise ConfigError(f"--out: {arguments.out} exists. Choose another file, or delete it first.")
+    if arguments.replay and (arguments.explore or arguments.episodes is not None):
+        raise ConfigError("--replay writes what the run's replay holds; leave out --episodes and --explore.")
+    from agentkit import datasets, experiment
+
+    try:
+        if arguments.replay:
+            data = experiment.read_replay(arguments.run)
+        else:
+            episodes = 100 if arguments.episodes is None else arguments.episodes
+            seed = arguments.seed or 0
+            data = experiment.record_episodes(arguments.run, episodes, explore=arguments.explore, seed=seed)
+        datasets.write_episodes(arguments.out, data.episodes, data.actions)
+    except (CheckpointError, SpecError) as error:
+        raise ConfigError(str(error)) from error
+    steps = sum(len(episode.rewards) for episode in data.episodes)
+    print(f"Wrote {arguments.out}: {steps:,} steps.")
+    print(describe_returns(np.array([np.sum(episode.rewards) for episode in data.episodes])))
+    return 0

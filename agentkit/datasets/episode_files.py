@@ -1,0 +1,199 @@
+"""Files of episodes: HDF5 in Minari's layout, written and read; columns of steps in a .npz file, read.
+
+The layout (Farama's Minari, storage "hdf5")::
+
+    episode_0/observations     [T + 1, ...], or a group of them (``_index_0``, ``_index_1``, ... for a tuple)
+    episode_0/actions          [T, ...], likewise
+    episode_0/rewards          [T]
+    episode_0/terminations     bool [T]
+    episode_0/truncations      bool [T]
+    episode_1/...
+
+with ``action_space`` as JSON in an attribute of the file or in ``metadata.json`` beside it. What else is there
+(``infos``) is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, split_steps
+from agentkit.errors import ConfigError, SpecError, missing_extra
+from agentkit.types import Nest
+
+_MAIN = "main_data.hdf5"
+_INDEX = "_index_"
+
+
+class EpisodeData(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        episodes: in order.
+        actions: their action space, None where the file does not say.
+    """
+
+    episodes: list[Episode]
+    actions: ActionSpace | None
+
+
+def write_episodes(
+    path: str | pathlib.Path, episodes: Sequence[Episode], actions: ActionSpace | None = None
+) -> pathlib.Path:
+    """Writes a new HDF5 file; it is there when it is whole.
+
+    Args:
+        path: of the file, which must not exist.
+        episodes: at least one.
+        actions: their action space, such as `describe_actions` gives.
+
+    Raises:
+        ConfigError: the file exists, its folder cannot be written to, or there are no episodes.
+        SpecError: an episode's parts do not go together.
+        MissingExtraError: h5py is not installed.
+    """
+    path = pathlib.Path(path)
+    if path.exists():
+        raise ConfigError(f"{path} exists. Choose another file, or delete it first.")
+    if not episodes:
+        raise ConfigError(f"Expected at least 1 episode to write to {path}, found none.")
+    for number, episode in enumerate(episodes):
+        check_episode(episode, f"episode {number}")
+    h5py = _h5py()
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(partial, "w", track_order=True) as file:
+            file.attrs["total_episodes"] = len(episodes)
+            file.attrs["total_steps"] = sum(len(episode.rewards) for episode in episodes)
+            if actions is not None:
+                file.attrs["action_space"] = json.dumps(dict(actions))
+            for number, episode in enumerate(episodes):
+                group = file.create_group(f"episode_{number}")
+                group.attrs["id"] = number
+                group.attrs["total_steps"] = len(episode.rewards)
+                for name, nest in episode._asdict().items():
+                    _write(group, name, nest)
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}. Choose another file.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    return path
+
+
+def _write(group: Any, name: str, nest: Nest) -> None:
+    if isinstance(nest, dict):
+        children = nest
+    elif isinstance(nest, tuple | list):
+        children = {f"{_INDEX}{i}": child for i, child in enumerate(nest)}
+    else:
+        group.create_dataset(name, data=np.asarray(nest))
+        return
+    inner = group.create_group(name)
+    for key, child in children.items():
+        _write(inner, key, child)
+
+
+def read_episodes(path: str | pathlib.Path) -> EpisodeData:
+    """Reads a file, or the folder of a Minari data set, into memory.
+
+    Args:
+        path: an HDF5 file in Minari's layout, a folder that has one as ``main_data.hdf5`` or as
+            ``data/main_data.hdf5``, or a ``.npz`` file of the columns that `split_steps` takes, with a leaf of a
+            nested observation as ``observation/position``.
+
+    Raises:
+        ConfigError: no such file, one of another kind or layout, or one that is damaged.
+        SpecError: an episode's parts do not go together.
+        MissingExtraError: h5py is not installed.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        path = next((found for found in (path / _MAIN, path / "data" / _MAIN) if found.is_file()), path / _MAIN)
+    if not path.is_file():
+        raise ConfigError(f"There is no file {path}. Expected HDF5 in Minari's layout, or a .npz of columns of steps.")
+    data = EpisodeData(_read_npz(path), None) if path.suffix == ".npz" else _read_hdf5(path)
+    for number, episode in enumerate(data.episodes):
+        check_episode(episode, f"{path}, episode {number}")
+    return data
+
+
+def _read_hdf5(path: pathlib.Path) -> EpisodeData:
+    try:
+        with _h5py().File(path, "r") as file:
+            names = sorted((n for n in file if n.startswith("episode_")), key=lambda n: int(n.rpartition("_")[2]))
+            if not names:
+                raise ConfigError(
+                    f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), found {sorted(file)[:8]}."
+                )
+            episodes = [_read_group(file[name], f"{path}, {name}") for name in names]
+            return EpisodeData(episodes, _read_action_space(path, file.attrs.get("action_space")))
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, ConfigError | SpecError):
+            raise
+        raise ConfigError(f"{path} cannot be read as HDF5 in Minari's layout: {error}.") from error
+
+
+def _read_group(group: Any, name: str) -> Episode:
+    missing = [field for field in Episode._fields if field not in group]
+    if missing:
+        raise ConfigError(f"{name}: expected {list(Episode._fields)}, found {sorted(group)}: {missing} are missing.")
+    observations, actions, rewards, *ended = (_read(group[field]) for field in Episode._fields)
+    return Episode(observations, actions, np.asarray(rewards), *(np.asarray(x, bool) for x in ended))
+
+
+def _read(node: Any) -> Nest:
+    if not hasattr(node, "keys"):
+        return node[()]
+    keys = list(node.keys())
+    if keys and all(key.startswith(_INDEX) for key in keys):
+        return tuple(_read(node[f"{_INDEX}{i}"]) for i in range(len(keys)))
+    return {key: _read(node[key]) for key in keys}
+
+
+def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None:
+    metadata = path.with_name("metadata.json")
+    if attribute is None and metadata.is_file():
+        attribute = json.loads(metadata.read_text()).get("action_space")
+    if attribute is None:
+        return None
+    space = json.loads(attribute) if isinstance(attribute, str | bytes) else attribute
+    if not isinstance(space, dict) or "type" not in space:
+        raise ConfigError(f"{path}: expected an action_space such as {{'type': 'Box', ...}}, found {space!r}.")
+    return space
+
+
+def _read_npz(path: pathlib.Path) -> list[Episode]:
+    columns: dict[str, Any] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for name in file.files:
+                *parents, last = name.split("/")
+                place = columns
+                for parent in parents:
+                    place = place.setdefault(parent, {})
+                place[last] = file[name]
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read as a .npz file: {error}.") from error
+    try:
+        return split_steps(columns)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing_extra("h5py", "offline") from error
+    return h5py

@@ -1,0 +1,308 @@
+"""Whole episodes as arrays: what data files hold, what is recorded of a policy, and what adders turn into items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import core, specs
+from agentkit.errors import ConfigError, SpecError
+from agentkit.types import Nest
+
+ActionSpace = Mapping[str, Any]
+"""What a file says of actions: ``{"type": "Box", "low": [...], "high": [...]}`` or ``{"type": "Discrete", "n": 3}``."""
+
+_NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+
+
+class Episode(NamedTuple):
+    """An episode of T steps, in Minari's terms.
+
+    Attributes:
+        observations: o_0 to o_T, nest of ``[T + 1, ...]``.
+        actions: a_0 to a_{T-1}, nest of ``[T, ...]``.
+        rewards: r_1 to r_T, ``[T]``.
+        terminations: bool ``[T]``, True at most at the last step: nothing follows, nothing is bootstrapped.
+        truncations: bool ``[T]``, likewise: something would have followed. An episode that ends with neither was
+            cut off, which is a truncation.
+    """
+
+    observations: Nest
+    actions: Nest
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+
+
+def check_episode(episode: Episode, name: str) -> None:
+    """Refuses an episode whose parts do not go together.
+
+    Args:
+        episode: to look at.
+        name: what errors call it.
+
+    Raises:
+        SpecError: which part, what was expected of it and what was found.
+    """
+    num_steps = np.size(episode.rewards)
+    if num_steps < 1:
+        raise SpecError(f"{name} has no steps; expected at least 1. Leave empty episodes out.")
+    for field, leading in (("observations", num_steps + 1), ("actions", num_steps)):
+        nest = getattr(episode, field)
+        for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
+            if np.ndim(leaf) < 1 or len(leaf) != leading:
+                raise SpecError(
+                    f"{name}: expected {leading} {field} beside {num_steps} rewards (one observation more than there "
+                    f"are actions), found shape {list(np.shape(leaf))} in {leaf_name!r}."
+                )
+    for field in ("rewards", "terminations", "truncations"):
+        shape = np.shape(getattr(episode, field))
+        if shape != (num_steps,):
+            raise SpecError(f"{name}: expected {field} of shape [{num_steps}], found {list(shape)}.")
+    if not np.all(np.isfinite(episode.rewards)):
+        raise SpecError(f"{name} has a reward that is no finite number. Leave the episode out or mend it.")
+    ended = np.flatnonzero(np.asarray(episode.terminations) | np.asarray(episode.truncations))
+    if ended.size and ended[0] != num_steps - 1:
+        raise SpecError(
+            f"{name} ends at step {ended[0] + 1} and has {num_steps}; expected the end at the last step. "
+            "Split it into one episode for each."
+        )
+
+
+def fit_episode(episode: Episode, spec: specs.EnvironmentSpec, actions: ActionSpace | None, name: str) -> Episode:
+    """The episode as an agent for `spec` takes it: of the spec's dtypes, its actions mapped onto the spec's bounds.
+
+    Args:
+        episode: one that `check_episode` lets pass.
+        spec: of the environment.
+        actions: the action space that the episode's file tells of; None where its actions are the spec's already.
+        name: what errors call it.
+
+    Raises:
+        SpecError: structure, shape, dtype or bounds do not fit.
+    """
+    return episode._replace(
+        observations=_cast(episode.observations, spec.observations, f"{name}, observations"),
+        actions=_fit_actions(episode.actions, spec.actions, actions, f"{name}, actions"),
+    )
+
+
+def _cast(nest: Nest, spec: Nest, what: str) -> Nest:
+    def cast(leaf_spec: specs.Array, leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        if array.shape[1:] != tuple(leaf_spec.shape) or not np.can_cast(array.dtype, leaf_spec.dtype, "same_kind"):
+            raise SpecError(
+                f"{what}: expected {leaf_spec.dtype.name}{list(leaf_spec.shape)} at each step, found "
+                f"{array.dtype.name}{list(array.shape[1:])}. Is the data set of this environment?"
+            )
+        return array.astype(leaf_spec.dtype, copy=False)
+
+    try:
+        tree.assert_same_structure(spec, nest)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{what}: expected {specs.leaf_names(spec)}, found {specs.leaf_names(nest)}.") from error
+    return tree.map_structure(cast, spec, nest)
+
+
+def _fit_actions(nest: Nest, spec: Nest, space: ActionSpace | None, what: str) -> Nest:
+    if specs.is_spec(spec) and not tree.is_nested(nest) and space is not None:
+        nest = _map_actions(np.asarray(nest), spec, space)
+    nest = _cast(nest, spec, what)
+    for leaf_spec, leaf in zip(tree.flatten(spec), tree.flatten(nest), strict=True):
+        if isinstance(leaf_spec, specs.BoundedArray):
+            slack = 1e-4 if leaf_spec.dtype.kind == "f" else 0  # Of a map between bounds, in single precision.
+            if np.any(leaf < leaf_spec.minimum - slack) or np.any(leaf > leaf_spec.maximum + slack):
+                raise SpecError(
+                    f"{what}: expected values from {leaf_spec.minimum} to {leaf_spec.maximum}, found some from "
+                    f"{leaf.min()} to {leaf.max()}. A file of actions in other bounds says so in its action_space."
+                )
+    return nest
+
+
+def _map_actions(actions: np.ndarray, spec: specs.Array, space: ActionSpace) -> np.ndarray:
+    """Actions of `space` as those of `spec`: bounds onto bounds, linearly; the first of discrete ones is 0."""
+    if space.get("type") == "Discrete":
+        return actions - int(space.get("start", 0))
+    if space.get("type") != "Box" or not isinstance(spec, specs.BoundedArray) or spec.dtype.kind != "f":
+        return actions
+    low, high = np.asarray(space["low"], np.float64), np.asarray(space["high"], np.float64)
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+        return actions
+    if np.all(low == spec.minimum) and np.all(high == spec.maximum):
+        return actions
+    fraction = (actions - low) / (high - low)
+    return spec.minimum + fraction * (np.asarray(spec.maximum, np.float64) - spec.minimum)
+
+
+def describe_actions(spec: Nest) -> ActionSpace | None:
+    """The action space of an action spec, for a file; None for what a file need not describe."""
+    if isinstance(spec, specs.DiscreteArray):
+        return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(spec.num_values)}
+    if isinstance(spec, specs.BoundedArray):
+        low, high = (np.broadcast_to(bound, spec.shape).tolist() for bound in (spec.minimum, spec.maximum))
+        return {"type": "Box", "dtype": spec.dtype.name, "shape": list(spec.shape), "low": low, "high": high}
+    return None
+
+
+def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> specs.EnvironmentSpec:
+    """The specs of the environment that episodes are of, where nobody gave an environment.
+
+    Continuous actions are in [-1, 1], onto which bounds that `actions` tells of are mapped. Whole numbers are
+    one discrete action, of as many values as `actions` says or as the episodes show.
+    """
+    first = episodes[0]
+
+    def array(leaf: Any) -> specs.Array:
+        leaf = np.asarray(leaf)
+        return specs.Array(leaf.shape[1:], _NARROWER.get(leaf.dtype, leaf.dtype))
+
+    action = tree.map_structure(array, first.actions)
+    if specs.is_spec(action) and action.dtype.kind in "iu" and action.shape == ():
+        space = actions or {}
+        most = max(int(np.max(episode.actions)) for episode in episodes) + 1
+        action = specs.DiscreteArray(int(space.get("n", most)), dtype=np.int32, name="action")
+    elif specs.is_spec(action) and action.dtype.kind == "f":
+        action = specs.BoundedArray(action.shape, action.dtype, -1.0, 1.0, "action")
+    scalar = specs.Array((), np.float32, "reward")
+    discount = specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
+    return specs.EnvironmentSpec(tree.map_structure(array, first.observations), action, scalar, discount)
+
+
+def add_episode(adder: core.Adder, episode: Episode) -> None:
+    """Gives an episode to an adder, step by step, as an actor does: the discount is 0 at a termination, else 1."""
+    num_steps = len(episode.rewards)
+    first = dm_env.TimeStep(dm_env.StepType.FIRST, None, None, _at(episode.observations, 0))
+    adder.add_first(first)
+    rewards, terminations = episode.rewards.tolist(), np.asarray(episode.terminations).tolist()
+    for t in range(num_steps):
+        timestep = dm_env.TimeStep(
+            dm_env.StepType.LAST if t == num_steps - 1 else dm_env.StepType.MID,
+            float(rewards[t]),
+            0.0 if terminations[t] else 1.0,
+            _at(episode.observations, t + 1),
+        )
+        adder.add(_at(episode.actions, t), timestep)
+
+
+def _at(nest: Nest, index: int) -> Nest:
+    return nest[index] if isinstance(nest, np.ndarray) else tree.map_structure(lambda x: x[index], nest)
+
+
+@final
+class EpisodeRecorder(core.Adder):
+    """An adder that keeps the episodes themselves.
+
+    Attributes:
+        episodes: those that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+        self.reset()
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """Starts an episode."""
+        self.reset()
+        self._observations.append(_copied(timestep.observation))
+
+    def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
+        """Adds a step; what the policy says beside its action is not kept.
+
+        Raises:
+            SpecError: the reward is no scalar, or the discount another one than 1, and 0 at the end.
+        """
+        del extras
+        reward, discount = next_timestep.reward, next_timestep.discount
+        if np.ndim(reward) or np.ndim(discount) or not (discount == 1 or (discount == 0 and next_timestep.last())):
+            raise SpecError(
+                "Episodes are recorded with scalar rewards, and discounts of 1, or 0 at a termination; found reward "
+                f"{reward!r} and discount {discount!r}. Files of episodes have no place for others."
+            )
+        self._actions.append(_copied(action))
+        self._rewards.append(float(reward))
+        self._observations.append(_copied(next_timestep.observation))
+        if next_timestep.last():
+            ended = np.zeros((2, len(self._rewards)), bool)
+            ended[0 if discount == 0 else 1, -1] = True
+            rewards = np.array(self._rewards, np.float64)
+            self.episodes.append(Episode(_stack(self._observations), _stack(self._actions), rewards, *ended))
+            self.reset()
+
+    def reset(self) -> None:
+        """Drops the unfinished episode."""
+        self._observations: list[Nest] = []
+        self._actions: list[Nest] = []
+        self._rewards: list[float] = []
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _copied(nest: Nest) -> Nest:
+    return tree.map_structure(np.array, nest)
+
+
+def _stack(rows: Sequence[Nest]) -> Nest:
+    return tree.map_structure(lambda *leaves: np.stack(leaves), *rows)
+
+
+def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
+    """Episodes out of columns of steps in RLDS's terms (Ramos et al. 2021, 2111.02767), of many episodes in a row.
+
+    Row t has o_t, a_t, and the reward and the end that followed a_t; the last row of an episode has its final
+    observation, and its action and reward mean nothing.
+
+    Args:
+        columns: ``observation`` and ``action``, nests of ``[N, ...]``; ``reward`` ``[N]``; bools ``is_first``,
+            ``is_last`` and ``is_terminal`` ``[N]``, the latter True in the last rows of episodes that terminated.
+
+    Raises:
+        SpecError: a column is missing or of another length, or an episode has no last row.
+    """
+    needed = ("observation", "action", "reward", "is_first", "is_last", "is_terminal")
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise SpecError(f"Expected the columns {list(needed)}, found {sorted(columns)}: {missing} are missing.")
+    lengths = {name: len(leaf) for name in needed for leaf in tree.flatten(columns[name])}
+    if len(set(lengths.values())) != 1:
+        raise SpecError(f"Expected columns of one length, found {lengths}.")
+    starts, stops = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"]) + 1
+    if not np.array_equal(starts, np.append([0], stops[:-1])) or (stops.size and stops[-1] != lengths["reward"]):
+        raise SpecError(
+            "Expected each is_first right after an is_last, the first row to be one and the last row the other; "
+            f"found {len(starts)} is_first and {len(stops)} is_last that are not so."
+        )
+
+    def episode(start: int, stop: int) -> Episode:
+        ended = np.zeros((2, stop - start - 1), bool)
+        ended[0 if columns["is_terminal"][stop - 1] else 1, -1:] = True
+        return Episode(
+            tree.map_structure(lambda x: np.asarray(x[start:stop]), columns["observation"]),
+            tree.map_structure(lambda x: np.asarray(x[start : stop - 1]), columns["action"]),
+            np.asarray(columns["reward"][start : stop - 1], np.float64),
+            *ended,
+        )
+
+    return [episode(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def fit_episodes(
+    episodes: Iterable[Episode], spec: specs.EnvironmentSpec, actions: ActionSpace | None
+) -> list[Episode]:
+    """`check_episode` and `fit_episode` for each.
+
+    Raises:
+        SpecError: the first that does not fit, by its number.
+        ConfigError: there is no episode.
+    """
+    fitted = []
+    for number, episode in enumerate(episodes):
+        check_episode(episode, f"episode {number}")
+        fitted.append(fit_episode(episode, spec, actions, f"episode {number}"))
+    if not fitted:
+        raise ConfigError("Expected at least 1 episode to learn from, found none.")
+    return fitted

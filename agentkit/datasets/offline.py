@@ -1,0 +1,281 @@
+"""Batches out of data that stay as they are: items as an adder makes them, drawn uniformly, for ever."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, Protocol, final
+
+import numpy as np
+import tree
+
+from agentkit.core import BatchPlan
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.replay import arrays
+from agentkit.replay.base import Writer, check_steps
+from agentkit.replay.nest_codec import LeafReader, make_builder
+from agentkit.replay.step_store import make_columns
+from agentkit.replay.table import FromStep, Select, Table
+from agentkit.types import Nest, ReplaySample, SampleInfo, Seed
+
+
+class Items(Protocol):
+    """Data that batches are drawn from: N items, each a nest of arrays."""
+
+    def __len__(self) -> int:
+        """N."""
+        ...
+
+    def take(self, indices: np.ndarray) -> Nest:
+        """The items of these numbers ``[B]``, leaves ``[B, ...]``."""
+        ...
+
+
+@final
+class Columns:
+    """Items that are rows of columns: any nest of arrays ``[N, ...]``, such as a `Transition` of them."""
+
+    def __init__(self, data: Nest):
+        """Takes the columns, which are not copied.
+
+        Raises:
+            ConfigError: they are of several lengths.
+        """
+        self._data = data
+        lengths = {len(leaf) for leaf in tree.flatten(data)}
+        if len(lengths) != 1:
+            raise ConfigError(f"Expected columns of one length, found {sorted(lengths)}.")
+        (self._size,) = lengths
+
+    def __len__(self) -> int:
+        """N."""
+        return self._size
+
+    def take(self, indices: np.ndarray) -> Nest:
+        """The rows of these numbers."""
+        return tree.map_structure(lambda leaf: leaf[indices], self._data)
+
+
+@final
+class ItemStore:
+    """Items as an adder writes them: each step stored once, an item the numbers of its first and its last step.
+
+    Made for `core.Agent.make_adder`, which takes it for a replay::
+
+        store = ItemStore(table)
+        adder = agent.make_adder(store, environment_spec)
+        add_episode(adder, episode)
+    """
+
+    def __init__(self, table: Table):
+        """Makes an empty one.
+
+        Args:
+            table: says how items are made.
+
+        Raises:
+            ConfigError: its items are sequences of steps.
+        """
+        if table.layout.length is not None:
+            raise ConfigError(
+                f"Expected items of transitions, found {table.layout.length} steps in an item of table "
+                f"{table.name!r}. Use an agent that learns from transitions, such as td3_bc or iql."
+            )
+        self.table = table
+        self.sources = tree.flatten(table.layout.data)
+        self._build = make_builder(table.layout.data)
+        self._steps = make_columns(table.layout.step, "step")
+        self._inline = make_columns(table.layout.inline, "inline")
+        self._ends = np.zeros((0, 2), np.int64)
+        self._num_steps = self._size = 0
+
+    def __len__(self) -> int:
+        """N."""
+        return self._size
+
+    def writer(self, history: int, *, timeout: float | None = None) -> Writer:
+        """A writer; see `Replay.writer`."""
+        del timeout  # Nothing is waited for.
+        return _StoreWriter(self, history)
+
+    def add_step(self, leaves: Any) -> int:
+        """Stores a step; returns its number."""
+        row = self._num_steps
+        _put(self._steps, row, leaves)
+        self._num_steps = row + 1
+        return row
+
+    def add_item(self, first: int, last: int, inline: Any) -> int:
+        """Stores an item from step `first` to step `last`; returns its number."""
+        row = self._size
+        _put([self._ends], row, [(first, last)])
+        _put(self._inline, row, inline)
+        self._size = row + 1
+        return row
+
+    def take(self, indices: np.ndarray) -> Nest:
+        """The items of these numbers."""
+        first, last = self._ends[indices].T
+
+        def leaf(source: Any) -> np.ndarray:
+            if isinstance(source, FromStep):
+                return self._steps[source.column][first if source.select is Select.FIRST else last]
+            return self._inline[source.column][indices]
+
+        return self._build(iter([leaf(source) for source in self.sources]))
+
+
+def _put(columns: Any, row: int, leaves: Any) -> None:
+    for column, leaf in zip(columns, leaves, strict=True):
+        if row >= column.shape[0]:
+            arrays.grow(column, row + 1)
+        column[row] = leaf
+
+
+@final
+class _StoreWriter(Writer):
+    """Appends to an `ItemStore`."""
+
+    def __init__(self, store: ItemStore, history: int):
+        self._store = store
+        self._history = history
+        self._read_step = LeafReader(store.table.layout.step, "step")
+        self._read_inline = LeafReader(store.table.layout.inline, "inline values")
+        self._rows: list[int] = []  # of this episode
+
+    def append(self, step: Nest) -> int:
+        self._rows.append(self._store.add_step(self._read_step(step)))
+        return len(self._rows) - 1
+
+    def create_item(
+        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+    ) -> int:
+        del priority  # All are drawn alike.
+        if table != self._store.table.name:
+            raise ConfigError(f"Expected items of table {self._store.table.name!r}, found one of {table!r}.")
+        check_steps(self._store.table, len(self._rows), self._history, start, stop, padding)
+        return self._store.add_item(self._rows[start], self._rows[stop - 1], self._read_inline(inline))
+
+    def end_episode(self) -> None:
+        self._rows = []
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def save(self) -> dict[str, Any]:
+        raise CheckpointError("Data that are read from a file are not saved; read them again.")
+
+    def restore(self, state: dict[str, Any]) -> None:
+        raise CheckpointError(f"Data that are read from a file are not restored; found {sorted(state)}.")
+
+
+@final
+class TransitionsDataset:
+    """An endless iterator of batches that are drawn uniformly, with replacement: a `Saveable`.
+
+    With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``. `info` is as
+    replay's uniform sampler gives it; the keys are the items' numbers.
+
+    Attributes:
+        num_sampled: items handed out so far.
+    """
+
+    def __init__(self, items: Items, plan: BatchPlan, seed: Seed = 0):
+        """Makes one.
+
+        Args:
+            items: at least one.
+            plan: batch size and number of stacked batches.
+            seed: of what is drawn.
+
+        Raises:
+            ConfigError: there are no items, or the plan asks for none.
+        """
+        if len(items) < 1:
+            raise ConfigError("Expected at least 1 item to draw batches from, found none.")
+        if plan.batch_size < 1 or plan.num_updates < 1:
+            raise ConfigError(f"Expected batches of at least 1 item, found {plan}.")
+        self._items = items
+        self._plan = plan
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._times = np.zeros(len(items), np.int32)
+        self.num_sampled = 0
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[ReplaySample]:
+        return self
+
+    def __next__(self) -> ReplaySample:
+        """The next batch."""
+        plan, size = self._plan, len(self._items)
+        count = plan.batch_size * plan.num_updates
+        indices = self._rng.integers(size, size=count)
+        np.add.at(self._times, indices, np.int32(1))
+        self.num_sampled += count
+        info = SampleInfo(
+            key=indices.astype(np.uint64),
+            probability=np.full(count, 1.0 / size),
+            table_size=np.full(count, size, np.int64),
+            priority=np.ones(count),
+            times_sampled=self._times[indices],
+        )
+        sample = ReplaySample(info, self._items.take(indices))
+        if plan.num_updates == 1:
+            return sample
+        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), sample)
+
+    def ready(self) -> bool:
+        """Always True."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def fingerprint(self) -> dict[str, int]:
+        """What tells these data from others: how many they are, and a checksum of up to 1,000 of them."""
+        some = np.unique(np.linspace(0, len(self._items) - 1, 1_000).astype(np.int64))
+        checksum = 0
+        for leaf in tree.flatten(self._items.take(some)):
+            checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), checksum)
+        return {"size": len(self._items), "checksum": checksum}
+
+    def save(self) -> dict[str, Any]:
+        """Where the drawing stands; not the data."""
+        state = self._rng.bit_generator.state
+        words = {name: str(value) for name, value in state["state"].items()}  # 128 bits
+        return {
+            "data": self.fingerprint(),
+            "num_sampled": self.num_sampled,
+            "times_sampled": self._times.copy(),
+            "rng": {**words, "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `save` returned.
+
+        Raises:
+            CheckpointError: it was saved with other data, or is damaged.
+        """
+        if state.get("data") != self.fingerprint():
+            raise CheckpointError(
+                f"The checkpoint was made with the data {state.get('data')}, and these are {self.fingerprint()}. "
+                "Resume with the same file, discount and n_step."
+            )
+        try:
+            rng = state["rng"]
+            self._rng.bit_generator.state = {
+                "bit_generator": "PCG64",
+                "state": {name: int(rng[name]) for name in ("state", "inc")},
+                "has_uint32": rng["has_uint32"],
+                "uinteger": rng["uinteger"],
+            }
+            self._times = np.array(state["times_sampled"], np.int32).reshape(len(self._items))
+            self.num_sampled = int(state["num_sampled"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"The data set's state is damaged: {error!r}. Restore an older one.") from error

@@ -1,0 +1,301 @@
+"""Train from data alone: batches come out of a file of episodes, and nobody acts but to evaluate."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import numbers
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.core import Agent
+from agentkit.datasets.episode_files import EpisodeData, read_episodes
+from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec
+from agentkit.datasets.offline import ItemStore, TransitionsDataset
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config import (
+    ExperimentConfig,
+    check_run_directory,
+    experiment_from_record,
+    read_record,
+    write_config,
+)
+from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.local import Result, ResumeError, check_same, choose_dispatch, next_multiple
+from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.signals import StopOnSignal
+from agentkit.learning import Learner, LearnerOutlets
+from agentkit.replay import Uniform
+from agentkit.specs import EnvironmentSpec, make_environment_spec
+from agentkit.types import TableInfo
+from agentkit.variables import VariableStore
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineConfig:
+    """What `agentkit.run_offline` runs.
+
+    Attributes:
+        agent: one that learns from transitions, e.g. ``agents.registry.make("iql")``.
+        dataset: a file or folder for `datasets.read_episodes`, or episodes with the agent's own actions.
+        num_updates: gradient updates; a resumed run goes on until this many in all.
+        environment: to evaluate in, as in `ExperimentConfig`; it also says what observations and actions are.
+            None evaluates never, and specs are inferred from the data.
+        seed: every random choice follows from it.
+        run_directory: where logs and checkpoints go; None records nothing.
+        evaluation_period: updates between evaluations; 0 for none at all.
+        evaluation_episodes: episodes of each evaluation.
+        checkpoint_period: updates between checkpoints; 0 saves at the end only.
+        log_seconds: seconds between rows of the learner's log.
+        tensorboard: write TensorBoard logs too.
+        progress: show the live progress line.
+    """
+
+    agent: Agent
+    dataset: str | pathlib.Path | Sequence[Episode]
+    num_updates: int
+    environment: str | Callable[[int], Any] | None = None
+    seed: int = 0
+    run_directory: str | pathlib.Path | None = None
+    evaluation_period: int = 10_000
+    evaluation_episodes: int = 10
+    checkpoint_period: int = 10_000
+    log_seconds: float = 5.0
+    tensorboard: bool = False
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        value: Any = self.num_updates
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+            raise ConfigError(f"num_updates must be a whole number of at least 1, found {value!r}.")
+        self.as_experiment()  # Which refuses the rest.
+
+    def as_experiment(self) -> ExperimentConfig:
+        """The same for what evaluates and logs: its steps are updates."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del own["dataset"], own["num_updates"]
+        if self.environment is None:
+            own |= {"environment": _no_environment, "evaluation_period": 0}
+        return ExperimentConfig(num_steps=self.num_updates, **own)
+
+
+def _no_environment(seed: int) -> Any:
+    raise ConfigError(f"This run has no environment (asked for with seed {seed}). Give OfflineConfig one.")
+
+
+def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
+    """Trains until `config.num_updates` updates were made; evaluates, logs and saves on the way.
+
+    In logs, checkpoints and the result, steps are updates. Updates come in calls of the agent's `updates_per_call`;
+    the last one is made whole. SIGINT (Ctrl-C) or SIGTERM stops after the current call and saves.
+
+    Args:
+        config: what to run.
+        resume: go on from the newest checkpoint in the run folder, or from the start if there is none.
+
+    Raises:
+        ConfigError: the data cannot be read, or the agent does not learn from transitions drawn uniformly; or the
+            run folder has a run in it already and `resume` is False, or there is none.
+        SpecError: the data do not fit the environment, or the agent does not.
+        ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another run's, or of other data.
+        MissingExtraError: the data are in HDF5 and h5py is not installed.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            run = _build(config, stack, resume)
+        except CheckpointError as error:
+            raise ResumeError(str(error)) from error
+        with StopOnSignal() as stop:
+            return run.train(stop)
+
+
+def resume_offline(run_directory: str | pathlib.Path, **changes: Any) -> Result:
+    """Goes on with the run in a folder; `changes` replace fields of its config, e.g. ``num_updates=200_000``."""
+    return run_offline(read_offline_config(run_directory, **changes), resume=True)
+
+
+def read_offline_config(run_directory: str | pathlib.Path, **changes: Any) -> OfflineConfig:
+    """The `OfflineConfig` that a run folder's ``config.json`` describes, with some fields replaced.
+
+    Raises:
+        ConfigError: no such run, or one that had an agent or an environment of the user's own code, or data that
+            were in no file; such a run is resumed by that code, with ``run_offline(config, resume=True)``.
+    """
+    record = read_record(run_directory)
+    offline = record.get("offline")
+    if offline is None:
+        raise ConfigError(f"The run {run_directory} is none from data alone. Use agentkit train --resume.")
+    if (
+        record["agent"] is None
+        or offline["dataset"] is None
+        or (record["environment"] is None and offline["evaluates"])
+    ):
+        raise ConfigError(
+            f"The run {run_directory} was made with an agent, environment or data of your own code, which config.json "
+            "cannot rebuild. Call agentkit.run_offline(config, resume=True) from that code."
+        )
+    environment = record["environment"]
+    plain = experiment_from_record({**record, "environment": environment or _no_environment}, run_directory)
+    names = {field.name for field in dataclasses.fields(OfflineConfig)} & vars(plain).keys()
+    settings = {name: getattr(plain, name) for name in names} | {
+        "environment": environment,
+        "dataset": offline["dataset"],
+        "num_updates": plain.num_steps,
+    }
+    return OfflineConfig(**(settings | changes))
+
+
+def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData) -> TransitionsDataset:
+    """The transitions that the agent's own adder makes of episodes, as batches.
+
+    Raises:
+        ConfigError: the agent learns from something else, or draws by priority.
+        SpecError: an episode does not fit `spec`.
+    """
+    agent = config.agent
+    (table, *others) = agent.make_tables(spec)
+    if others or not isinstance(table.sampler, Uniform):
+        raise ConfigError(
+            f"Data are drawn uniformly from one table; the agent asks for {[table.sampler, *others]}. Use an agent "
+            "that learns from transitions, with prioritized=False."
+        )
+    store = ItemStore(table)
+    adder = agent.make_adder(store, spec)
+    for episode in fit_episodes(data.episodes, spec, data.actions):
+        add_episode(adder, episode)
+    adder.close()
+    return TransitionsDataset(store, agent.batch_plan, config.seed)
+
+
+def _read(config: OfflineConfig) -> EpisodeData:
+    if isinstance(config.dataset, str | pathlib.Path):
+        return read_episodes(config.dataset)
+    episodes = list(config.dataset)
+    if not episodes:
+        raise ConfigError("dataset: expected a file or at least 1 episode, found none.")
+    for number, episode in enumerate(episodes):
+        check_episode(episode, f"episode {number}")
+    return EpisodeData(episodes, None)
+
+
+def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: EpisodeData) -> EnvironmentSpec:
+    if config.environment is None:
+        return infer_spec(data.episodes, data.actions)
+    with contextlib.closing(experiment.make_environment(config.seed)) as environment:
+        return make_environment_spec(environment)
+
+
+def _build(config: OfflineConfig, stack: contextlib.ExitStack, resume: bool) -> _Run:
+    """Makes every part, and takes a checkpoint back."""
+    experiment, agent = config.as_experiment(), config.agent
+    directory = check_run_directory(experiment, resume)
+    data = _read(config)
+    spec = _make_spec(experiment, config, data)
+    dataset = load_dataset(config, spec, data)
+    networks = agent.make_networks(spec)
+    update = agent.make_update(networks)
+    found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
+    if found is not None:
+        if not found.state.get("offline"):
+            raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
+        check_same(experiment, found)
+    if directory is not None:
+        is_file = isinstance(config.dataset, str | pathlib.Path)
+        path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
+        write_config(experiment, directory, offline={"dataset": path, "evaluates": config.environment is not None})
+    choose_dispatch(update)
+    logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
+    store = VariableStore()
+    outlets = LearnerOutlets(publisher=store, log_seconds=config.log_seconds)
+    # The same key as of `agentkit.run`: before the first update, the same parameters.
+    key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
+    learner = Learner(update, dataset, key, num_updates=agent.batch_plan.num_updates, outlets=outlets)
+    evaluator = None
+    if experiment.evaluation_period:
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
+    run = _Run(experiment, dataset, learner, evaluator, logs)
+    outlets.log = run.log
+    if found is not None:
+        learner.restore(found.state["learner"])
+        dataset.restore(found.state["dataset"])
+        run.saved_update = found.step
+    return run
+
+
+@dataclasses.dataclass
+class _Run:
+    """All parts of a run from data."""
+
+    experiment: ExperimentConfig
+    dataset: TransitionsDataset
+    learner: Learner
+    evaluator: Evaluator | None
+    logs: RunLogs
+    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    saved_update: int = -1
+
+    def train(self, stop: StopOnSignal) -> Result:
+        experiment, learner = self.experiment, self.learner
+        next_evaluation = next_multiple(learner.num_updates_done, experiment.evaluation_period)
+        next_checkpoint = next_multiple(learner.num_updates_done, experiment.checkpoint_period)
+        while learner.num_updates_done < experiment.num_steps and not stop.requested:
+            learner.step()
+            if learner.num_updates_done >= next_evaluation:
+                self._evaluate()
+                next_evaluation = next_multiple(learner.num_updates_done, experiment.evaluation_period)
+            if learner.num_updates_done >= next_checkpoint:
+                self.save()
+                next_checkpoint = next_multiple(learner.num_updates_done, experiment.checkpoint_period)
+            if self.logs.progress_due():
+                self._show_progress()
+        done = learner.num_updates_done
+        interrupted = done < experiment.num_steps
+        if done != self.saved_update:
+            self.save()
+        self._show_progress()  # Due or not: the last line says where it ended.
+        if interrupted:
+            self.logs.say(f"Stopped by a signal at update {done:,}; saved. Use --resume to go on.")
+        return Result(done, done, self.evaluations, interrupted)
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """A row of the learner's log."""
+        self.logs.learner.write(learner_row(metrics, self.learner.num_updates_done, self._table()))
+
+    def _table(self) -> TableInfo:
+        """The data as a table that was filled at the start: samples per insert are passes over the data."""
+        size = len(self.dataset)
+        return TableInfo("data", size, size, size, self.dataset.num_sampled)
+
+    def _show_progress(self) -> None:
+        done = self.learner.num_updates_done
+        self.logs.show_progress(done, done, self._table())
+
+    def _evaluate(self) -> None:
+        assert self.evaluator is not None
+        done, episodes = self.learner.num_updates_done, self.experiment.evaluation_episodes
+        record = {"steps": done, "updates": done, **self.evaluator.run(episodes, number=done)}
+        self.evaluations.append(record)
+        self.logs.evaluation.write(record)
+        self.logs.say(
+            f"update {done:,}: evaluation return {record['episode_return']:.1f} "
+            f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {episodes} episodes)"
+        )
+
+    def save(self) -> None:
+        """Writes a checkpoint, where there is a run folder."""
+        done = self.learner.num_updates_done
+        self.saved_update = done
+        if self.experiment.run_directory is None:
+            return
+        state: dict[str, Any] = {
+            "experiment": self.experiment.describe(),
+            "offline": True,
+            "learner": self.learner.save(),
+            "dataset": self.dataset.save(),
+            "num_steps": done,
+        }
+        checkpoint.write(pathlib.Path(self.experiment.run_directory) / "checkpoints", done, state)

@@ -1,0 +1,111 @@
+"""Losses on sequences of experience that a recurrent network is unrolled over, on top of rlax.
+
+Sequences are ``[B, T]``, values of the rows' successors included ``[B, T + 1]``. Importing rlax is slow (it loads
+TensorFlow where that is installed): actors do not import this.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agentkit.losses.policy_gradient import has_action
+from agentkit.types import Array
+
+_EPSILON = 1e-3
+
+
+def rescale(x: Array) -> Array:
+    """h(x) = sgn(x) (sqrt(|x| + 1) - 1) + epsilon x, epsilon = 1e-3 (Pohlen et al. 2018, 1805.11593, prop. A.2)."""
+    return rlax.signed_hyperbolic(x, _EPSILON)
+
+
+def unrescale(x: Array) -> Array:
+    """The inverse of `rescale` (ibid.).
+
+    It is rlax's `signed_parabolic` with the root's numerator made rational: that one subtracts numbers near 500 from
+    each other, which leaves errors of 1e-4 in float32.
+    """
+    y = 1.0 + _EPSILON + jnp.abs(x)
+    root = 2.0 * y / (1.0 + jnp.sqrt(1.0 + 4.0 * _EPSILON * y))
+    return jnp.sign(x) * (root - 1.0) * (root + 1.0)
+
+
+_RESCALED, _PLAIN = rlax.TxPair(rescale, unrescale), rlax.IDENTITY_PAIR
+
+
+def taught_rows(start_of_episode: Array, burn_in: int) -> Array:
+    """Which rows of sequences a loss may count, float32 ``[B, T]``: 1 with an action and with a state to be trusted.
+
+    That is a state after `burn_in` rows, or after an episode's start (which needs no burn-in: its state is known).
+
+    Args:
+        start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``.
+        burn_in: rows.
+    """
+    late = jnp.arange(start_of_episode.shape[1] - 1) >= burn_in
+    exact = jax.lax.cummax(start_of_episode[:, :-1].astype(jnp.int32), axis=1) > 0
+    return has_action(start_of_episode) * (exact | late[None])
+
+
+def n_step_double_q_learning_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_target_t: Array,
+    q_selector_t: Array,
+    has_action_tm1: Array,
+    *,
+    n: int,
+    rescaled: bool,
+) -> Array:
+    """TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
+
+    h(r_t + ... + discount^(n-1) r + discount^n h^-1(q_target(s', argmax_a q_selector(s', a)))) - q(s, a), with h
+    `rescale`, or the identity. The sum ends sooner where the sequence does, and before a row without an action, whose
+    value it bootstraps from: so a truncated episode counts on what would have followed and not on the next episode.
+    Rows without an action get a number that means nothing.
+
+    Args:
+        q_tm1: ``[B, T, A]``; gradients reach these only.
+        a_tm1: int ``[B, T]``.
+        r_t: rewards ``[B, T]``.
+        discount_t: gamma times the environment's discount ``[B, T]``; 0 in rows without an action.
+        q_target_t: of the rows after, ``[B, T, A]``.
+        q_selector_t: likewise.
+        has_action_tm1: see `has_action`, ``[B, T]``.
+        n: rewards in a sum at most, >= 1.
+        rescaled: whether the values are h of returns.
+    """
+    pair = _RESCALED if rescaled else _PLAIN
+    v_t = _chosen(q_target_t, jnp.argmax(q_selector_t, axis=-1))
+    # What comes after the last row is no part of the sum, whatever lambda is there.
+    lambda_t = jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
+
+    def sums(r: Array, discount: Array, v: Array, lambda_: Array) -> Array:
+        return rlax.n_step_bootstrapped_returns(r, discount, v, n, lambda_)
+
+    returns = jax.vmap(sums)(r_t, discount_t, pair.apply_inv(v_t), lambda_t)
+    return jax.lax.stop_gradient(pair.apply(returns)) - _chosen(q_tm1, a_tm1)
+
+
+def _chosen(values: Array, action: Array) -> Array:
+    """Of ``[B, T, A]`` those of `action` ``[B, T]``."""
+    return jnp.take_along_axis(values, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
+
+
+def sequence_priorities(error: Array, mask: Array, eta: float) -> Array:
+    """Priorities ``[B]`` of sequences, eta max |error| + (1 - eta) mean |error| (Kapturowski et al. 2019, section 2.3).
+
+    Both are of the rows where `mask` is 1; 0 where there is none: such a sequence teaches nothing.
+
+    Args:
+        error: ``[B, T]``.
+        mask: ``[B, T]``.
+        eta: in [0, 1].
+    """
+    size = jnp.abs(error) * mask
+    mean = jnp.sum(size, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
+    return eta * jnp.max(size, axis=1) + (1.0 - eta) * mean

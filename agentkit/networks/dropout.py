@@ -1,0 +1,32 @@
+"""Critics with dropout and layer normalisation, for many updates a step (Hiraoka et al. 2021, 2110.02034)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from agentkit.networks.mlp import orthogonal_mlp, torso
+from agentkit.types import Array, Nest
+
+
+def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float) -> Array:
+    """A critic's values ``[B]``: each hidden layer is linear, dropout, layer normalisation, ReLU (paper, figure 1).
+
+    It takes a PRNG key where it is applied, which says what units to drop; each item of a batch drops others.
+
+    Args:
+        observation: ``[B, ...]``.
+        action: ``[B, A]``.
+        hidden_sizes: units of each hidden layer.
+        rate: the chance that a unit is dropped, in [0, 1); the others are scaled up.
+    """
+
+    def regularise(x: Array) -> Array:
+        x = hk.dropout(hk.next_rng_key(), rate, x)
+        return jax.nn.relu(hk.LayerNorm(axis=-1, create_scale=True, create_offset=True)(x))
+
+    features = jnp.concatenate([torso(observation), action], axis=-1)
+    return orthogonal_mlp(features, hidden_sizes, 1, activation=regularise)[:, 0]

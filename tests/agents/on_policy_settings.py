@@ -1,0 +1,54 @@
+"""Settings that on-policy agents share, in the terms of `agentkit.testing.agent.AgentContract`."""
+
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from agentkit import envs, specs
+
+SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 16}
+REFUSED: dict[str, Any] = {
+    "segment_length": 0,
+    "batch_size": 0,
+    "discount": 1.5,
+    "gae_lambda": -0.5,
+    "initial_std": 0.0,
+}
+CHANGES: dict[str, Any] = {
+    "hidden_sizes": (8, 8),
+    "segment_length": 8,
+    "batch_size": 2,
+    "discount": 0.5,
+    "gae_lambda": 0.5,
+    "learning_rate": 1e-2,
+    "max_grad_norm": 1e-3,
+    "normalize_observations": False,
+    "normalize_values": False,
+    "normalize_advantages": False,
+    "initial_std": 0.5,
+}
+
+SMALL_FITTED = {**SMALL, "num_value_epochs": 2, "num_minibatches": 2}
+FITTED_REFUSED = {**REFUSED, "num_value_epochs": 0, "num_minibatches": 3}
+FITTED_CHANGES = {**CHANGES, "num_value_epochs": 3, "num_minibatches": 4}
+
+
+class _TwoActions(dm_env.Environment):
+    """Takes two discrete actions at once: an array of integers."""
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.zeros((), np.float32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(np.float32(0), np.zeros((), np.float32))
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array((), np.float32)
+
+    def action_spec(self) -> specs.BoundedArray:
+        return specs.BoundedArray((2,), np.int32, 0, 3, "two actions")
+
+
+envs.register("two_actions", lambda name, seed: _TwoActions())
+UNSUITABLE = "two_actions:pair"

@@ -1,0 +1,113 @@
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.agents import a2c, on_policy
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.learning import learns
+from tests.agents import on_policy_by_hand as by_hand
+from tests.agents import on_policy_settings
+from tests.agents.on_policy_training import Training
+
+pytestmark = pytest.mark.one_stack
+
+UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False, "normalize_values": False}
+
+
+class TestA2c(AgentContract):
+    compile = True
+    unsuitable_environment = on_policy_settings.UNSUITABLE
+    refused: ClassVar = {**on_policy_settings.REFUSED, "rms_decay": 1.5, "rms_epsilon": 0.0, "anneal_steps": 0}
+    changes: ClassVar = {
+        **on_policy_settings.CHANGES,
+        "normalize_advantages": True,
+        "value_cost": 0.1,
+        "entropy_cost": 0.1,
+        "rms_decay": 0.5,
+        "rms_epsilon": 1e-3,
+        "anneal_steps": 10_000,
+    }
+
+    @pytest.mark.slow
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """Each is compiled anew."""
+        super().test_every_setting_changes_what_the_agent_does()
+
+    def make_agent(self, **changes: Any) -> Any:
+        return a2c.Agent(a2c.Config(**{**on_policy_settings.SMALL, **changes}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+def expected_gradient(config: a2c.Config, weights: by_hand.Weights, batch: Any, kind: str) -> by_hand.Weights:
+    """Of the whole loss, as a sum over every action."""
+    found = by_hand.elements(batch, weights, config.discount, config.gae_lambda)
+    gradients, factors = [], []
+    for element in found:
+        gradients.append(by_hand.log_prob_gradient(weights, element, kind))
+        factors.append(-element.advantage / len(found))
+        gradients.append(by_hand.entropy_gradient(weights, element, kind))
+        factors.append(-config.entropy_cost / len(found))
+        gradients.append(by_hand.value_gradient(element, element.value + element.advantage))
+        factors.append(config.value_cost / len(found))
+    return by_hand.total(gradients, factors)
+
+
+@pytest.mark.parametrize("lambda_", [0.7, 1.0])
+@pytest.mark.parametrize("kind", by_hand.SPECS)
+def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lambda_: float) -> None:
+    """Segments that end in mid-episode, terminations, truncations; then numpy's RMSProp."""
+    config = a2c.Config(**UNTOUCHED, discount=0.9, gae_lambda=lambda_, entropy_cost=0.3, max_grad_norm=None)
+    networks = a2c.Agent(config).make_networks(by_hand.SPECS[kind])
+    weights, batch = by_hand.weights(kind), by_hand.segments(kind)
+    params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}
+    expected = expected_gradient(config, weights, batch, kind)
+    leaves = {**by_hand.policy_params(expected, "linear_1"), **by_hand.value_params(expected, "linear")}
+
+    update = a2c.make_update(networks, config)
+    state = by_hand.state_of(update, params)
+    rows, *_ = on_policy.prepare(networks, config, state, batch.data)
+    grads, _ = jax.grad(a2c.make_loss(networks, config), has_aux=True)(params, rows)
+    assert jax.tree.structure(grads) == jax.tree.structure(leaves)
+    for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(leaves), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+    state, output = jax.jit(update.update)(state, batch)
+    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(leaves)))
+    np.testing.assert_allclose(output.metrics["grad_norm"], norm, rtol=1e-4)
+    for before, after, g in zip(*map(jax.tree.leaves, (params, state.acting.params, leaves)), strict=True):
+        step = 7e-4 * g / np.sqrt(0.01 * np.square(g) + 1e-5)
+        np.testing.assert_allclose(np.asarray(after) - before, -step, rtol=1e-2, atol=1e-6)
+
+
+def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
+    weights, batch = by_hand.weights("discrete"), by_hand.segments("discrete")
+    params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}
+    steps = []
+    for limit in (None, 1e-4):
+        config = a2c.Config(**UNTOUCHED, max_grad_norm=limit, rms_epsilon=1.0)
+        update = a2c.make_update(a2c.Agent(config).make_networks(by_hand.SPECS["discrete"]), config)
+        state, output = update.update(by_hand.state_of(update, params), batch)
+        assert output.metrics["grad_norm"] > 0.1  # Before the clip.
+        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.acting.params, params)
+        steps.append(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(moved))))
+    np.testing.assert_allclose(steps[1], 7e-4 * 1e-4, rtol=0.5)  # With so large an epsilon a step is as its gradient.
+    assert steps[0] > 100 * steps[1]
+
+
+def test_the_learning_rate_falls_to_zero() -> None:
+    config = a2c.Config(**on_policy_settings.SMALL, anneal_steps=2 * 48, learning_rate=0.01)
+    training = Training(a2c.Agent(config), "agentkit:catch", 3)
+    rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
+    np.testing.assert_allclose(rates, [0.01, 0.005, 0.0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_it_learns_catch() -> None:
+    config = a2c.Config(hidden_sizes=(32, 32), segment_length=8, learning_rate=5e-3)
+    returns = learns(a2c.Agent(config), "agentkit:catch", num_steps=12_000, threshold=0.8, num_envs=8)
+    assert len(returns) == 3

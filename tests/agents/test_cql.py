@@ -1,0 +1,121 @@
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.agents import cql, sac
+from agentkit.agents.soft import Networks
+from agentkit.learning import Bootstrap
+from agentkit.networks import Network, TanhNormal
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
+from agentkit.types import ReplaySample, Transition
+from tests.agents import offline_data, settings
+
+pytestmark = pytest.mark.one_stack
+
+KEY = jax.random.PRNGKey(0)
+
+
+class TestCql(AgentContract):
+    unsuitable_environment = "agentkit:catch"
+    refused: ClassVar = {
+        **settings.OFF_POLICY_REFUSED,
+        "tau": 0.0,
+        "initial_temperature": 0.0,
+        "conservative_weight": -1.0,
+        "num_sampled_actions": 0,
+    }
+    changes: ClassVar = {
+        **settings.OFF_POLICY_CHANGES,
+        "learning_rate": 1e-2,
+        "tau": 0.5,
+        "target_entropy": -7.0,
+        "initial_temperature": 0.1,
+        "learn_temperature": False,
+        "min_log_std": 1.0,
+        "max_log_std": -3.0,
+        "num_random_steps": 5,
+        "conservative_weight": 0.5,
+        "num_sampled_actions": 2,
+    }
+    compile_updates = True
+
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL, "num_random_steps": 20}
+        return cql.Agent(cql.Config(**{**small, **changes}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
+    """A uniform policy's actions are the data's: nothing is to be pressed down in the mean over actions."""
+    config = cql.Config(
+        hidden_sizes=(32,),
+        discount=0.8,
+        tau=0.2,
+        batch_size=64,
+        learning_rate=3e-3,
+        initial_temperature=1e-6,
+        learn_temperature=False,
+        conservative_weight=0.01,
+    )
+    networks, state = learned(cql.Agent(config), Chain(terminates), num_updates=1_500)
+    for params in state.critics:
+        actions = np.linspace(-0.9, 0.9, 7, dtype=np.float32)[:, None]
+        observations = np.eye(4, dtype=np.float32)
+        q = [networks.critic.apply(params, observations, np.tile(action, (4, 1))) for action in actions]
+        np.testing.assert_allclose(np.mean(q, axis=0), values(0.8, terminates), atol=0.15)
+
+
+NETWORKS = Networks(
+    Network(None, lambda params, o: TanhNormal(jnp.zeros_like(o), jnp.zeros_like(o))),
+    Network(None, lambda params, o, a: params * jnp.sum(jnp.square(a), axis=-1)),
+    (1,),
+)
+"""The policy is the same everywhere; a critic's value is its parameter times the squared action."""
+
+
+def _losses(weight: float, count: int) -> Any:
+    return cql.make_losses(NETWORKS, cql.Config(conservative_weight=weight, num_sampled_actions=count))
+
+
+def _batch() -> ReplaySample:
+    observation, action = np.zeros((2, 1), np.float32), np.float32([[0.5], [-1.0]])
+    return ReplaySample(
+        (), Transition(observation, action, np.ones(2, np.float32), np.zeros(2, np.float32), observation)
+    )
+
+
+def test_the_penalty_is_the_integral_less_the_datas_value() -> None:
+    """With many samples the estimate is the integral of exp q over [-1, 1], found by quadrature."""
+    critics = (jnp.float32(1.5), jnp.float32(-2.0))
+    bootstrap = Bootstrap((), critics, jnp.float32(0.1))
+    plain, penalised = (_losses(weight, 20_000).critic(critics, bootstrap, _batch(), KEY) for weight in (0.0, 3.0))
+    grid = (np.arange(20_000) + 0.5) / 10_000 - 1.0
+    gaps = [np.log(2.0 * np.mean(np.exp(c * grid**2))) - np.mean(c * np.array([0.25, 1.0])) for c in (1.5, -2.0)]
+    np.testing.assert_allclose(penalised.metrics["conservative_gap"], gaps[0], atol=0.02)
+    np.testing.assert_allclose(penalised.loss - plain.loss, 3.0 * sum(gaps), atol=0.1)
+
+
+def test_without_the_penalty_it_is_sac() -> None:
+    critics = (jnp.float32(1.5), jnp.float32(-2.0))
+    bootstrap = Bootstrap((), critics, jnp.float32(0.1))
+    mine = _losses(0.0, 4).critic(critics, bootstrap, _batch(), KEY)
+    td_key, _ = jax.random.split(KEY)
+    sacs = sac.make_losses(NETWORKS, sac.Config()).critic(critics, bootstrap, _batch(), td_key)
+    np.testing.assert_allclose(mine.loss, sacs.loss, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_it_learns_more_than_the_data_show() -> None:
+    config = cql.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
+    data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
+    assert offline_data.mean_return(data) < -7.0
+    returns = offline_data.learned_returns(cql.Agent(config), offline_data.POINT_MASS, data, 2_000)
+    assert min(returns) >= -2.0, returns

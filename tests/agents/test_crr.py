@@ -1,0 +1,128 @@
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.agents import crr
+from agentkit.agents.regression import Networks
+from agentkit.errors import UnknownNameError
+from agentkit.learning import ActorCritic
+from agentkit.networks import DiagonalNormal, Network
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
+from agentkit.types import ReplaySample, Transition
+from tests.agents import offline_data, settings
+
+pytestmark = pytest.mark.one_stack
+
+KEY = jax.random.PRNGKey(0)
+
+
+class TestCrr(AgentContract):
+    unsuitable_environment = "agentkit:catch"
+    refused: ClassVar = {
+        **settings.OFF_POLICY_REFUSED,
+        "tau": 1.5,
+        "temperature": 0.0,
+        "max_weight": 0.0,
+        "num_sampled_actions": 0,
+    }
+    changes: ClassVar = {
+        **settings.OFF_POLICY_CHANGES,
+        "learning_rate": 1e-2,
+        "tau": 0.5,
+        "temperature": 0.01,
+        "max_weight": 0.5,
+        "weights": "binary",
+        "num_sampled_actions": 2,
+    }
+    compile_updates = True
+
+    def make_agent(self, **changes: Any) -> Any:
+        return crr.Agent(crr.Config(**{**settings.SMALL, **changes}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+def test_other_weights_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="binary, exp"):
+        crr.Config(weights="exponential")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
+    config = crr.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
+    networks, state = learned(crr.Agent(config), Chain(terminates), num_updates=3_000)
+    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.2)
+
+
+def _losses(log_std: float, **settings: Any) -> Any:
+    """A Gaussian policy whose mean is its parameter; critics that are parameters times observations and actions."""
+    networks = Networks(
+        Network(None, lambda params, o: DiagonalNormal(jnp.full(o.shape, params), jnp.full(o.shape, log_std))),
+        Network(None, lambda params, o, a: (params[0] * o[:, 0] + a[:, 0], params[1] * o[:, 0] + a[:, 0])),
+        Network(None, None),
+    )
+    return crr.make_losses(networks, crr.Config(**settings))
+
+
+OBSERVATION, ACTION = np.float32([[1.0], [2.0], [-3.0]]), np.float32([[0.5], [-1.0], [0.25]])
+REWARD, DISCOUNT = np.float32([1.0, -1.0, 0.5]), np.float32([0.0, 0.9, 0.9])
+BATCH = ReplaySample((), Transition(OBSERVATION, ACTION, REWARD, DISCOUNT, OBSERVATION + 1.0))
+CRITICS = jnp.float32([1.0, 2.0])
+
+
+def _least(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
+    return np.minimum(critics[0] * observation, critics[1] * observation) + action
+
+
+def test_the_critics_loss_by_hand() -> None:
+    """A policy that is nearly a point: each of its samples is its mean, clipped to the bounds."""
+    targets = ActorCritic(jnp.float32(3.0), jnp.float32([0.5, -1.0]))
+    found = _losses(-20.0).critic(CRITICS, targets, BATCH, KEY)
+    o, a = OBSERVATION[:, 0], ACTION[:, 0]
+    target = REWARD + DISCOUNT * _least((0.5, -1.0), o + 1.0, 1.0)
+    np.testing.assert_allclose(found.loss, np.mean((o + a - target) ** 2 + (2 * o + a - target) ** 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["exp", "binary"])
+def test_the_policys_loss_by_hand(weights: Any) -> None:
+    """What an action is better than is the mean of the policy's: here 0.1, whatever the observation."""
+    losses = _losses(-3.0, weights=weights, temperature=0.5, max_weight=2.0, num_sampled_actions=2_000)
+    found = jax.value_and_grad(losses.policy)(jnp.float32(0.1), CRITICS, BATCH, KEY)
+    a, std = ACTION[:, 0], np.exp(-3.0)
+    advantage = a - 0.1
+    weight = np.minimum(np.exp(advantage / 0.5), 2.0) if weights == "exp" else advantage > 0
+    log_prob = -0.5 * ((a - 0.1) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(found[0], -np.mean(weight * log_prob), rtol=0.02)
+    np.testing.assert_allclose(found[1], -np.mean(weight * (a - 0.1) / std**2), rtol=0.02)
+
+
+def test_the_policys_samples_differ_from_update_to_update() -> None:
+    losses = _losses(0.0)
+    assert losses.draws
+    first, other = (losses.policy(jnp.float32(0.1), CRITICS, BATCH, jax.random.PRNGKey(i)) for i in (0, 1))
+    assert first != other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["exp", "binary"])
+def test_it_learns_more_than_the_data_show(weights: Any) -> None:
+    config = crr.Config(
+        hidden_sizes=(32, 32),
+        learning_rate=3e-3,
+        tau=0.02,
+        batch_size=64,
+        updates_per_call=10,
+        weights=weights,
+        temperature=0.2,
+    )
+    data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
+    assert offline_data.mean_return(data) < -7.0
+    returns = offline_data.learned_returns(crr.Agent(config), offline_data.POINT_MASS, data, 1_000)
+    assert min(returns) >= -3.0, returns

@@ -1,0 +1,233 @@
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs, losses, specs
+from agentkit.agents import gumbel_muzero
+from agentkit.agents.gumbel_muzero import Agent, Config
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, values
+from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, SampleInfo, Step
+from tests.agents import settings
+
+pytestmark = pytest.mark.one_stack
+
+KEY = jax.random.PRNGKey(0)
+
+
+class TestGumbelMuZero(AgentContract):
+    unsuitable_environment = "agentkit:point_mass"
+    compile = True
+    num_steps = 130
+    refused: ClassVar = {
+        **settings.OFF_POLICY_REFUSED,
+        "target_update_period": 0,
+        "num_atoms": 1,
+        "vmin": 9.0,
+        "num_simulations": 0,
+        "max_num_considered_actions": 0,
+        "unroll_length": 0,
+        "model_size": 0,
+        "value_cost": 0.0,
+        "sequence_length": 0,
+        "sequence_period": 50,
+        "replay_size": 1,
+    }
+    changes: ClassVar = {
+        **settings.OFF_POLICY_CHANGES,
+        "model_size": 16,
+        "num_atoms": 7,
+        "vmin": -1.0,
+        "vmax": 1.0,
+        "num_simulations": 2,
+        "max_num_considered_actions": 2,
+        "unroll_length": 1,
+        "value_cost": 2.0,
+        "learning_rate": 1e-1,
+        "max_grad_norm": 1e-3,
+        "target_update_period": 1,
+        "sequence_length": 10,
+        "sequence_period": 2,
+        "min_replay_size": 5,
+        "updates_per_step": 0.5,
+    }
+
+    def make_agent(self, **changes: Any) -> Any:
+        small = {
+            **settings.SMALL,
+            "model_size": 8,
+            "num_atoms": 11,
+            "vmin": -2.0,
+            "vmax": 2.0,
+            "num_simulations": 4,
+            "unroll_length": 2,
+            "n_step": 3,
+            "target_update_period": 3,
+            "sequence_length": 5,
+            "sequence_period": 5,
+            "min_replay_size": 4,
+            "updates_per_step": 0.2,
+        }
+        return Agent(Config(**{**small, **changes}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:catch", seed=seed)
+
+
+def _sequence(length: int, starts: tuple[int, ...], rewards: list[float], discounts: list[float]) -> Step:
+    """One sequence of a chain of states, its policy always certain of action 0."""
+    rows = length + 1
+    start = np.zeros(rows, bool)
+    start[list(starts)] = True
+    return Step(
+        observation=np.eye(4, dtype=np.float32)[np.arange(rows) % 4],
+        action=np.zeros(rows, np.int32),
+        reward=np.float32(rewards),
+        discount=np.float32(discounts),
+        start_of_episode=start,
+        extras=np.tile(np.float32([1, 0]), (rows, 1)),
+    )
+
+
+def _batch(*sequences: Step) -> ReplaySample:
+    stacked = jax.tree.map(lambda *rows: np.stack(rows), *sequences)
+    ones = np.ones(len(sequences))
+    return ReplaySample(SampleInfo(ones, ones, ones, ones, ones), stacked)
+
+
+def _learner(**changes: Any) -> tuple[Any, Any, Any]:
+    usual = {"hidden_sizes": (32,), "model_size": 16, "num_atoms": 21, "vmin": 0.0, "vmax": 5.0, "discount": 0.8}
+    agent = Agent(Config(**{**usual, "learning_rate": 3e-3, "target_update_period": 20, **changes}))
+    networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
+    return agent, networks, agent.make_update(networks)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
+    """An episode that terminates after four states, or that is cut off somewhere on a ring."""
+    if terminates:
+        rewards, discounts, starts = [0, 0, 0, 1, 0, 0, 0, 0, 1], [1, 1, 1, 0, 0, 1, 1, 1, 0], (0, 5)
+        observation = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3])  # The fifth is the final one.
+    else:
+        rewards, discounts, starts = [1, 1, 1, 1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 1, 0, 1, 1], (0, 7)
+        observation = np.array([0, 1, 2, 3, 0, 1, 2, 2, 3])  # The seventh is cut off.
+    sequence = _sequence(8, starts, rewards, discounts)._replace(observation=np.eye(4, dtype=np.float32)[observation])
+    _, networks, update = _learner(n_step=3, unroll_length=3)
+    state, step = update.init(KEY), jax.jit(update.update)
+    for _ in range(600):
+        state, _ = step(state, _batch(sequence))
+    hidden = networks.represent(state.params, np.eye(4, dtype=np.float32))
+    found = gumbel_muzero._value(networks, state.params, np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(found, values(0.8, terminates), atol=0.1)
+    reward, _ = networks.step(state.params, hidden, jnp.zeros(4, jnp.int32))
+    expected = [0, 0, 0, 1] if terminates else [1, 1, 1, 1]
+    np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), expected, atol=0.1)
+
+
+def test_the_model_knows_what_follows_its_own_predictions() -> None:
+    """Unrolled from the first state alone it predicts the chain's rewards to the end."""
+    sequence = _sequence(4, (0,), [0, 0, 0, 1, 0], [1, 1, 1, 0, 0])
+    _, networks, update = _learner(n_step=4, unroll_length=4)
+    state, step = update.init(KEY), jax.jit(update.update)
+    for _ in range(400):
+        state, _ = step(state, _batch(sequence))
+    hidden = networks.represent(state.params, np.eye(4, dtype=np.float32)[:1])
+    rewards = []
+    for _ in range(4):
+        reward, hidden = networks.step(state.params, hidden, jnp.zeros(1, jnp.int32))
+        rewards.append(float(gumbel_muzero.nets.categorical_mean(reward, networks.atoms)[0]))
+    np.testing.assert_allclose(rewards, [0, 0, 0, 1], atol=0.1)
+
+
+def test_the_model_predicts_what_each_action_leads_to() -> None:
+    """Rewards that are the action taken one step before: only a state that remembers it can say so."""
+    actions = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]], np.int32)
+    plain = _sequence(2, (0,), [0, 0, 0], [1, 0, 0])
+    sequences = [plain._replace(action=a, reward=np.float32([0, a[0], 0])) for a in actions]
+    _, networks, update = _learner(n_step=2, unroll_length=2, learning_rate=1e-2)
+    state, step = update.init(KEY), jax.jit(update.update)
+    for _ in range(300):
+        state, _ = step(state, _batch(*sequences))
+    for action in (0, 1):
+        hidden = networks.represent(state.params, np.eye(4, dtype=np.float32)[:1])
+        _, hidden = networks.step(state.params, hidden, jnp.full(1, action))
+        reward, _ = networks.step(state.params, hidden, jnp.zeros(1, jnp.int32))
+        np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), [action], atol=0.1)
+
+
+def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
+    """With the model unrolled over it, what stands in an episode's final row has no part in the loss."""
+    agent, networks, _ = _learner(unroll_length=4, n_step=4)
+    loss, params = gumbel_muzero.make_loss(networks, agent.config), networks.init(KEY)
+    whole = _sequence(4, (0,), [0, 1, 0, 0, 0], [1, 0, 0, 0, 0])
+    final = whole._replace(start_of_episode=np.array([True, False, False, True, False]))  # Row 2 is a final one.
+    changed = final._replace(action=np.array([0, 0, 1, 0, 0], np.int32), extras=np.array(final.extras))
+    changed.extras[2] = [0, 1]
+
+    def gradient(sequence: Step) -> list[jax.Array]:
+        return jax.tree.leaves(jax.grad(lambda p: loss(p, params, _batch(sequence), KEY).loss)(params))
+
+    for before, after in zip(gradient(final), gradient(changed), strict=True):
+        np.testing.assert_array_equal(before, after)
+    pairs = zip(gradient(whole), gradient(final), strict=True)
+    assert any(np.any(a != b) for a, b in pairs)  # Without the end between them, it had.
+
+
+def test_the_search_prefers_what_the_model_says_is_better() -> None:
+    """A network that knows of two actions and nothing else: the search finds the one with the reward."""
+    agent, networks, _ = _learner(num_simulations=8)
+    params = networks.init(KEY)
+
+    def step(params: Any, hidden: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        best = jax.nn.one_hot(jnp.where(action == 1, 20, 0), 21) * 50.0  # Reward 5 for action 1, and 0 for the other.
+        return best, hidden
+
+    knowing = networks._replace(step=step)
+    observation = np.zeros(4, np.float32)
+    for evaluation in (False, True):
+        policy = gumbel_muzero.make_policy(knowing, agent.config, evaluation)
+        action, _, searched = policy.act(params, KEY, observation, ())
+        assert action == 1 and searched[1] > 0.9 and np.isclose(np.sum(searched), 1.0)
+
+
+def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from agentkit.errors import MissingExtraError
+
+    monkeypatch.setitem(sys.modules, "mctx", None)
+    agent, networks, _ = _learner()
+    with pytest.raises(MissingExtraError, match=r"agentkit\[planning\]"):
+        agent.make_policy(networks)
+
+
+@pytest.mark.slow
+def test_it_learns_catch() -> None:
+    config = Config(
+        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, num_simulations=8, min_replay_size=10,
+        updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
+    )  # fmt: skip
+    assert len(learns(Agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
+
+
+def test_the_losses_are_those_of_the_targets() -> None:
+    """The reported losses, from scratch for one sequence: cross-entropies at every row, and nothing else."""
+    agent, networks, _ = _learner(unroll_length=1, n_step=2)
+    params, sequence = networks.init(KEY), _sequence(3, (0,), [1, 2, 0.5, 0], [1, 1, 1, 1])
+    output = gumbel_muzero.make_loss(networks, agent.config)(params, params, _batch(sequence), KEY)
+    v = np.array(gumbel_muzero._value(networks, params, sequence.observation))
+    targets = [1 + 0.8 * 2 + 0.64 * v[2], 2 + 0.8 * 0.5 + 0.64 * v[3], 0.5 + 0.8 * v[3]]
+    hidden = networks.represent(params, sequence.observation[:3])
+    policy, value = networks.predict(params, hidden)
+    reward, _ = networks.step(params, hidden, sequence.action[:3])
+    expected = {
+        "policy_loss": -np.mean(jax.nn.log_softmax(policy)[:, 0]),
+        "value_loss": np.mean(losses.two_hot_cross_entropy(value, jnp.array(targets), networks.atoms)),
+        "reward_loss": np.mean(losses.two_hot_cross_entropy(reward, jnp.array([1, 2, 0.5]), networks.atoms)),
+    }
+    for name, number in expected.items():
+        np.testing.assert_allclose(output.metrics[name], number, rtol=1e-5)

@@ -1,0 +1,104 @@
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs
+from agentkit.agents import td3, td3_bc
+from agentkit.networks import Network
+from agentkit.testing.agent import AgentContract
+from agentkit.testing.chain import Chain, learned, values
+from agentkit.types import ReplaySample, Transition
+from tests.agents import offline_data, settings
+
+pytestmark = pytest.mark.one_stack
+
+
+class TestTd3Bc(AgentContract):
+    unsuitable_environment = "agentkit:catch"
+    refused: ClassVar = {
+        **settings.OFF_POLICY_REFUSED,
+        "tau": 1.5,
+        "policy_period": 0,
+        "target_noise": -0.1,
+        "target_noise_clip": -0.5,
+        "exploration_noise": -0.1,
+        "value_weight": -1.0,
+    }
+    changes: ClassVar = {
+        **settings.OFF_POLICY_CHANGES,
+        "learning_rate": 1e-2,
+        "tau": 0.5,
+        "policy_period": 1,
+        "target_noise": 0.0,
+        "target_noise_clip": 0.01,
+        "exploration_noise": 0.5,
+        "num_random_steps": 5,
+        "value_weight": 0.5,
+    }
+
+    def make_agent(self, **changes: Any) -> Any:
+        small = {**settings.SMALL, "num_random_steps": 20}
+        return td3_bc.Agent(td3_bc.Config(**{**small, **changes}))
+
+    def make_environment(self, seed: int) -> Any:
+        return envs.make("agentkit:point_mass", seed=seed)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
+    config = td3_bc.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
+    networks, state = learned(td3_bc.Agent(config), Chain(terminates), num_updates=1_500)
+    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
+
+
+def _losses(value_weight: float) -> Any:
+    """The policy is a number; the critics' values are rows of the parameters times (observation, action)."""
+
+    def policy(params: jax.Array, observation: jax.Array) -> jax.Array:
+        return jnp.full(observation.shape, params)
+
+    def critics(params: jax.Array, observation: jax.Array, action: jax.Array) -> jax.Array:
+        return params @ jnp.concatenate([observation, action], axis=-1).T  # [2, B]
+
+    networks = td3.Networks(Network(None, policy), Network(None, critics), (1,))
+    return td3_bc.make_losses(networks, td3_bc.Config(value_weight=value_weight))
+
+
+def _batch() -> ReplaySample:
+    observation, action = np.float32([[1.0], [2.0], [-3.0]]), np.float32([[0.5], [0.0], [-1.0]])
+    return ReplaySample((), Transition(observation, action, np.ones(3), np.ones(3), observation))
+
+
+def test_the_policys_loss_by_hand() -> None:
+    critics, policy = np.float32([[1.0, 2.0], [9.0, 9.0]]), 0.25
+    observation, action = np.array([1.0, 2.0, -3.0]), np.array([0.5, 0.0, -1.0])
+    q = observation + 2.0 * policy
+    scale = 2.5 / np.mean(np.abs(q))
+    expected = np.mean((policy - action) ** 2 - scale * q)
+    slope = np.mean(2.0 * (policy - action)) - scale * 2.0  # As if lambda were a constant.
+    found = jax.value_and_grad(_losses(2.5).policy)(jnp.float32(policy), critics, _batch())
+    np.testing.assert_allclose(found, (expected, slope), rtol=1e-5)
+
+
+def test_without_value_the_policy_is_a_clone() -> None:
+    slope = jax.grad(_losses(0.0).policy)(jnp.float32(-0.5 / 3.0), np.float32([[5.0, 5.0]] * 2), _batch())
+    np.testing.assert_allclose(slope, 0.0, atol=1e-6)  # -0.5 / 3 is the data's mean action.
+
+
+def test_the_size_of_rewards_does_not_matter_to_the_policy() -> None:
+    critics = np.float32([[1.0, 2.0], [9.0, 9.0]])
+    slopes = [jax.grad(_losses(2.5).policy)(jnp.float32(0.25), scale * critics, _batch()) for scale in (1.0, 1_000.0)]
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_it_learns_more_than_the_data_show() -> None:
+    config = td3_bc.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
+    data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
+    assert offline_data.mean_return(data) < -7.0
+    returns = offline_data.learned_returns(td3_bc.Agent(config), offline_data.POINT_MASS, data, 1_000)
+    assert min(returns) >= -2.5, returns

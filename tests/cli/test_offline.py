@@ -1,0 +1,71 @@
+"""``agentkit export`` and ``agentkit offline``, end to end."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from agentkit.cli import main
+from agentkit.datasets import read_episodes
+from tests.agents import offline_data
+
+SMALL = ["--set", "hidden_sizes=8", "--set", "batch_size=8"]
+
+
+def _run_folder(output):
+    return re.search(r"^Run folder: (.*)$", output, re.MULTILINE)[1]
+
+
+def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    online = ["train", "dqn", "--env", offline_data.CATCH, *SMALL, "--set", "n_step=1", "--set", "min_replay_size=20"]
+    assert main([*online, "--steps", "60", "--eval-every", "0"]) == 0
+    run = _run_folder(capsys.readouterr().out)
+
+    assert main(["export", run, "--episodes", "4", "--explore", "--out", "played.hdf5"]) == 0
+    assert "Wrote played.hdf5: 36 steps." in capsys.readouterr().out
+    assert len(read_episodes("played.hdf5").episodes) == 4
+    assert main(["export", run, "--replay", "--out", "replay.hdf5"]) == 0
+    assert "(7 episodes)" in capsys.readouterr().out
+
+    words = ["offline", "bc", "--data", "played.hdf5", "--env", offline_data.CATCH, *SMALL, "--updates", "2e1"]
+    assert main([*words, "--seed", "3", "--eval-episodes", "2"]) == 0
+    output = capsys.readouterr()
+    offline = Path(_run_folder(output.out))
+    assert offline == Path("runs/bc-agentkit_catch-seed3") and f"Saved {offline}" in output.out
+    assert "20/20 steps" in output.err
+    assert main(["offline", "--resume", str(offline), "--updates", "40"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(offline), "--episodes", "3"]) == 0
+    assert "checkpoint of step 40" in capsys.readouterr().out
+    assert json.loads((offline / "config.json").read_text())["num_steps"] == 40
+
+    for words, message in (
+        (["export", run, "--out", "played.hdf5"], "played.hdf5 exists"),
+        (["export", run, "--replay", "--episodes", "3", "--out", "x.hdf5"], "leave out --episodes"),
+        (["offline", "--resume", run], "Use agentkit train --resume"),
+        (["train", "--resume", str(offline), "--steps", "60"], "agentkit offline --resume"),
+        (["offline", "--resume", str(offline), "--seed", "3"], "leave out --seed"),
+        (["offline", "td3_bc", "--data", "played.hdf5", "--env", "agentkit:point_mass", "--updates", "9"], "episode 0"),
+    ):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bc"], "--data is missing. Example: agentkit offline iql"),
+        (["bc", "--data", "x", "--env", offline_data.CATCH], "--updates is missing"),
+        (["bc", "--data", "x.hdf5", "--env", offline_data.CATCH, "--updates", "9"], "there is no file 'x.hdf5'"),
+        (["bcc", "--data", "x", "--env", offline_data.CATCH, "--updates", "9"], "Did you mean 'bc'"),
+        (["bc", "--steps", "9"], "Unknown option of 'agentkit offline' '--steps'"),
+    ],
+)
+def test_mistakes(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["offline", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,252 @@
+"""Episodes: files that come back as they went, Minari's layout, columns of steps, and what is refused."""
+
+import json
+import pathlib
+from typing import Any
+
+import dm_env
+import h5py
+import numpy as np
+import pytest
+import tree
+
+from agentkit import envs, specs
+from agentkit.datasets import Episode, EpisodeRecorder, describe_actions, read_episodes, split_steps, write_episodes
+from agentkit.datasets.episodes import add_episode, check_episode, fit_episode, infer_spec
+from agentkit.errors import ConfigError, SpecError
+from tests.datasets.test_offline import EPISODES, SPEC, make_episode
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    tree.assert_same_structure(found, expected)
+    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert np.asarray(x).dtype == np.asarray(y).dtype
+
+
+def nested(episode: Episode) -> Episode:
+    observations = {"place": {"x": episode.observations}, "pair": (episode.observations, episode.observations * 2)}
+    return episode._replace(observations=observations)
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: pathlib.Path) -> None:
+    episodes = [make_episode(3, True, seed) for seed in range(12)]  # episode_10 comes after episode_9
+    space = describe_actions(SPEC.actions)
+    path = write_episodes(tmp_path / "folder" / "data.hdf5", episodes, space)
+    data = read_episodes(path)
+    assert data.actions == space == {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}
+    assert len(data.episodes) == 12
+    for found, expected in zip(data.episodes, episodes, strict=True):
+        assert_same(found, expected)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_nested_observations_are_groups(tmp_path: pathlib.Path) -> None:
+    path = write_episodes(tmp_path / "data.hdf5", [nested(EPISODES[0])])
+    assert_same(read_episodes(path).episodes[0], nested(EPISODES[0]))
+    with h5py.File(path) as file:
+        assert set(file["episode_0/observations"]) == {"place", "pair"}
+        assert set(file["episode_0/observations/pair"]) == {"_index_0", "_index_1"}
+
+
+def test_minaris_folder_is_read(tmp_path: pathlib.Path) -> None:
+    """As Minari writes it: infos, other attributes, and the action space as JSON in metadata.json."""
+    (tmp_path / "data").mkdir()
+    episode = make_episode(5, False)
+    with h5py.File(tmp_path / "data" / "main_data.hdf5", "w") as file:
+        group = file.create_group("episode_0")
+        group.attrs["seed"] = 3
+        for name, value in episode._asdict().items():
+            group.create_dataset(name, data=value, chunks=True, maxshape=(None, *np.shape(value)[1:]))
+        group.create_dataset("infos", data=["{}"] * 5)
+    space = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-2.0], "high": [2.0]}
+    (tmp_path / "data" / "metadata.json").write_text(json.dumps({"action_space": json.dumps(space)}))
+    for path in (tmp_path, tmp_path / "data", tmp_path / "data" / "main_data.hdf5"):
+        data = read_episodes(path)
+        assert data.actions == space
+        assert_same(data.episodes[0], episode)
+
+
+def _damage(path: pathlib.Path, change: Any) -> pathlib.Path:
+    write_episodes(path, EPISODES)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: file.__delitem__("episode_0/rewards"), r"episode_0.*\['rewards'\] are missing"),
+        (lambda file: [file.__delitem__(name) for name in list(file)], "expected groups episode_0"),
+        (lambda file: file.attrs.__setitem__("action_space", "[1]"), "expected an action_space"),
+        (lambda file: file.attrs.__setitem__("action_space", "{"), "cannot be read"),
+        (lambda file: file.move("episode_0", "episode_one"), "cannot be read"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: pathlib.Path, change: Any, message: str) -> None:
+    path = _damage(tmp_path / "data.hdf5", change)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_episodes(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_episode_that_lacks_an_observation_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    def shorten(file: Any) -> None:
+        observations = file["episode_2/observations"][:-1]
+        del file["episode_2/observations"]
+        file["episode_2/observations"] = observations
+
+    path = _damage(tmp_path / "data.hdf5", shorten)
+    with pytest.raises(SpecError, match="episode 2: expected 7 observations beside 6 rewards"):
+        read_episodes(path)
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.hdf5", b"not HDF5"), ("a.npz", b"not a zip"), ("b.npz", b"")])
+def test_another_kind_of_file_is_refused(tmp_path: pathlib.Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_episodes(path)
+    with pytest.raises(ConfigError, match="There is no file"):
+        read_episodes(tmp_path / "absent.hdf5")
+
+
+def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
+    path = write_episodes(tmp_path / "data.hdf5", EPISODES)
+    with pytest.raises(ConfigError, match="exists"):
+        write_episodes(path, EPISODES)
+    with pytest.raises(ConfigError, match="at least 1 episode"):
+        write_episodes(tmp_path / "other.hdf5", [])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_episodes(tmp_path / "file" / "data.hdf5", EPISODES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actions": np.zeros(3, np.int32)}, "expected 4 actions beside 4 rewards"),
+        ({"rewards": np.zeros(0)}, "no steps"),
+        ({"rewards": np.float64([0, 0, np.nan, 0])}, "no finite number"),
+        ({"truncations": np.zeros(3, bool)}, r"truncations of shape \[4\]"),
+        ({"truncations": np.bool_([False, True, False, False])}, "ends at step 2 and has 4"),
+    ],
+)
+def test_parts_that_do_not_go_together(changes: Any, message: str) -> None:
+    check_episode(EPISODES[0], "episode 0")
+    with pytest.raises(SpecError, match=message):
+        check_episode(EPISODES[0]._replace(**changes), "episode 0")
+
+
+BOX = specs.BoundedArray((2,), np.float32, -1.0, 1.0, "action")
+
+
+def _fit(actions: Any, action_spec: Any, space: Any) -> Any:
+    length = len(actions)
+    episode = make_episode(length, True)._replace(actions=np.asarray(actions))
+    return fit_episode(episode, SPEC._replace(actions=action_spec), space, "episode 0").actions
+
+
+def test_actions_are_mapped_onto_the_agents_bounds() -> None:
+    space = {"type": "Box", "low": [-2.0, 0.0], "high": [2.0, 4.0]}
+    fitted = _fit([[-2.0, 4.0], [1.0, 1.0]], BOX, space)
+    np.testing.assert_allclose(fitted, [[-1.0, 1.0], [0.5, -0.5]])
+    assert fitted.dtype == np.float32
+    np.testing.assert_array_equal(_fit([[-0.5, 1.0]], BOX, None), [[-0.5, 1.0]])
+    discrete = _fit(np.int64([3, 5]), SPEC.actions, {"type": "Discrete", "n": 3, "start": 3})
+    np.testing.assert_array_equal(discrete, [0, 2])
+    assert discrete.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("actions", "spec", "message"),
+    [
+        ([[-2.0, 0.0]], BOX, "found some from -2.0 to 0.0"),
+        (np.int64([3]), SPEC.actions, "found some from 3 to 3"),
+        ([[0.0]], BOX, r"expected float32\[2\] at each step, found float64\[1\]"),
+        ([0.5], SPEC.actions, r"expected int32\[\] at each step, found float64\[\]"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(actions: Any, spec: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        _fit(actions, spec, None)
+
+
+def test_observations_of_another_environment_are_refused() -> None:
+    spec = SPEC._replace(observations={"x": SPEC.observations})
+    with pytest.raises(SpecError, match=r"expected .*x.*, found .*value"):
+        fit_episode(EPISODES[0], spec, None, "episode 0")
+
+
+def test_specs_are_inferred() -> None:
+    spec = infer_spec([episode._replace(observations=np.float64(episode.observations)) for episode in EPISODES], None)
+    assert spec.observations == specs.Array((2,), np.float32) and spec.actions.num_values == 3
+    assert infer_spec(EPISODES, {"type": "Discrete", "n": 7}).actions.num_values == 7
+    continuous = infer_spec([EPISODES[0]._replace(actions=np.zeros((4, 5)))], None)
+    assert continuous.actions.shape == (5,) and continuous.actions.minimum == -1.0
+
+
+@pytest.mark.parametrize("name", ["catch", "point_mass"])
+def test_what_is_recorded_is_what_an_adder_is_given_again(name: str) -> None:
+    """A terminated and a truncated kind of episode, through arrays and back to time steps."""
+    environment, first, second = envs.make(f"agentkit:{name}", seed=0), EpisodeRecorder(), EpisodeRecorder()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        timestep = environment.reset()
+        first.add_first(timestep)
+        while not timestep.last():
+            action = np.int32(rng.integers(3)) if name == "catch" else rng.uniform(-1, 1, 2).astype(np.float32)
+            timestep = environment.step(action)
+            first.add(action, timestep)
+    for episode in first.episodes:
+        check_episode(episode, name)
+        assert episode.terminations[-1] == (name == "catch") and episode.truncations[-1] != episode.terminations[-1]
+        add_episode(second, episode)
+    assert_same(second.episodes, first.episodes)
+
+
+def test_discounts_between_0_and_1_are_not_recorded() -> None:
+    recorder = EpisodeRecorder()
+    recorder.add_first(dm_env.restart(np.zeros(2)))
+    with pytest.raises(SpecError, match=r"discount 0\.5"):
+        recorder.add(np.int32(0), dm_env.transition(1.0, np.zeros(2), 0.5))
+
+
+def _columns() -> dict[str, Any]:
+    """Two episodes in RLDS's terms: of 2 steps, terminated, and of 1 step, truncated."""
+    return {
+        "observation": {"x": np.arange(5.0)},
+        "action": np.int32([1, 2, 0, 1, 0]),
+        "reward": np.float32([1, 2, 0, 5, 0]),
+        "is_first": np.bool_([1, 0, 0, 1, 0]),
+        "is_last": np.bool_([0, 0, 1, 0, 1]),
+        "is_terminal": np.bool_([0, 0, 1, 0, 0]),
+    }
+
+
+def test_columns_of_steps_are_split_into_episodes(tmp_path: pathlib.Path) -> None:
+    columns = _columns()
+    np.savez(tmp_path / "steps.npz", **{"observation/x": columns.pop("observation")["x"], **columns})
+    for first, second in (split_steps(_columns()), read_episodes(tmp_path / "steps.npz").episodes):
+        np.testing.assert_array_equal(first.observations["x"], [0, 1, 2])
+        np.testing.assert_array_equal(first.actions, [1, 2])
+        np.testing.assert_array_equal(first.rewards, [1, 2])
+        assert first.terminations.tolist() == [False, True] and not first.truncations.any()
+        np.testing.assert_array_equal(second.observations["x"], [3, 4])
+        assert second.truncations.tolist() == [True] and not second.terminations.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"is_terminal": None}, r"\['is_terminal'\] are missing"),
+        ({"reward": np.zeros(4)}, "one length"),
+        ({"is_last": np.bool_([0, 0, 1, 0, 0])}, "is_first right after an is_last"),
+        ({"is_first": np.bool_([1, 0, 0, 0, 0])}, "is_first right after an is_last"),
+    ],
+)
+def test_columns_that_are_no_episodes(change: Any, message: str) -> None:
+    columns = {name: value for name, value in (_columns() | change).items() if value is not None}
+    with pytest.raises(SpecError, match=message):
+        split_steps(columns)

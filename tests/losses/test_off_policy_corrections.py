@@ -1,0 +1,103 @@
+"""V-trace against a loop over the paper's equation 1, episode by episode."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import losses
+
+GAMMA = 0.9
+
+
+class Segment:
+    """Episodes as (number of actions, discount at the end; None where the segment ends), and a policy's ratios."""
+
+    def __init__(self, episodes: list[tuple[int, float | None]], seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.start: list[bool] = []
+        self.discount: list[float] = []
+        self.spans: list[tuple[int, int]] = []
+        for num_actions, end in episodes:
+            first = len(self.start)
+            self.start += [True] + [False] * (num_actions - 1 + (end is not None))
+            self.discount += [1.0] * (num_actions - 1) + [1.0 if end is None else end] + [0.0] * (end is not None)
+            self.spans.append((first, first + num_actions))
+        T = len(self.start)
+        self.start.append(episodes[-1][1] is not None)
+        self.reward, self.log_ratio = (rng.normal(size=T).astype(np.float32) for _ in range(2))
+        self.values = rng.normal(size=T + 1).astype(np.float32)
+        final = np.array(self.start[1:])
+        self.reward[final] = 0.0
+        self.log_ratio[final] = 200.0  # Whose exponential is infinite in float32.
+
+    def mask(self) -> Any:
+        return losses.has_action(np.array([self.start]))
+
+    def found(self, values: Any = None, **settings: Any) -> losses.VTrace:
+        rows = [np.float32(x)[None] for x in (self.reward, GAMMA * np.array(self.discount))]
+        values = self.values[None] if values is None else values
+        return losses.vtrace(*rows, values, self.log_ratio[None], self.mask(), **settings)
+
+    def by_hand(self, lambda_: float, rho_clip: float, policy_rho_clip: float) -> dict[int, tuple[float, float]]:
+        """Target and advantage of each row with an action; sums and products as they stand in the paper."""
+        found = {}
+        for first, stop in self.spans:
+            ratio = {t: np.exp(np.float64(self.log_ratio[t])) for t in range(first, stop)}
+            discount = {t: GAMMA * self.discount[t] for t in range(first, stop)}
+            v = {stop: float(self.values[stop])}
+            for s in range(first, stop):
+                v[s] = float(self.values[s])
+                for t in range(s, stop):
+                    weight = np.prod([discount[i] * lambda_ * min(1.0, ratio[i]) for i in range(s, t)])
+                    error = self.reward[t] + discount[t] * self.values[t + 1] - self.values[t]
+                    v[s] += weight * min(rho_clip, ratio[t]) * error
+            for s in range(first, stop):
+                following = lambda_ * v[s + 1] + (1 - lambda_) * self.values[s + 1]
+                q = self.reward[s] + discount[s] * following
+                found[s] = (v[s], min(policy_rho_clip, ratio[s]) * (q - self.values[s]))
+        return found
+
+
+EPISODES: list[list[tuple[int, float | None]]] = [
+    [(6, None)],
+    [(6, 0.0)],
+    [(6, 1.0)],
+    [(3, 0.0), (2, 1.0), (2, None)],
+    [(1, 1.0), (1, 0.0), (4, 1.0), (1, None)],
+]
+
+
+@pytest.mark.parametrize("clips", [(1.0, 1.0, 1.0), (1.0, 0.5, 2.0), (0.6, 3.0, 0.7)])
+@pytest.mark.parametrize("episodes", EPISODES)
+def test_targets_and_advantages(episodes: list[tuple[int, float | None]], clips: tuple[float, float, float]) -> None:
+    lambda_, rho_clip, policy_rho_clip = clips
+    for seed in range(3):
+        segment = Segment(episodes, seed)
+        found = segment.found(lambda_=lambda_, rho_clip=rho_clip, policy_rho_clip=policy_rho_clip)
+        mask, expected = segment.mask()[0] > 0, segment.by_hand(lambda_, rho_clip, policy_rho_clip)
+        assert np.flatnonzero(mask).tolist() == sorted(expected)
+        pairs = np.stack([found.target[0], found.advantage[0]], axis=1)
+        np.testing.assert_allclose(pairs[mask], [expected[t] for t in sorted(expected)], rtol=1e-4, atol=1e-5)
+        assert np.all(np.isfinite(pairs))
+        np.testing.assert_allclose(pairs[~mask, 0], segment.values[:-1][~mask])  # Their values' errors are 0.
+
+
+@pytest.mark.parametrize("episodes", EPISODES)
+def test_on_policy_it_is_generalized_advantages(episodes: list[tuple[int, float | None]]) -> None:
+    """The paper's remark 1: with ratios of 1 the target is the n-step return."""
+    segment = Segment(episodes)
+    segment.log_ratio[:] = 0.0
+    mask = segment.mask()
+    rows = [np.float32(x)[None] for x in (segment.reward, GAMMA * np.array(segment.discount), segment.values)]
+    expected = losses.generalized_advantages(*rows, mask, 1.0)
+    found = segment.found()
+    for x in (found.target - segment.values[None, :-1], found.advantage):
+        np.testing.assert_allclose(x * mask, expected * mask, rtol=1e-4, atol=1e-5)
+
+
+def test_no_gradient_goes_through_targets_or_advantages() -> None:
+    segment = Segment(EPISODES[3])
+    grad = jax.grad(lambda values: sum(x.sum() for x in segment.found(values)))(segment.values[None])
+    assert np.all(grad == 0)

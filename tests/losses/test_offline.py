@@ -1,0 +1,65 @@
+"""Losses for data alone, against numpy."""
+
+import jax
+import numpy as np
+import pytest
+
+from agentkit import losses
+
+RNG = np.random.default_rng(0)
+Q = RNG.normal(size=(6, 4)).astype(np.float32)
+ACTION = RNG.integers(4, size=6).astype(np.int32)
+
+
+def test_cross_entropy_and_gap_are_log_sum_exp_less_what_was_chosen() -> None:
+    expected = np.log(np.sum(np.exp(Q.astype(np.float64)), axis=-1)) - Q[np.arange(6), ACTION]
+    np.testing.assert_allclose(losses.action_cross_entropy(Q, ACTION), expected, rtol=1e-5)
+    np.testing.assert_allclose(losses.log_sum_exp_gap(Q, ACTION), expected, rtol=1e-5)
+    assert np.all(np.isfinite(losses.action_cross_entropy(1e4 * Q, ACTION)))
+
+
+@pytest.mark.parametrize("expectile", [0.5, 0.9])
+def test_the_expectile_loss_has_the_expectile_as_its_minimum(expectile: float) -> None:
+    data = RNG.exponential(size=4_000).astype(np.float32)
+    grid = np.linspace(0.0, 4.0, 801)
+    totals = [np.sum(np.abs(expectile - (data < m)) * (data - m) ** 2) for m in grid]
+    found = [float(np.sum(losses.expectile_loss(data - np.float32(m), expectile))) for m in grid]
+    np.testing.assert_allclose(found, totals, rtol=1e-3)
+    best = grid[int(np.argmin(found))]
+    above, below = np.sum(np.maximum(data - best, 0)), np.sum(np.maximum(best - data, 0))
+    assert abs(above / (above + below) - (1.0 - expectile)) < 0.01
+    if expectile == 0.5:
+        assert abs(best - data.mean()) < 0.01
+
+
+def test_weights() -> None:
+    advantage = np.float32([-2.0, 0.0, 0.5, 200.0])
+    expected = np.minimum(np.exp(np.minimum(advantage / 0.5, 80.0)), 20.0)
+    np.testing.assert_allclose(losses.exponential_weights(advantage, 0.5, 20.0), expected, rtol=1e-5)
+    np.testing.assert_array_equal(losses.binary_weights(advantage), [0.0, 0.0, 1.0, 1.0])
+    for weights in (lambda x: losses.exponential_weights(x, 0.5, 20.0), losses.binary_weights):
+        np.testing.assert_array_equal(jax.grad(lambda x, f=weights: f(x).sum())(advantage), np.zeros(4))
+
+
+def test_the_policys_loss_weighs_values_by_their_size() -> None:
+    q, distance = np.float32([1.0, -3.0]), np.float32([0.5, 0.25])
+    np.testing.assert_allclose(losses.regularized_policy_loss(q, distance, 2.5), distance - 1.25 * q, rtol=1e-6)
+    np.testing.assert_allclose(losses.regularized_policy_loss(q, distance, 0.0), distance)
+    slope = jax.grad(lambda x: losses.regularized_policy_loss(x, distance, 2.5).sum())(q)
+    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)
+
+
+def test_importance_sampling_finds_the_integral() -> None:
+    """Of exp(2 a) over [-1, 1], half of the actions uniform and half from a density that favours large ones."""
+    count = 40_000
+    uniform, other = RNG.uniform(-1, 1, count), np.sqrt(RNG.uniform(0, 1, count)) * 2 - 1
+    actions = np.concatenate([uniform, other])
+    log_density = np.log(np.concatenate([np.full(count, 0.5), np.maximum(0.5 * (other + 1), 1e-9)]))
+    q = np.float32(2.0 * actions)[:, None]
+    found = losses.sampled_log_sum_exp(q, np.float32(log_density)[:, None])
+    np.testing.assert_allclose(found, [np.log((np.exp(2) - np.exp(-2)) / 2)], atol=0.03)
+
+
+def test_likely_actions() -> None:
+    logits = np.log(np.float32([[0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]))
+    np.testing.assert_array_equal(losses.likely_actions(logits, 0.4), [[True, False, True], [False, True, False]])
