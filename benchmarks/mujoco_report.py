@@ -11,7 +11,7 @@ from mujoco_runs import PUBLISHED
 
 _ABOUT = """# MuJoCo
 
-Made by `benchmarks/mujoco_runs.py`, which has the settings; the commands are below. "Last" is the mean of 20 episodes of
+Made by `benchmarks/mujoco_runs.py`, which has the settings; commands are below. "Last" is the mean of 20 episodes of
 the last checkpoint, "best" the largest mean over seeds of the evaluations on the way (10 episodes each, {num} in a
 run): that is what the published column says, too ("maximum average return", Tianshou, arXiv:2107.14171, table 3; all
 at 1,000,000 steps, on v3 of the environments with 10 seeds). Runs of agents that step many environments at once are

@@ -166,17 +166,16 @@ def test_the_commands_of_a_text():
 
 
 def attributes_read(source: str, owner: str) -> set[str]:
-    """Every ``<owner>.<name>`` and ``<anything>.<owner>.<name>`` that a file reads."""
-    return {
-        node.attr
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and (
-            (isinstance(node.value, ast.Name) and node.value.id == owner)
-            or (isinstance(node.value, ast.Attribute) and node.value.attr == owner)
-        )
-    }
+    """Every ``<owner>.<name>``, ``<anything>.<owner>.<name>`` and ``getattr(of one of these, "<name>")`` of a file."""
+
+    def is_owner(node: ast.expr) -> bool:
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        return name == owner
+
+    nodes = list(ast.walk(ast.parse(source)))
+    read = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and is_owner(n.value)}
+    calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "getattr"]
+    return read | {n.args[1].value for n in calls if is_owner(n.args[0]) and isinstance(n.args[1], ast.Constant)}
 
 
 def fields_of(source: str, class_name: str = "Config") -> set[str]:
@@ -193,7 +192,7 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 
 AGENTS = ROOT / "agentkit" / "agents"
-SHARED_BY_AGENTS = ("deterministic", "fitted_value", "off_policy", "on_policy", "soft")
+SHARED_BY_AGENTS = ("deterministic", "fitted_value", "off_policy", "on_policy", "regression", "sequences", "soft")
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -204,14 +203,15 @@ def test_every_config_field_of_an_agent_is_read(name):
 
 @pytest.mark.parametrize("name", SHARED_BY_AGENTS)
 def test_every_config_field_that_agents_share_is_read(name):
-    """There, or by each agent whose Config extends the class."""
+    """In the shared files, or by each agent whose Config extends the class."""
+    read = set().union(*(attributes_read((AGENTS / f"{file}.py").read_text(), "config") for file in SHARED_BY_AGENTS))
     source = (AGENTS / f"{name}.py").read_text()
     agents = [(AGENTS / f"{agent}.py").read_text() for agent in registry.names()]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
-            extending = [agent for agent in agents if f"class Config({node.name})" in agent]
-            read_by_all = set.intersection(*(attributes_read(agent, "config") for agent in extending))
-            assert fields_of(source, node.name) - attributes_read(source, "config") <= read_by_all
+            extending = [attributes_read(agent, "config") for agent in agents if f"class Config({node.name})" in agent]
+            read_by_all = set.intersection(*extending) if extending else set()
+            assert fields_of(source, node.name) - read <= read_by_all
 
 
 def test_every_agent_file_is_in_the_registry():
