@@ -21,6 +21,7 @@ Wrapper = Callable[[dm_env.Environment], dm_env.Environment]
 
 _OWN = {
     "bandit": "bandit.Bandit",
+    "bit_flip": "reach_goal.BitFlip",
     "catch": "catch.Catch",
     "deep_sea": "deep_sea.DeepSea",
     "memory_chain": "memory_chain.MemoryChain",

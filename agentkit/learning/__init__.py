@@ -1,6 +1,7 @@
 """Learning: an algorithm is an `Update` of pure functions; `Learner` runs any of them."""
 
 from agentkit.learning.actor_critic import ActorCritic, ActorCriticLosses, ActorCriticState, deterministic_actor_critic
+from agentkit.learning.curiosity import RndConfig, random_network_distillation
 from agentkit.learning.descent import annealed, descend
 from agentkit.learning.learner import Learner, LearnerOutlets
 from agentkit.learning.minibatches import run_epochs
@@ -22,8 +23,18 @@ from agentkit.learning.statistics import (
     update_nest_statistics,
     update_statistics,
 )
-from agentkit.learning.targets import TargetUpdate, periodic, polyak
-from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, adam, apply_gradients, sgd
+from agentkit.learning.update import (
+    Loss,
+    SgdState,
+    TargetUpdate,
+    Update,
+    UpdateOutput,
+    adam,
+    apply_gradients,
+    periodic,
+    polyak,
+    sgd,
+)
 
 __all__ = [
     "ActorCritic",
@@ -34,6 +45,7 @@ __all__ = [
     "LearnerOutlets",
     "Loss",
     "NaturalGradient",
+    "RndConfig",
     "RunningStatistics",
     "SgdState",
     "SoftLosses",
@@ -57,6 +69,7 @@ __all__ = [
     "normalize_nest",
     "periodic",
     "polyak",
+    "random_network_distillation",
     "rate_limit",
     "run_epochs",
     "sgd",

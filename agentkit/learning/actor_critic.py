@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.targets import TargetUpdate
-from agentkit.learning.update import Params, Update, UpdateOutput
+from agentkit.learning.update import Params, TargetUpdate, Update, UpdateOutput
 from agentkit.types import Array, LossOutput, ReplaySample
 
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
 from agentkit.learning.actor_critic import ActorCritic
-from agentkit.learning.targets import TargetUpdate
-from agentkit.learning.update import Params, Update, UpdateOutput
+from agentkit.learning.update import Params, TargetUpdate, Update, UpdateOutput
 from agentkit.types import Array, LossOutput, ReplaySample
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""An algorithm's mathematics: an `Update` is three pure functions, and `sgd` makes one of a loss."""
+"""An algorithm's mathematics: an `Update` is three pure functions, `sgd` makes one of a loss, and targets follow it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.targets import TargetUpdate
 from agentkit.types import Array, LossOutput, Nest, ReplaySample
 
 if TYPE_CHECKING:
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 Params = Any
 Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
 """``(params, target_params, batch, key) -> LossOutput``."""
+
+TargetUpdate = Callable[[Any, Any, Any], Any]
+"""``(params, target_params, num_updates) -> target_params``."""
 
 
 class UpdateOutput(NamedTuple):
@@ -118,6 +120,31 @@ def sgd(
         return _descend(state, grads, optimizer, None)
 
     return Update(init, update, variables, gradient, apply)
+
+
+def periodic(period: int) -> TargetUpdate:
+    """Copies the parameters every `period` updates (Mnih et al. 2015)."""
+    if period < 1:
+        raise ConfigError(f"The target update period must be at least 1, found {period}.")
+    import optax  # Not at import time: actors load this file, and optimise nothing.
+
+    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+        return optax.periodic_update(params, target_params, jnp.asarray(num_updates), period)
+
+    return update
+
+
+def polyak(tau: float) -> TargetUpdate:
+    """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
+    if not 0 < tau <= 1:
+        raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
+    import optax
+
+    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+        del num_updates
+        return optax.incremental_update(params, target_params, tau)
+
+    return update
 
 
 def apply_gradients(update: Update) -> Update:

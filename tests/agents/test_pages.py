@@ -117,7 +117,7 @@ def test_the_table_of_all_agents_is_the_registry():
 
 
 def test_what_is_wrong_on_a_page_is_found():
-    text = "## Settings that matter\n`gone`: no; `--steps`; `a=1`.\n## Metrics\n|name|x|\n|-|-|\n|`loss`|y|\n## Run it\n"
-    text += "    agentkit train x --set b=2\nx.Config(c=3)\n"
+    text = "## Settings that matter\n`gone`: no; `--steps`; `a=1`.\n## Metrics\n|name|x|\n|-|-|\n|`loss`|y|\n"
+    text += "## Run it\n    agentkit train x --set b=2\nx.Config(c=3)\n"
     assert settings_said(text) == {"gone", "a", "b", "c"}
     assert metrics_said(text) == ["loss"]

@@ -1,0 +1,167 @@
+"""Curious rewards: their size and course, that the agent's update is left as it is, and what is refused."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import envs, specs
+from agentkit.agents import a2c, dqn, r2d2, td3
+from agentkit.envs.deep_sea import DeepSea
+from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig, run, with_rnd
+from agentkit.learning import RndConfig, Update, UpdateOutput, random_network_distillation
+from agentkit.learning.curiosity import novelty_network
+from agentkit.testing.learning import learns
+from agentkit.types import ReplaySample, Step, Transition
+
+pytestmark = pytest.mark.one_stack
+
+SPEC = specs.Array((3,), np.float32)
+
+
+def recording_update():
+    """An update that learns nothing, and says which rewards it was given."""
+
+    def update(state, batch):
+        priorities = batch.data.reward * 2.0
+        return state + 1, UpdateOutput({"loss": jnp.sum(batch.data.reward), "rewards": batch.data.reward}, priorities)
+
+    return Update(lambda key: jnp.zeros((), jnp.int32), update, lambda state: {"policy": state})
+
+
+def curious(**settings):
+    config = RndConfig(**{"learning_rate": 1e-3, **settings})
+    update = random_network_distillation(recording_update(), novelty_network(SPEC, config), SPEC, config)
+    return update.init(jax.random.PRNGKey(0)), jax.jit(update.update), update
+
+
+def batch_of(next_observation, reward=0.0):
+    size = len(next_observation)
+    data = Transition(
+        np.zeros((size, 3), np.float32),
+        np.zeros(size, np.int32),
+        np.full(size, reward, np.float32),
+        np.ones(size, np.float32),
+        np.float32(next_observation),
+    )
+    return ReplaySample((), data)
+
+
+def some(seed, size=64, centre=0.0):
+    return np.random.default_rng(seed).normal(centre, 1.0, (size, 3))
+
+
+def test_rewards_gain_the_scaled_error_over_its_deviation():
+    """Against numpy, on the first batch, whose statistics are its own."""
+    state, step, _ = curious(scale=0.5, max_normalized=2.0)
+    observation = some(0)
+    deviation = np.sqrt(np.var(observation, axis=0) + 1e-6)
+    inputs = np.float32(np.clip((observation - observation.mean(axis=0)) / deviation, -2.0, 2.0))
+    network = novelty_network(SPEC, RndConfig())
+    target, guess = (np.asarray(network.apply(params, inputs)) for params in (state.target, state.predictor))
+    errors = np.mean((target - guess) ** 2, axis=-1)
+    _, output = step(state, batch_of(observation, reward=3.0))
+    np.testing.assert_allclose(output.metrics["rewards"], 3.0 + 0.5 * errors / np.std(errors), rtol=1e-4)
+    np.testing.assert_allclose(output.metrics["novelty_loss"], errors.mean(), rtol=1e-4)
+    np.testing.assert_allclose(output.metrics["intrinsic_reward"], 0.5 * np.mean(errors / np.std(errors)), rtol=1e-4)
+
+
+def test_what_is_seen_often_gets_dull_and_what_is_new_does_not():
+    state, step, _ = curious()
+    means = []
+    for number in range(300):
+        state, output = step(state, batch_of(some(number)))
+        means.append(float(output.metrics["intrinsic_reward"]))
+    assert np.mean(means[-10:]) < 0.3 * np.mean(means[:10])
+    _, output = step(state, batch_of(np.concatenate([some(1_000, 32), some(1_000, 32, centre=4.0)])))
+    dull, new = np.split(np.asarray(output.metrics["rewards"]), 2)
+    assert new.mean() > 3.0 * dull.mean()
+
+
+def test_the_random_network_stays_and_the_agents_state_and_priorities_are_its_own():
+    state, step, update = curious()
+    after, output = step(state, batch_of(some(0)))
+    jax.tree.map(np.testing.assert_array_equal, after.target, state.target)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (after.predictor, state.predictor)), strict=True))
+    assert int(after.agent) == 1 and update.variables(after) == {"policy": after.agent}
+    np.testing.assert_array_equal(output.priorities, 2.0 * output.metrics["rewards"])
+    assert update.gradient is None and update.apply is None
+
+
+@pytest.mark.parametrize("name", ["scale", "embedding_size", "learning_rate", "max_normalized"])
+def test_impossible_settings_are_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} must be > 0, found 0"):
+        RndConfig(**{name: 0})
+
+
+@pytest.mark.parametrize("agent", [a2c.Agent(), r2d2.Agent()], ids=["segments", "sequences"])
+def test_agents_that_learn_from_other_data_are_refused(agent):
+    if hasattr(agent, "with_num_envs"):
+        agent = agent.with_num_envs(2)
+    spec = specs.make_environment_spec(envs.make("agentkit:catch"))
+    with pytest.raises(ConfigError, match=r"learns from `Transition`s.*found batches of `Step`s"):
+        with_rnd(agent).make_networks(spec)
+
+
+def test_a_batch_of_other_data_is_refused():
+    state, _, update = curious()
+    with pytest.raises(ConfigError, match="found batches of `Step`s"):
+        update.update(state, ReplaySample((), Step(*[np.zeros((4, 2), np.float32)] * 5)))
+
+
+class TestAnyAgent:
+    """A training of each family goes as the agent's own does."""
+
+    cases: ClassVar[dict[str, Any]] = {
+        "prioritized": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8, prioritized=True)), "agentkit:catch"),
+        "actor_critic": (td3.Agent(td3.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)), "agentkit:point_mass"),
+        "dictionary": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8)), "agentkit:bit_flip"),
+    }
+
+    @pytest.mark.parametrize("case", cases)
+    def test_it_trains_and_resumes(self, case, tmp_path):
+        agent, environment = self.cases[case]
+        kwargs = {"evaluation_period": 0, "checkpoint_period": 40}
+
+        def trained(directory, num_steps, **resume):
+            experiment = ExperimentConfig(
+                with_rnd(agent), environment, num_steps, run_directory=tmp_path / directory, **kwargs
+            )
+            return run(experiment, **resume)
+
+        whole = trained("whole", 80)
+        trained("parts", 40)
+        parts = trained("parts", 80, resume=True)
+        assert whole.updates == parts.updates > 0
+        saved = [sorted((tmp_path / name / "checkpoints").iterdir())[-1] for name in ("whole", "parts")]
+        files = [{p.name: p.read_bytes() for p in folder.rglob("*.npz")} for folder in saved]
+        assert files[0].keys() == files[1].keys() and files[0]
+
+
+def explorer(**settings):
+    config = dqn.Config(
+        n_step=1,
+        hidden_sizes=(64,),
+        batch_size=64,
+        updates_per_step=0.5,
+        updates_per_call=4,
+        min_replay_size=200,
+        target_update_period=50,
+        epsilon_steps=1_000,
+    )
+    return dqn.Agent(config)
+
+
+@pytest.mark.slow
+def test_curiosity_finds_the_treasure_that_dqn_does_not():
+    """0.99 with the treasure, 0 or less without."""
+
+    def deep_sea(seed):
+        return DeepSea(size=10, seed=seed)
+
+    learns(with_rnd(explorer()), deep_sea, num_steps=10_000, threshold=0.9, num_episodes=1)
+    with pytest.raises(AssertionError, match="found seed 0: -?0"):
+        learns(explorer(), deep_sea, num_steps=10_000, threshold=0.9, num_episodes=1)
