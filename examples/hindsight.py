@@ -10,6 +10,7 @@ episode achieved later (`agentkit.adders.HindsightAdder`), and those are met oft
 import argparse
 
 import agentkit
+from agentkit.adders import Hindsight
 from agentkit.agents import dqn
 from agentkit.envs.reach_goal import BitFlip
 from agentkit.experiment import with_hindsight
@@ -28,12 +29,12 @@ def make_agent(num_steps: int, num_relabelled: int):
         epsilon_steps=num_steps // 3,
         epsilon_end=0.1,
     )
-    return with_hindsight(
-        dqn.Agent(config),
+    hindsight = Hindsight(
         BitFlip.compute_reward,
-        compute_terminated=BitFlip.compute_terminated,  # The goal ends the episode: so it does in hindsight.
+        BitFlip.compute_terminated,  # The goal ends the episode: so it does in hindsight.
         num_relabelled=num_relabelled,
     )
+    return with_hindsight(dqn.Agent(config), hindsight)
 
 
 def train(num_relabelled: int, num_steps: int, num_bits: int, seed: int) -> float:

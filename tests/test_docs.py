@@ -192,7 +192,10 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 
 AGENTS = ROOT / "agentkit" / "agents"
-SHARED_BY_AGENTS = ("deterministic", "fitted_value", "off_policy", "on_policy", "regression", "sequences", "soft")
+SHARED_BY_AGENTS = (
+    "deterministic", "fitted_value", "off_policy", "on_policy", "recurrent_policy", "regression", "segments",
+    "sequences", "soft",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", registry.names())

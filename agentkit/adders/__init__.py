@@ -3,7 +3,7 @@
 from agentkit.adders.base import PriorityFn, Tables
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.fork import ForkAdder, WithoutExtras
-from agentkit.adders.hindsight import HindsightAdder
+from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
 from agentkit.adders.segment import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.adders.sequence import SequenceAdder
@@ -12,6 +12,7 @@ __all__ = [
     "BatchedSegmentAdder",
     "EpisodeAdder",
     "ForkAdder",
+    "Hindsight",
     "HindsightAdder",
     "NStepAdder",
     "PriorityFn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,6 +23,38 @@ Strategy = Literal["future", "final", "episode"]
 
 GoalFn = Callable[[np.ndarray, np.ndarray], Any]
 """``(achieved [N, ...], desired [N, ...]) -> [N]``, row by row: a reward, or whether the goal ends the episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hindsight:
+    """What other goals a step gets, and what they make of it.
+
+    Attributes:
+        compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
+        compute_terminated: ``(achieved, desired) -> bool [N]``, whether the environment ends an episode there; None
+            where goals end none.
+        strategy: where the goals come from: "future", "final" or "episode"; see `HindsightAdder`.
+        num_relabelled: k, goals for each step; None for 4, and 1 with "final".
+        seed: of the goals drawn, which depend on it and on the number of episodes before.
+    """
+
+    compute_reward: GoalFn
+    compute_terminated: GoalFn | None = None
+    strategy: Strategy = "future"
+    num_relabelled: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in get_args(Strategy):
+            raise ConfigError(f"strategy must be one of {get_args(Strategy)}, found {self.strategy!r}.")
+        is_final = self.strategy == "final"
+        if self.num_relabelled is None:
+            object.__setattr__(self, "num_relabelled", 1 if is_final else 4)
+        elif self.num_relabelled < 0 or (is_final and self.num_relabelled > 1):
+            raise ConfigError(
+                "num_relabelled must be at least 0, and at most 1 with strategy 'final' (there is one final goal), "
+                f"found {self.num_relabelled}."
+            )
 
 
 class HindsightRow(NamedTuple):
@@ -68,8 +101,8 @@ class HindsightAdder(core.Adder):
       other goals only if it was not its own goal that did it: where ``compute_terminated(achieved_{t+1}, desired)``
       is true, the step under another goal has discount gamma. Otherwise (a fall) it is 0 for all.
 
-    The items are written at LAST, which nothing is written before: `reset` in mid-episode leaves nothing. A step is
-    stored once, whatever k is. After an error from the writer, call `reset`.
+    The items are written at LAST and nothing before, so that `reset` in mid-episode leaves nothing. A step is stored
+    once, whatever k is. After an error from the writer, call `reset`.
     """
 
     def __init__(
@@ -79,11 +112,7 @@ class HindsightAdder(core.Adder):
         *,
         tables: base.Tables,
         discount: float,
-        compute_reward: GoalFn,
-        compute_terminated: GoalFn | None = None,
-        strategy: Strategy = "future",
-        num_relabelled: int | None = None,
-        seed: int = 0,
+        hindsight: Hindsight,
         extras_spec: Nest = (),
     ):
         """Makes a hindsight adder.
@@ -93,12 +122,7 @@ class HindsightAdder(core.Adder):
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             discount: gamma, 0 to 1.
-            compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
-            compute_terminated: ``(achieved, desired) -> bool [N]``, whether the environment ends an episode there; None
-                where goals end none.
-            strategy: see above.
-            num_relabelled: k; None for 4, and 1 with "final".
-            seed: of the goals drawn, which depend on it and on the number of episodes before.
+            hindsight: which other goals, and what they make of a step.
             extras_spec: nest of array specs of the extras given to `add`.
 
         Raises:
@@ -107,25 +131,13 @@ class HindsightAdder(core.Adder):
         """
         if not 0 <= discount <= 1:
             raise ConfigError(f"discount (gamma) must be between 0 and 1, found {discount!r}.")
-        if strategy not in get_args(Strategy):
-            raise ConfigError(f"strategy must be one of {get_args(Strategy)}, found {strategy!r}.")
-        if num_relabelled is None:
-            num_relabelled = 1 if strategy == "final" else 4
-        if num_relabelled < 0 or (strategy == "final" and num_relabelled > 1):
-            raise ConfigError(
-                "num_relabelled must be at least 0, and at most 1 with strategy 'final' (there is one final goal), "
-                f"found {num_relabelled}."
-            )
         layout = self.layout(spec, extras_spec)
         self._writer = writer
         self._spec = spec
         self._tables = base.parse_tables(tables)
         self._gamma = float(discount)
-        self._compute_reward = compute_reward
-        self._compute_terminated = compute_terminated
-        self._strategy = strategy
-        self._num_relabelled = num_relabelled
-        self._seed = seed
+        self._hindsight = hindsight
+        self._num_relabelled = hindsight.num_relabelled or 0
         self._extras_spec = extras_spec
         self._step_spec = _Step(layout.step, layout.inline.desired_goal, spec.rewards, spec.discounts)
         self._zero = specs.zeros(layout.step)
@@ -148,7 +160,8 @@ class HindsightAdder(core.Adder):
         goalless = {key: spec.observations[key] for key in GOAL_KEYS if key != "desired_goal"}
         row = specs.to_arrays(HindsightRow(goalless, spec.actions, extras_spec))
         columns = tree.unflatten_as(row, list(range(len(tree.flatten(row)))))
-        inline = specs.to_arrays(HindsightInline(spec.rewards, spec.discounts, spec.observations["desired_goal"]))
+        reward = spec.rewards if np.issubdtype(spec.rewards.dtype, np.floating) else specs.Array((), np.float32)
+        inline = specs.to_arrays(HindsightInline(reward, spec.discounts, spec.observations["desired_goal"]))
 
         def take(nest: Nest, select: Select) -> Nest:
             return tree.map_structure(lambda column: FromStep(column, select), nest)
@@ -205,13 +218,15 @@ class HindsightAdder(core.Adder):
         goals = achieved[self._draw_goals(length)]  # [L, k, ...]
         flat = goals.reshape(length * k, *achieved.shape[1:])
         reached = np.repeat(achieved, k, axis=0)
-        rewards = self._of_goals(self._compute_reward, "compute_reward", reached, flat).reshape(length, k)
+        rewards = self._of_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
         discounts = np.repeat(self._gamma * np.array([s.discount for s in self._steps])[:, None], k, axis=1)
-        if self._compute_terminated is not None:
+        if self._hindsight.compute_terminated is not None:
             desired = np.stack([step.desired for step in self._steps])
             name = "compute_terminated"
-            own = self._of_goals(self._compute_terminated, name, achieved, desired).astype(bool)
-            ends = self._of_goals(self._compute_terminated, name, reached, flat).astype(bool).reshape(length, k)
+            own = self._of_goals(self._hindsight.compute_terminated, name, achieved, desired).astype(bool)
+            ends = (
+                self._of_goals(self._hindsight.compute_terminated, name, reached, flat).astype(bool).reshape(length, k)
+            )
             discounts = np.where(own[:, None], self._gamma, discounts) * ~ends
         items = []
         for t, step in enumerate(self._steps):
@@ -222,10 +237,10 @@ class HindsightAdder(core.Adder):
     def _draw_goals(self, length: int) -> np.ndarray:
         """For each of L steps the numbers of k steps whose achieved goals it gets, ``[L, k]`` of 0 ... L - 1."""
         shape = (length, self._num_relabelled)
-        if self._strategy == "final":
+        if self._hindsight.strategy == "final":
             return np.full(shape, length - 1)
-        rng = np.random.default_rng([self._seed, self._num_episodes])
-        least = np.arange(length)[:, None] if self._strategy == "future" else 0
+        rng = np.random.default_rng([self._hindsight.seed, self._num_episodes])
+        least = np.arange(length)[:, None] if self._hindsight.strategy == "future" else 0
         return rng.integers(least, length, shape)
 
     def _of_goals(self, function: GoalFn, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:

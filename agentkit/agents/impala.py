@@ -18,18 +18,17 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses, specs
-from agentkit import networks as nets
-from agentkit.actors import Policy
+from agentkit import losses
 from agentkit.agents.checks import check_counts, check_fractions, check_positive
-from agentkit.agents.on_policy import agent_of_update
+from agentkit.agents.recurrent_policy import Networks, make_networks, make_policy
+from agentkit.agents.segments import agent_of_update
 from agentkit.learning import Loss, Update, adam, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,69 +72,6 @@ class Config:
         check_fractions(self, "discount", "vtrace_lambda")
         check_positive(self, "rho_clip", "policy_rho_clip", "initial_std")
         check_counts(self, "segment_length", "batch_size", "core_size")
-
-
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        network: its outputs are (distribution, value ``[B]``); the distribution is a `networks.Categorical` or a
-            `networks.DiagonalNormal`.
-        to_action: a sample of the distribution, without a batch axis, as the environment takes it.
-    """
-
-    network: nets.RecurrentNetwork
-    to_action: Any
-
-
-class Extras(NamedTuple):
-    """What is stored with an action.
-
-    Attributes:
-        sampled: what was drawn, and with which probability.
-        core: the network's state before it saw the observation.
-    """
-
-    sampled: nets.Sampled
-    core: Nest
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Policy and value for an environment of one discrete, or of one bounded continuous action."""
-    actions = environment_spec.actions
-    nets.check_policy_actions(actions, "IMPALA")
-
-    def trunk(observation: Nest) -> jax.Array:
-        return nets.hidden_layers(observation, config.hidden_sizes)
-
-    def head(features: jax.Array) -> tuple[Any, jax.Array]:
-        value = nets.orthogonal_mlp(features, (), 1)[:, 0]
-        return nets.policy_head(features, actions, (), config.initial_std), value
-
-    network = nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
-    return Networks(network, nets.sample_to_action(actions))
-
-
-def extras_spec(environment_spec: specs.EnvironmentSpec, config: Config) -> Extras:
-    """The specs of what the policy emits."""
-    core = nets.state_spec(make_networks(environment_spec, config).network)
-    return Extras(nets.sampled_spec(environment_spec.actions), core)
-
-
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Samples the policy; in evaluation takes its mode. Its state is the network's."""
-    del config
-    network = networks.network
-
-    def act(params: Any, key: jax.Array, observation: Nest, core: Nest) -> tuple[Nest, Nest, Nest]:
-        (distribution, _), next_core = nets.step_one(network, params, observation, core)
-        if evaluation:
-            return networks.to_action(distribution.mode()), next_core, ()
-        sample = distribution.sample(key)
-        extras = Extras(nets.Sampled(sample, distribution.log_prob(sample)), core)
-        return networks.to_action(sample), next_core, extras
-
-    return Policy(act, init=lambda key: network.initial_state, reset=lambda core: network.initial_state)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
@@ -184,4 +120,4 @@ def make_update(networks: Networks, config: Config) -> Update:
     return sgd(make_loss(networks, config), networks.network.init, optimizer)
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update, extras_spec)
+Agent = agent_of_update(Config, make_networks, make_policy, make_update)

@@ -1,16 +1,16 @@
-"""What agents that learn on-policy from segments share: settings, networks, acting, advantages, how experience is kept.
+"""What agents that learn on-policy from segments share: settings, networks, acting, advantages.
 
-Data go round like this: N environments fill segments of T rows (see `agentkit.adders.BatchedSegmentAdder`), a short
-queue hands each to the learner once, an update turns all of them into `Rows` with advantages by GAE(lambda)
-(Schulman et al. 2016), improves the parameters by these, and publishes what chooses the next action. An algorithm
-is its `Improve`: one function of the rows.
+Data go round like this: N environments fill segments of T rows, a short queue hands each to the learner once (see
+`segments`), an update turns all of them into `Rows` with advantages by GAE(lambda) (Schulman et al. 2016), improves
+the parameters by these, and publishes what chooses the next action. An algorithm is its `Improve`: one function of
+the rows. Those of a policy with a memory stay segments, from the state of whose first row the network is unrolled.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -19,10 +19,8 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.adders import BatchedSegmentAdder, SegmentAdder, segment_layout
+from agentkit.agents import recurrent_policy
 from agentkit.agents.checks import check_counts, check_fractions, check_positive
-from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
 from agentkit.learning import (
     RunningStatistics,
     Update,
@@ -34,10 +32,8 @@ from agentkit.learning import (
     update_nest_statistics,
     update_statistics,
 )
-from agentkit.replay import Fifo, Queue, Replay, Table
 from agentkit.types import Nest, ReplaySample, Step
 
-TABLE = "segments"
 MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this absolute value."""
 
@@ -127,8 +123,20 @@ class OnPolicyState(NamedTuple):
     num_updates: jax.Array
 
 
+class Memory(NamedTuple):
+    """What a network with a memory needs beside the observations.
+
+    Attributes:
+        start_of_episode: where it begins anew, bool ``[B, T]``.
+        core: its state before the first rows, ``[B, ...]``.
+    """
+
+    start_of_episode: jax.Array
+    core: Nest
+
+
 class Rows(NamedTuple):
-    """What is learned from, leaves ``[M, ...]``.
+    """What is learned from, leaves ``[M, ...]``; of networks with a memory ``[B, T, ...]``.
 
     Attributes:
         observation: normalised.
@@ -137,6 +145,7 @@ class Rows(NamedTuple):
         target: for the value network.
         old_value: the value network's output before the update.
         mask: 0 in rows without an action, else 1.
+        memory: of networks with a memory, which `evaluate` needs; else None.
     """
 
     observation: Nest
@@ -145,6 +154,7 @@ class Rows(NamedTuple):
     target: jax.Array
     old_value: jax.Array
     mask: jax.Array
+    memory: Memory | None = None
 
 
 class Progress(NamedTuple):
@@ -185,9 +195,12 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: OnPolicyConfi
     )
 
 
-def make_policy(networks: Networks, config: OnPolicyConfig, evaluation: bool = False) -> Policy:
+def make_policy(
+    networks: Networks | recurrent_policy.Networks, config: OnPolicyConfig, evaluation: bool = False
+) -> Policy:
     """Samples the policy; in evaluation takes its mode."""
-    del config
+    if isinstance(networks, recurrent_policy.Networks):
+        return _with_memory(recurrent_policy.make_policy(networks, config, evaluation))
 
     def act(acting: Acting, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
         observation = normalize_nest(acting.statistics, observation, MAX_NORMALIZED)
@@ -201,8 +214,21 @@ def make_policy(networks: Networks, config: OnPolicyConfig, evaluation: bool = F
     return Policy(act)
 
 
+def _with_memory(policy: Policy) -> Policy:
+    """`policy`, of parameters and normalised observations, as one of `Acting` and observations."""
+
+    def act(acting: Acting, key: jax.Array, observation: Nest, core: Nest) -> tuple[Nest, Nest, Nest]:
+        observation = normalize_nest(acting.statistics, observation, MAX_NORMALIZED)
+        return policy.act(acting.params, key, observation, core)
+
+    return policy._replace(act=act)
+
+
 def learn_from_segments(
-    networks: Networks, config: OnPolicyConfig, init_opt_state: Callable[[Any], Any], improve: Improve
+    networks: Networks | recurrent_policy.Networks,
+    config: OnPolicyConfig,
+    init_opt_state: Callable[[Any], Any],
+    improve: Improve,
 ) -> Update:
     """Turns each batch of segments into rows, improves the parameters by them, and takes in the statistics afterwards.
 
@@ -236,20 +262,34 @@ def learn_from_segments(
     return Update(init, update, lambda state: {"policy": state.acting})
 
 
+def evaluate(networks: Any, params: Any, observation: Nest, memory: Memory | None) -> tuple[Any, jax.Array]:
+    """(distribution, value) of rows: of each alone, ``[M]``, or with a memory of segments, ``[B, T]``."""
+    if memory is None:
+        return networks.apply(params, observation)
+    outputs, _ = networks.network.unroll(params, observation, memory.start_of_episode, memory.core)
+    return outputs
+
+
 def advantages(config: OnPolicyConfig, rows: Rows) -> jax.Array:
-    """What a gradient step on these rows weighs their actions by, ``[M]``."""
+    """What a gradient step on these rows weighs their actions by, shaped as they are."""
     return losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
 
 
 def prepare(
-    networks: Networks, config: OnPolicyConfig, state: OnPolicyState, segments: Step
+    networks: Networks | recurrent_policy.Networks, config: OnPolicyConfig, state: OnPolicyState, segments: Step
 ) -> tuple[Rows, RunningStatistics, jax.Array]:
     """What is to be learned from segments, leaves ``[B, T + 1, ...]``, by the state they were made with.
 
-    Returns: rows ``[B T, ...]``, the statistics of returns with these taken in, and the explained variance ``[]``.
+    Returns: rows, the statistics of returns with these taken in, and the explained variance ``[]``. The rows are
+    ``[B T, ...]``; of networks with a memory ``[B, T, ...]``, to be unrolled from the state that the actor had.
     """
     observation = normalize_nest(state.acting.statistics, segments.observation, MAX_NORMALIZED)
-    _, outputs = networks.apply(state.acting.params, jax.tree.map(_flat, observation))
+    sampled, memory = segments.extras, None
+    if isinstance(networks, recurrent_policy.Networks):
+        sampled, core = segments.extras
+        memory = Memory(jnp.asarray(segments.start_of_episode), jax.tree.map(lambda x: x[:, 0], core))
+    seen = jax.tree.map(_flat, observation) if memory is None else observation
+    _, outputs = evaluate(networks, state.acting.params, seen, memory)
     outputs = outputs.reshape(segments.start_of_episode.shape)  # [B, T + 1]
     mean, scale = _scale(config, state.returns)
     values = mean + scale * outputs
@@ -261,13 +301,17 @@ def prepare(
     mean, scale = _scale(config, returns)
     rows = Rows(
         observation=jax.tree.map(lambda x: x[:, :-1], observation),
-        sampled=jax.tree.map(lambda x: x[:, :-1], segments.extras),
+        sampled=jax.tree.map(lambda x: x[:, :-1], sampled),
         advantage=advantages,
         target=(targets - mean) / scale,
         old_value=outputs[:, :-1],
         mask=mask,
     )
-    return jax.tree.map(_flat, rows), returns, losses.explained_variance(values[:, :-1], targets, mask)
+    if memory is None:
+        rows = jax.tree.map(_flat, rows)
+    else:
+        rows = rows._replace(memory=memory._replace(start_of_episode=memory.start_of_episode[:, :-1]))
+    return rows, returns, losses.explained_variance(values[:, :-1], targets, mask)
 
 
 def _flat(x: jax.Array) -> jax.Array:
@@ -277,119 +321,3 @@ def _flat(x: jax.Array) -> jax.Array:
 def _scale(config: OnPolicyConfig, returns: RunningStatistics) -> tuple[Any, Any]:
     """Mean and deviation of returns: the value network's output is in units of these."""
     return (returns.mean, deviation(returns)) if config.normalize_values else (0.0, 1.0)
-
-
-def _sampled_spec(environment_spec: specs.EnvironmentSpec, config: Any) -> nets.Sampled:
-    del config
-    return nets.sampled_spec(environment_spec.actions)
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class OnPolicyAgent:
-    """An algorithm's functions with a queue of segments: a `core.Agent`.
-
-    Attributes:
-        config: the settings that the functions are given.
-        networks: ``(environment_spec, config) -> networks``.
-        policy: ``(networks, config, evaluation) -> Policy``.
-        update: ``(networks, config) -> Update``, of batches of `Step`s ``[B, T + 1, ...]``.
-        extras_spec: ``(environment_spec, config) -> nest of specs`` of what the policy emits.
-        num_envs: environments of an actor.
-    """
-
-    config: Any
-    networks: Callable[[specs.EnvironmentSpec, Any], Any]
-    policy: Callable[[Any, Any, bool], Policy]
-    update: Callable[[Any, Any], Update]
-    extras_spec: Callable[[specs.EnvironmentSpec, Any], Nest] = _sampled_spec
-    num_envs: int = 1
-
-    def with_num_envs(self, num_envs: int) -> OnPolicyAgent:
-        """See `core.Agent`."""
-        return dataclasses.replace(self, num_envs=num_envs)
-
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """See `core.Agent`."""
-        size = self.config.batch_size
-        return BatchPlan(TABLE, self.num_envs if size is None else size)
-
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Any:
-        """See `core.Agent`."""
-        return self.networks(environment_spec, self.config)
-
-    def make_policy(self, networks: Any, evaluation: bool = False) -> Policy:
-        """See `core.Agent`."""
-        return self.policy(networks, self.config, evaluation)
-
-    def make_update(self, networks: Any) -> Update:
-        """See `core.Agent`; a ConfigError where the rows of an update cannot be divided into the minibatches."""
-        num_segments, length = self.batch_plan.batch_size, self.config.segment_length
-        num_minibatches = getattr(self.config, "num_minibatches", 1)  # Not all have some.
-        if num_segments * length % num_minibatches:
-            raise ConfigError(
-                f"num_minibatches={num_minibatches} does not divide the rows of an update: {num_segments} "
-                f"segments of {length}. Choose a divisor."
-            )
-        return self.update(networks, self.config)
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        """See `core.Agent`: a queue, as short as can be, so that what is learned from is new, or of ``queue_size``."""
-        num_segments = self.batch_plan.batch_size
-        least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
-        wanted = getattr(self.config, "queue_size", None)  # Not all have one.
-        size = least if wanted is None else wanted
-        if size < least:
-            raise ConfigError(
-                f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
-                f"environments, found {size}. Raise it, or leave it out."
-            )
-        layout = segment_layout(environment_spec, **self._segments(environment_spec))
-        return [Table(TABLE, layout, size, Fifo(), rate_limiter=Queue(size), max_times_sampled=1)]
-
-    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> SegmentAdder:
-        """See `core.Agent`."""
-        settings = self._segments(environment_spec)
-        return SegmentAdder(replay.writer(1), environment_spec, tables=TABLE, **settings)
-
-    def make_batched_adder(
-        self, replay: Replay, environment_spec: specs.EnvironmentSpec, num_envs: int
-    ) -> BatchedSegmentAdder:
-        """See `core.Agent`."""
-        settings = self._segments(environment_spec)
-        return BatchedSegmentAdder(replay.writer(1), environment_spec, tables=TABLE, num_envs=num_envs, **settings)
-
-    def _segments(self, environment_spec: specs.EnvironmentSpec) -> dict[str, Any]:
-        extras_spec = self.extras_spec(environment_spec, self.config)
-        return {"length": self.config.segment_length, "extras_spec": extras_spec}
-
-
-def agent_of_update(
-    config_class: type,
-    make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
-    make_policy: Callable[[Any, Any, bool], Policy],
-    make_update: Callable[[Any, Any], Update],
-    extras_spec: Callable[[specs.EnvironmentSpec, Any], Nest] = _sampled_spec,
-) -> Callable[..., OnPolicyAgent]:
-    """What an algorithm's file calls `Agent`.
-
-    Args:
-        config_class: of the settings.
-        make_networks: ``(environment_spec, config) -> networks``.
-        make_policy: ``(networks, config, evaluation) -> Policy``.
-        make_update: ``(networks, config) -> Update``.
-        extras_spec: ``(environment_spec, config) -> nest of specs`` of what the policy emits.
-
-    Returns:
-        ``(config=None, *, make_networks=..., make_update=...) -> OnPolicyAgent``: with default settings where none
-        are given, and with other networks or another update than the file's where they are.
-    """
-
-    def make(
-        config: Any = None, *, make_networks: Any = make_networks, make_update: Any = make_update
-    ) -> OnPolicyAgent:
-        config = config_class() if config is None else config
-        return OnPolicyAgent(config, make_networks, make_policy, make_update, extras_spec)
-
-    return make

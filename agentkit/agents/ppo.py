@@ -4,9 +4,13 @@ On-policy: N environments fill segments of T rows, the learner takes each once, 
 over them, and publishes the parameters that choose the next action. Advantages are GAE(lambda) (Schulman et al.
 2016).
 
+With a `core_size` policy and value have an LSTM. It begins a segment with the state that the actor had there, and
+minibatches are of whole segments.
+
 Deviations from the paper (most are of the authors' code, github.com/openai/baselines, ppo2):
   * Advantages are normalised in each minibatch, gradients clipped to a global norm, weights begin orthogonal,
-    those of the policy's last layer small. Policy and value share nothing but the convolutions of images.
+    those of the policy's last layer small. Policy and value share nothing but the convolutions of images;
+    with a `core_size` (the paper has no memory) they share ReLU layers and an LSTM, and are linear in that.
   * Observations and returns are normalised by running statistics, which are learned and published with the
     parameters. An update uses those of the acting policy for observations, and takes in its data afterwards.
   * Truncated episodes and unfinished segments bootstrap.
@@ -25,19 +29,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
+from agentkit import losses, specs
+from agentkit.agents import on_policy, recurrent_policy
 from agentkit.agents.checks import check_counts, check_positive
 from agentkit.agents.on_policy import (
-    Networks,
     OnPolicyConfig,
     Progress,
     Rows,
     advantages,
-    agent_of_update,
+    evaluate,
     learn_from_segments,
-    make_networks,
     make_policy,
 )
+from agentkit.agents.segments import agent_of_update
 from agentkit.learning import Update, adam, annealed, descend, run_epochs
 
 
@@ -46,8 +50,9 @@ class Config(OnPolicyConfig):
     """Settings of PPO, beside those of `OnPolicyConfig`.
 
     Attributes:
+        core_size: units of an LSTM behind `hidden_sizes`, which policy and value then share; None for no memory.
         num_epochs: passes over the data of an update.
-        num_minibatches: gradient steps per epoch; divides batch_size * segment_length.
+        num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with a core_size batch_size.
         clip_epsilon: the ratio's clip (paper, eq. 7).
         value_clip: clip of the value's move from before the update, in units of the value network; None for none.
         value_cost: weight of the value loss.
@@ -56,6 +61,7 @@ class Config(OnPolicyConfig):
         anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
     """
 
+    core_size: int | None = None
     num_epochs: int = 10
     num_minibatches: int = 4
     clip_epsilon: float = 0.2
@@ -69,14 +75,24 @@ class Config(OnPolicyConfig):
         """Refuses what is out of its range."""
         super().__post_init__()
         check_positive(self, "clip_epsilon", "value_clip", "target_kl", "anneal_steps")
-        check_counts(self, "num_epochs", "num_minibatches")
+        check_counts(self, "core_size", "num_epochs", "num_minibatches")
+
+
+Networks = on_policy.Networks | recurrent_policy.Networks
+"""Those with a memory if there is a core_size."""
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Policy and value for an environment of one discrete, or of one bounded continuous action."""
+    family = on_policy if config.core_size is None else recurrent_policy
+    return family.make_networks(environment_spec, config)
 
 
 def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
     """``(params, minibatch of Rows) -> (loss, metrics)`` (paper, eq. 9)."""
 
     def loss(params: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
-        distribution, value = networks.apply(params, rows.observation)
+        distribution, value = evaluate(networks, params, rows.observation, rows.memory)
         log_ratio = distribution.log_prob(rows.sampled.sample) - rows.sampled.log_prob
         # Of the zeros in rows without an action any number may come, also one whose exponential overflows.
         log_ratio = jnp.where(rows.mask > 0, log_ratio, 0.0)

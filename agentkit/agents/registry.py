@@ -54,7 +54,7 @@ _AGENTS = {
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,
-    "ppo": _ON_POLICY,
+    "ppo": About(("discrete", "continuous"), "on-policy", recurrent=True),
     "qr_dqn": _DISCRETE,
     "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,

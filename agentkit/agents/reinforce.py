@@ -32,10 +32,10 @@ from agentkit.agents.on_policy import (
     Progress,
     Rows,
     advantages,
-    agent_of_update,
     learn_from_segments,
     make_policy,
 )
+from agentkit.agents.segments import agent_of_update
 from agentkit.learning import ActorCritic, Update, adam, descend
 
 

@@ -26,7 +26,8 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit.agents.checks import check_counts, check_positive
 from agentkit.agents.fitted_value import NaturalConfig, make_networks, natural_direction, step_and_fit
-from agentkit.agents.on_policy import Networks, Rows, advantages, agent_of_update, make_policy
+from agentkit.agents.on_policy import Networks, Rows, advantages, make_policy
+from agentkit.agents.segments import agent_of_update
 from agentkit.errors import ConfigError
 from agentkit.learning import ActorCritic, Update
 

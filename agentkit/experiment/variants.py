@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
-from agentkit.adders import HindsightAdder
+from agentkit.adders import Hindsight, HindsightAdder
 from agentkit.core import Adder, Agent, BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.learning.curiosity import RndConfig, check_transitions, novelty_network, random_network_distillation
@@ -30,7 +30,7 @@ def with_tables(agent: Agent, change: Callable[[Table], Table]) -> Agent:
     return _Variant(agent, {"make_tables": make_tables})
 
 
-def with_hindsight(agent: Agent, compute_reward: Callable[..., Any], **settings: Any) -> Agent:
+def with_hindsight(agent: Agent, hindsight: Hindsight) -> Agent:
     """An agent like `agent`, which also learns from each step as if another goal had been asked for.
 
     An actor's steps become 1 + k items each, at the end of the episode. An off-policy agent's `updates_per_step`
@@ -38,8 +38,7 @@ def with_hindsight(agent: Agent, compute_reward: Callable[..., Any], **settings:
 
     Args:
         agent: one that learns from `Transition`s in one table, with ``n_step=1``.
-        compute_reward: of the environment; see `agentkit.adders.HindsightAdder`.
-        **settings: of the adder: compute_terminated, strategy, num_relabelled, seed.
+        hindsight: which other goals, and what they make of a step.
 
     Raises:
         ConfigError: the agent sums several rewards. When its tables are made: it learns from no transitions.
@@ -62,8 +61,7 @@ def with_hindsight(agent: Agent, compute_reward: Callable[..., Any], **settings:
             environment_spec,
             tables=agent.batch_plan.table,
             discount=agent.config.discount,
-            compute_reward=compute_reward,
-            **settings,
+            hindsight=hindsight,
         )
 
     return _Variant(agent, {"make_tables": make_tables, "make_adder": make_adder})

@@ -54,14 +54,14 @@ def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
 
 
 def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array:
-    """-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[B]`` (Schulman et al. 2017, eq. 7).
+    """-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[...]`` (Schulman et al. 2017, eq. 7).
 
     Args:
-        ratio: the policy's probability of the action over the one it was taken with, ``[B]``.
-        advantage: ``[B]``.
+        ratio: the policy's probability of the action over the one it was taken with, ``[...]``.
+        advantage: ``[...]``.
         epsilon: beyond 1 +- epsilon nothing is gained, so no gradient either.
     """
-    return jax.vmap(lambda r, a: rlax.clipped_surrogate_pg_loss(r[None], a[None], epsilon))(ratio, advantage)
+    return jnp.vectorize(lambda r, a: rlax.clipped_surrogate_pg_loss(r[None], a[None], epsilon))(ratio, advantage)
 
 
 def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> Array:

@@ -14,7 +14,7 @@ import dataclasses
 import jax
 
 from agentkit import actors, distributed, experiment, variables
-from agentkit.agents import dqn
+from agentkit.agents import dqn, off_policy
 from agentkit.environment_loop import EnvironmentLoop
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.nodes import connect_to_replay, find_spec, replay_node
@@ -38,7 +38,7 @@ def act(context, config, spec, replay, learner, wait):
         while not context.should_stop:
             loop.step()
             client.update()
-            due = K * max(0, connected.info(dqn.TABLE).num_inserted - FIRST + 1)
+            due = K * max(0, connected.info(off_policy.TABLE).num_inserted - FIRST + 1)
             while wait and client.version < due and not context.wait(0.0005):
                 client.update()
             if not context.should_stop:
@@ -58,7 +58,7 @@ def run(name, agent, num_steps, wait):
     learner = program.add_node("learner", learner_node, config, spec, replay, publish_seconds=0.0)
     program.add_node("actor", act, config, spec, replay, learner, wait)
     status = experiment.run_program(program)
-    table, lag = status["values"]["tables"][dqn.TABLE], status["nodes"]["actor-0"]["gauges"]
+    table, lag = status["values"]["tables"][off_policy.TABLE], status["nodes"]["actor-0"]["gauges"]
     ratio = table["num_sampled"] / max(table["num_inserted"] - FIRST + 1, 1)
     print(f"{name:12} ({status['stop']}): {ratio:.2f} samples per insert, target {K * BATCH}; the actor's parameters")
     print(f"{'':12} lacked {lag.get('mean', 0.0):.1f} updates on average, {lag.get('worst', 0):.0f} at worst")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from agentkit import specs
-from agentkit.adders import HindsightAdder, NStepAdder
+from agentkit.adders import Hindsight, HindsightAdder, NStepAdder
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay import InProcessReplay
 from agentkit.testing import adder as cases
@@ -45,10 +45,11 @@ def item(t, goal, reward, discount):
     )
 
 
-def make(writer=None, tables="table", spec=SPEC, **settings):
+def make(writer=None, tables="table", spec=SPEC, discount=0.5, extras_spec=(), **settings):
     writer = writer or RecordingWriter([make_table(HindsightAdder.layout(SPEC))], HindsightAdder.history())
-    settings = {"discount": 0.5, "compute_reward": reward_of, **settings}
-    return HindsightAdder(writer, spec, tables=tables, **settings), writer
+    hindsight = Hindsight(**{"compute_reward": reward_of, **settings})
+    kwargs = {"discount": discount, "hindsight": hindsight, "extras_spec": extras_spec}
+    return HindsightAdder(writer, spec, tables=tables, **kwargs), writer
 
 
 def played(length=3, last_discount=1.0, goal=WANTED, discount=1.0, **settings):
@@ -81,9 +82,7 @@ def test_the_environments_own_discount_counts_for_every_goal():
 def test_where_goals_end_episodes_the_discount_is_that_under_the_other_goal():
     found = {}
     for name, goal, last in (("by_goal", 3.0, 0.0), ("fall", WANTED, 0.0), ("cut", WANTED, 1.0)):
-        items = played(
-            last_discount=last, goal=goal, strategy="episode", num_relabelled=40, compute_terminated=reached
-        )
+        items = played(last_discount=last, goal=goal, strategy="episode", num_relabelled=40, compute_terminated=reached)
         for t in range(3):
             true, *others = items[t * 41 : (t + 1) * 41]
             assert float(true.discount) == (0.5 if t < 2 else 0.5 * last)
@@ -109,7 +108,10 @@ def test_which_goals_a_strategy_draws(strategy, expected):
         assert {float(x.observation["desired_goal"][0]) for x in block[1:]} == goals
         for x in block:
             np.testing.assert_equal(x.observation["desired_goal"], x.next_observation["desired_goal"])
-            assert (float(x.observation["observation"]), float(x.next_observation["observation"])) == (10 * t, 10 * t + 10)
+            assert (float(x.observation["observation"]), float(x.next_observation["observation"])) == (
+                10 * t,
+                10 * t + 10,
+            )
             assert int(x.action) == t + 1
         for x in block[1:]:
             assert float(x.reward) == -abs(t + 1 - float(x.observation["desired_goal"][0]))
@@ -127,6 +129,12 @@ def test_without_relabelling_it_is_the_one_step_adder():
     expected = [found.data for found in writer.items]
     found = [x for last in (0.0, 1.0) for x in played(4, last, num_relabelled=0)]
     assert_items(found, expected, NStepAdder.signature(SPEC))
+
+
+def test_rewards_of_integers_are_stored_as_the_one_step_adder_stores_them():
+    spec = SPEC._replace(rewards=specs.Array((), np.int32))
+    signature = HindsightAdder.layout(spec).signature
+    assert signature.reward.dtype == NStepAdder.signature(spec).reward.dtype == np.float32
 
 
 def test_goals_depend_on_the_seed_and_on_the_episode():
@@ -168,7 +176,9 @@ def test_an_environment_may_reuse_its_buffers():
         adder.add(cases.action(t), step(7.0, buffer))
     for leaf in buffer.values():
         leaf[...] = -1
-    assert_items([found.data for found in writer.items], played(strategy="final"), HindsightAdder.layout(SPEC).signature)
+    assert_items(
+        [found.data for found in writer.items], played(strategy="final"), HindsightAdder.layout(SPEC).signature
+    )
 
 
 def test_a_priority_function_sees_the_item():
@@ -186,9 +196,7 @@ def test_a_priority_function_sees_the_item():
 
 def test_extras_are_kept_and_checked():
     layout = HindsightAdder.layout(SPEC, cases.EXTRAS_SPEC)
-    adder, writer = make(
-        RecordingWriter([make_table(layout)], 2), strategy="final", extras_spec=cases.EXTRAS_SPEC
-    )
+    adder, writer = make(RecordingWriter([make_table(layout)], 2), strategy="final", extras_spec=cases.EXTRAS_SPEC)
     play(adder, 3, extras=True)
     assert [float(found.data.extras["log_prob"]) for found in writer.items] == [0, 0, -1, -1, -2, -2]
     with pytest.raises(SpecError, match="extras_spec of the policy"):
@@ -279,7 +287,9 @@ def test_several_rewards():
 
 @pytest.mark.parametrize("name", ["compute_reward", "compute_terminated"])
 def test_a_function_that_does_not_go_row_by_row(name):
-    with pytest.raises(SpecError, match=rf"{name} was given .* \[12\]; found \[\]" if name == "compute_reward" else name):
+    with pytest.raises(
+        SpecError, match=rf"{name} was given .* \[12\]; found \[\]" if name == "compute_reward" else name
+    ):
         played(**{name: lambda achieved, desired: np.all(achieved == desired)})
 
 

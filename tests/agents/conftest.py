@@ -1,8 +1,9 @@
-"""Agents' tests compile the same small functions again and again: a third of their time, kept on disk here."""
+"""Agents' tests compile thousands of small functions, many of them again and again: kept on disk, and out of memory."""
 
 from collections.abc import Iterator
 
 import jax
+import psutil
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -21,3 +22,14 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+MOST_MEMORY = 3e9
+"""Bytes of a worker from which on it forgets what it has compiled; without that one grows to 5 GB."""
+
+
+@pytest.fixture(autouse=True)
+def compiled_functions_are_few() -> Iterator[None]:
+    yield
+    if psutil.Process().memory_info().rss > MOST_MEMORY:
+        jax.clear_caches()

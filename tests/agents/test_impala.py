@@ -9,7 +9,7 @@ import tree
 
 from agentkit import envs, losses, specs
 from agentkit import networks as nets
-from agentkit.agents import impala, on_policy
+from agentkit.agents import impala, recurrent_policy, segments
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
@@ -272,7 +272,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
     )
     agent, chain = impala.Agent(config), Chain(terminates, num_actions=2)
     core = agent.make_networks(specs.make_environment_spec(chain)).network.initial_state
-    extras = impala.Extras(nets.Sampled(np.int32(0), np.float32(-0.5)), tree.map_structure(np.asarray, core))
+    extras = recurrent_policy.Extras(nets.Sampled(np.int32(0), np.float32(-0.5)), tree.map_structure(np.asarray, core))
     networks, state = learned(agent, chain, num_updates=1_200, num_steps=1_200, extras=extras)
     cores = jax.tree.map(lambda x: np.tile(x, (4, 1)), core)
     (_, value), _ = networks.network.step(state.params, np.eye(4, dtype=np.float32), cores)
@@ -284,7 +284,7 @@ def test_the_queue_is_as_long_as_the_settings_say() -> None:
     for num_envs, batch_size, queue_size, expected in [(4, None, None, 4), (4, 3, None, 6), (4, None, 32, 32)]:
         agent = impala.Agent(impala.Config(**SMALL, batch_size=batch_size, queue_size=queue_size))
         (table,) = agent.with_num_envs(num_envs).make_tables(spec)
-        assert table.name == on_policy.TABLE and table.max_size == expected and table.max_times_sampled == 1
+        assert table.name == segments.TABLE and table.max_size == expected and table.max_times_sampled == 1
     with pytest.raises(ConfigError, match=r"queue_size must be at least 4 .* found 3"):
         impala.Agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
 

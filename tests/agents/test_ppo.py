@@ -10,7 +10,7 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo
+from agentkit.agents import on_policy, ppo, segments
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
@@ -22,30 +22,34 @@ from tests.agents.on_policy_training import KEY, Training
 
 FLOAT = specs.Array((), np.float32)
 SMALL = {**on_policy_settings.SMALL, "num_epochs": 2, "num_minibatches": 2}
+REFUSED: dict[str, Any] = {
+    **on_policy_settings.REFUSED,
+    "core_size": 0,
+    "num_epochs": 0,
+    "num_minibatches": 3,
+    "clip_epsilon": 0.0,
+    "value_clip": -1.0,
+    "target_kl": 0.0,
+    "anneal_steps": 0,
+}
+CHANGES: dict[str, Any] = {
+    **on_policy_settings.CHANGES,
+    "core_size": Change(3, {"batch_size": 2}),
+    "num_epochs": 3,
+    "num_minibatches": 4,
+    "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
+    "value_clip": 0.001,
+    "value_cost": 0.1,
+    "entropy_cost": 0.1,
+    "target_kl": 1e-9,
+    "anneal_steps": 10_000,
+}
 
 
 class _PpoContract(AgentContract):
     compile = True
-    refused: ClassVar = {
-        **on_policy_settings.REFUSED,
-        "num_epochs": 0,
-        "num_minibatches": 3,
-        "clip_epsilon": 0.0,
-        "value_clip": -1.0,
-        "target_kl": 0.0,
-        "anneal_steps": 0,
-    }
-    changes: ClassVar = {
-        **on_policy_settings.CHANGES,
-        "num_epochs": 3,
-        "num_minibatches": 4,
-        "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
-        "value_clip": 0.001,
-        "value_cost": 0.1,
-        "entropy_cost": 0.1,
-        "target_kl": 1e-9,
-        "anneal_steps": 10_000,
-    }
+    refused: ClassVar = REFUSED
+    changes: ClassVar = CHANGES
 
     def make_agent(self, **settings: Any) -> Any:
         return ppo.Agent(ppo.Config(**{**SMALL, **settings}))
@@ -112,14 +116,14 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
 
     note("reset")
     note("step")
-    segments = []
+    batches = []
     for _ in range(6):
         batch = training.next_batch()
-        assert training.replay.info(on_policy.TABLE).size == 0
-        segments.append(batch.data)
+        assert training.replay.info(segments.TABLE).size == 0
+        batches.append(batch.data)
         training.learn(batch)
-    rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *segments)
-    has_action = np.concatenate([~segment.start_of_episode[:, 1:] for segment in segments], axis=1)
+    rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *batches)
+    has_action = np.concatenate([~segment.start_of_episode[:, 1:] for segment in batches], axis=1)
     for i in range(num_envs or 1):
         observations = np.stack([t.observation[i] for t in seen])
         np.testing.assert_array_equal(rows.observation[i], observations[: 6 * 7])
@@ -189,8 +193,8 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
             number += 1
             if num_rows >= length:
                 break
-        segments = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0)).data
-    rows, *_ = on_policy.prepare(networks, agent.config, state, segments)
+        batch = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0))
+    rows, *_ = on_policy.prepare(networks, agent.config, state, batch.data)
     expected = by_hand(networks, agent, episodes)
     mask = np.asarray(rows.mask) > 0
     assert mask.sum() == len(expected)

@@ -6,7 +6,7 @@ import pytest
 from agentkit import envs
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract
 
-NAMES = ["bandit", "catch", "deep_sea", "memory_chain", "point_mass"]
+NAMES = ["bandit", "bit_flip", "catch", "deep_sea", "memory_chain", "point_mass"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,10 +50,16 @@ def catch_policy(observation, first):
     return 1 + int(np.sign(ball - int(observation[-1].argmax())))
 
 
+def bit_flip_policy(observation, first):
+    del first
+    return int((observation["observation"] != observation["desired_goal"]).argmax())
+
+
 @pytest.mark.parametrize(
     ("name", "policy", "expected"),
     [
         ("bandit", lambda o, f: int(o.argmax()), 1.0),
+        ("bit_flip", bit_flip_policy, -3.016),
         ("catch", catch_policy, 1.0),
         ("deep_sea", lambda o, f: 1, 0.99),
         ("memory_chain", lambda o, f: int(f[0] > 0), 1.0),
@@ -62,8 +68,8 @@ def catch_policy(observation, first):
 )
 def test_optimal_policy_has_the_documented_return(name, policy, expected):
     environment = envs.make(f"agentkit:{name}", seed=0)
-    many = 2000 if name == "point_mass" else 20
-    assert mean_return(environment, policy, many) == pytest.approx(expected, abs=0.03 if many > 20 else 1e-5)
+    many, tolerance = {"point_mass": (2000, 0.03), "bit_flip": (4000, 0.1)}.get(name, (20, 1e-5))
+    assert mean_return(environment, policy, many) == pytest.approx(expected, abs=tolerance)
 
 
 def test_point_mass_is_truncated_and_catch_terminates():
@@ -75,7 +81,27 @@ def test_point_mass_is_truncated_and_catch_terminates():
         assert timestep.discount == discount, name
 
 
-@pytest.mark.parametrize("name", ["bandit", "catch", "deep_sea", "memory_chain"])
+def test_bit_flip_terminates_at_the_goal_and_is_truncated_elsewhere():
+    environment = envs.make("agentkit:bit_flip", num_bits=6)
+    for policy, rewards, discount in ((bit_flip_policy, {0.0}, 0.0), (lambda o, f: 0, {-1.0, 0.0}, None)):
+        for _ in range(30):
+            timestep = environment.reset()
+            goal, steps = timestep.observation["desired_goal"].copy(), 0
+            while not timestep.last():
+                before = timestep.observation["observation"].copy()
+                action = policy(timestep.observation, None)
+                timestep = environment.step(action)
+                steps += 1
+                changed = np.flatnonzero(timestep.observation["observation"] != before)
+                np.testing.assert_array_equal(changed, [action])
+                np.testing.assert_array_equal(timestep.observation["desired_goal"], goal)
+                there = np.array_equal(timestep.observation["achieved_goal"], goal)
+                assert timestep.reward == (0.0 if there else -1.0) and timestep.last() == (there or steps == 6)
+            assert timestep.reward in rewards and timestep.discount == float(not there)
+            assert discount in (None, timestep.discount)
+
+
+@pytest.mark.parametrize("name", ["bandit", "bit_flip", "catch", "deep_sea", "memory_chain"])
 def test_actions_out_of_range_are_refused(name):
     environment = envs.make(f"agentkit:{name}")
     environment.reset()
@@ -102,7 +128,7 @@ def test_deep_sea_with_random_actions_keeps_its_mapping_over_episodes_and_seeds(
     assert len(set(rewards[0])) > 1  # 1 is right in some cells only.
 
 
-@pytest.mark.parametrize("name", ["catch", "deep_sea", "memory_chain", "point_mass"])
+@pytest.mark.parametrize("name", ["bit_flip", "catch", "deep_sea", "memory_chain", "point_mass"])
 def test_renders_a_small_image(name):
     environment = envs.make(f"agentkit:{name}")
     environment.reset()

@@ -17,6 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PRINTS = {
     "custom_network": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "dqn_by_hand": (r"\d+ updates: return (-?[\d.]+) ", 0.5),
+    "hindsight": (r"after \d+ steps: return (-?[\d.]+) ", -5.0),
     "munchausen_dqn": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "new_environment": (r"Mean error after \d+ steps: (-?[\d.]+) degrees", None),
     "prioritized_replay_on_reverb": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
@@ -55,6 +56,16 @@ def test_fits_on_a_page_and_teaches(path):
 @pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn", "reinforce_with_baseline"])
 def test_learns_catch(name):
     assert last_number(name, run(name)) >= PRINTS[name][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_hindsight_solves_what_dqn_does_not(seed):
+    """10 bits: -4 is perfect, -10 is never. A third of the steps is enough with hindsight."""
+    output = run("hindsight", "--seed", str(seed))
+    without = re.search(r"^DQN after \d+ steps of 10 bits: return (-?[\d.]+) ", output, re.M)
+    assert without and float(without[1]) < -9.0
+    assert last_number("hindsight", output) >= PRINTS["hindsight"][1]
 
 
 def test_new_environment_is_controlled():

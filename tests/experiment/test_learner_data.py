@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.agents import dqn
+from agentkit.agents import dqn, off_policy
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig, with_tables
 from agentkit.experiment.gradient_node import with_gradients
@@ -79,7 +79,7 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
         found = set()
         deadline = time.monotonic() + 60.0
         while found - {1.0} != {10.0 + number} and time.monotonic() < deadline:
-            found |= set(next(server.sampler(dqn.TABLE, 4, timeout=30.0)).info.priority.tolist())
+            found |= set(next(server.sampler(off_policy.TABLE, 4, timeout=30.0)).info.priority.tolist())
         assert found - {1.0} == {10.0 + number}
     assert data.waited_seconds > 0.0
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
@@ -115,7 +115,7 @@ def test_without_any_server_it_says_so(shards):
 def test_changed_tables_change_nothing_else():
     agent = make_agent()
     (table,) = agent.make_tables(SPEC)
-    assert table.rate_limiter == MinSize(1) and table.name == dqn.TABLE
+    assert table.rate_limiter == MinSize(1) and table.name == off_policy.TABLE
     plain = dqn.Agent(agent.config)
     (other,) = plain.make_tables(SPEC)
     assert table == dataclasses.replace(other, rate_limiter=MinSize(1))

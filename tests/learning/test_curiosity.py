@@ -117,7 +117,10 @@ class TestAnyAgent:
 
     cases: ClassVar[dict[str, Any]] = {
         "prioritized": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8, prioritized=True)), "agentkit:catch"),
-        "actor_critic": (td3.Agent(td3.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)), "agentkit:point_mass"),
+        "actor_critic": (
+            td3.Agent(td3.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)),
+            "agentkit:point_mass",
+        ),
         "dictionary": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8)), "agentkit:bit_flip"),
     }
 
@@ -141,7 +144,9 @@ class TestAnyAgent:
         assert files[0].keys() == files[1].keys() and files[0]
 
 
-def explorer(**settings):
+@pytest.mark.slow
+def test_curiosity_finds_the_treasure_that_dqn_does_not():
+    """The return is 0.99 with the treasure, 0 or less without. Chance finds it in one of 1,024 episodes."""
     config = dqn.Config(
         n_step=1,
         hidden_sizes=(64,),
@@ -152,16 +157,9 @@ def explorer(**settings):
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    return dqn.Agent(config)
 
+    def returns(agent, threshold):
+        return learns(agent, lambda seed: DeepSea(size=10, seed=seed), 10_000, threshold, num_episodes=1)
 
-@pytest.mark.slow
-def test_curiosity_finds_the_treasure_that_dqn_does_not():
-    """0.99 with the treasure, 0 or less without."""
-
-    def deep_sea(seed):
-        return DeepSea(size=10, seed=seed)
-
-    learns(with_rnd(explorer()), deep_sea, num_steps=10_000, threshold=0.9, num_episodes=1)
-    with pytest.raises(AssertionError, match="found seed 0: -?0"):
-        learns(explorer(), deep_sea, num_steps=10_000, threshold=0.9, num_episodes=1)
+    assert len(returns(with_rnd(dqn.Agent(config)), threshold=0.9)) == 3
+    assert max(returns(dqn.Agent(config), threshold=-1.0)) <= 0.0
