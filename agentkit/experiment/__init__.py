@@ -15,7 +15,7 @@ from agentkit.experiment.local import Result, ResumeError, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
-from agentkit.experiment.variants import with_hindsight, with_rnd, with_tables
+from agentkit.experiment.variants import with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
     "Evaluator",
@@ -41,6 +41,7 @@ __all__ = [
     "run_offline",
     "run_program",
     "with_hindsight",
+    "with_methods",
     "with_rnd",
     "with_tables",
 ]

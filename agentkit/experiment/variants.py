@@ -1,4 +1,4 @@
-"""Agents that differ from another one in a part: in their replay tables, in hindsight, in curiosity."""
+"""Agents that differ from another one in a part: in a method, in their replay tables, in hindsight, in curiosity."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ from typing import Any, NamedTuple, final
 
 from agentkit.adders import Hindsight, HindsightAdder
 from agentkit.core import Adder, Agent, BatchPlan
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning.curiosity import RndConfig, check_transitions, novelty_network, random_network_distillation
 from agentkit.replay import Table
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
+
+
+def with_methods(agent: Agent, **changed: Callable[..., Any]) -> Agent:
+    """An agent like `agent`, but for some methods of `core.Agent`.
+
+    Args:
+        agent: any.
+        **changed: by the method's name, a function that takes `agent` as its first argument, e.g.
+            ``make_adder=lambda agent, replay, spec: WithoutExtras(agent.make_adder(replay, spec))``.
+
+    Raises:
+        UnknownNameError: an agent has no method of that name.
+    """
+    for name in changed:
+        if name not in _METHODS:
+            raise unknown_name("agent method", name, _METHODS)
+    return _Variant(agent, changed)
 
 
 def with_tables(agent: Agent, change: Callable[[Table], Table]) -> Agent:
@@ -110,6 +127,9 @@ def with_rnd(agent: Agent, config: RndConfig | None = None) -> Agent:
         "make_update": make_update,
     }
     return _Variant(agent, changed)
+
+
+_METHODS = ("make_networks", "make_policy", "make_update", "make_tables", "make_adder")
 
 
 @final

@@ -17,13 +17,9 @@ from agentkit.experiment.nodes import actor_node, find_spec, replay_node
 from agentkit.experiment.transports import make_source
 
 
-class OffPolicy(dqn.Agent):
-    """A DQN that learns from another's actions, and so stores nothing of what the other says of them."""
-
-    def make_adder(self, replay, environment_spec):
-        """See `core.Agent`."""
-        """The DQN's own, less the extras."""
-        return WithoutExtras(super().make_adder(replay, environment_spec))
+def adder_without_extras(agent, replay, environment_spec):
+    """Of an agent that learns from another's actions, and so stores nothing of what the other says of them."""
+    return WithoutExtras(agent.make_adder(replay, environment_spec))
 
 
 def report(context, configs, spec, learners):
@@ -46,7 +42,10 @@ def main(num_steps: int = 16_000) -> None:
     """Trains both on catch for as long as the actor takes for its steps."""
     agents = {
         "ppo": ppo.Agent(ppo.Config(segment_length=32, num_minibatches=2)),
-        "dqn": OffPolicy(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
+        "dqn": experiment.with_methods(
+            dqn.Agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
+            make_adder=adder_without_extras,
+        ),
     }
     configs = {
         name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8)

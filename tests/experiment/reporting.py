@@ -5,6 +5,7 @@ import sys
 
 from agentkit import envs
 from agentkit.agents import dqn
+from agentkit.experiment import with_methods
 
 # Not among them are pandas and scipy, which TensorFlow's Keras loads by itself where they are installed.
 NEEDLESS = (
@@ -13,17 +14,19 @@ NEEDLESS = (
 )  # fmt: skip
 
 
-class Agent(dqn.Agent):
+def make_agent(config):
     """DQN whose policies print their place among those that explore together."""
+    return with_methods(dqn.Agent(config), make_policy=make_policy)
 
-    def make_policy(self, networks, evaluation=False):
-        policy = super().make_policy(networks, evaluation)
 
-        def spread(state, index, count):
-            print(json.dumps({"index": int(index), "count": int(count)}), flush=True)
-            return policy.spread(state, index, count)
+def make_policy(agent, networks, evaluation=False):
+    policy = agent.make_policy(networks, evaluation)
 
-        return policy._replace(spread=spread)
+    def spread(state, index, count):
+        print(json.dumps({"index": int(index), "count": int(count)}), flush=True)
+        return policy.spread(state, index, count)
+
+    return policy._replace(spread=spread)
 
 
 def make_environment(seed):

@@ -13,7 +13,7 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run
+from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run, with_methods
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 
@@ -148,19 +148,18 @@ def test_the_newest_checkpoint_counts(tmp_path: pathlib.Path) -> None:
 def test_evaluations_compile_the_policy_once_and_use_the_newest_parameters() -> None:
     traced = []
 
-    class Counted(dqn.Agent):
-        def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-            policy = super().make_policy(networks, evaluation)
+    def make_policy(agent: Any, networks: Any, evaluation: bool = False) -> Any:
+        policy = agent.make_policy(networks, evaluation)
 
-            def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
-                if evaluation:
-                    traced.append(params)
-                return policy.act(params, key, observation, state)
+        def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
+            if evaluation:
+                traced.append(params)
+            return policy.act(params, key, observation, state)
 
-            return policy._replace(act=act)
+        return policy._replace(act=act)
 
     store = VariableStore()
-    agent = Counted(dqn.Config(hidden_sizes=(8,)))
+    agent = with_methods(dqn.Agent(dqn.Config(hidden_sizes=(8,))), make_policy=make_policy)
     experiment = ExperimentConfig(agent, "agentkit:catch", num_steps=1)
     spec = make_environment_spec(experiment.make_environment(0))
     networks = agent.make_networks(spec)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.agents import dqn
+from agentkit.agents import dqn, off_policy
 from agentkit.cli import main
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import SpecError
@@ -244,7 +244,7 @@ def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pyte
 
     events, names = Events(monkeypatch), iter(["training", "evaluation"])
     if where == "networks":
-        monkeypatch.setattr(dqn.Agent, "make_networks", fail)
+        monkeypatch.setattr(off_policy.OffPolicyAgent, "make_networks", fail)
     elif where != "evaluation":
         monkeypatch.setattr(local, where, fail)
 

@@ -14,7 +14,7 @@ from agentkit import envs
 from agentkit.actors import Policy
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run
+from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run, with_methods
 from agentkit.experiment.profile import ONCE, PARTS, _Clock
 
 PAUSE = 0.005
@@ -66,15 +66,14 @@ def sleep_in(values: Any) -> Any:
     return jax.pure_callback(pause, jax.ShapeDtypeStruct(values.shape, values.dtype), values)
 
 
-class SlowActing(dqn.Agent):
-    def make_policy(self, networks: Any, evaluation: bool = False) -> Policy:
-        policy = super().make_policy(networks, evaluation)
+def slow_policy(agent: Any, networks: Any, evaluation: bool = False) -> Policy:
+    policy = agent.make_policy(networks, evaluation)
 
-        def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
-            action, state, extras = policy.act(params, key, observation, state)
-            return sleep_in(action), state, extras
+    def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
+        action, state, extras = policy.act(params, key, observation, state)
+        return sleep_in(action), state, extras
 
-        return policy._replace(act=act)
+    return policy._replace(act=act)
 
 
 def slow_loss(networks: Any, config: dqn.Config) -> Any:
@@ -137,7 +136,7 @@ def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
     ("part", "settings", "advice"),
     [
         ("environment", {"environment": slow_environment}, "agentkit launch --actors"),
-        ("acting", {"agent": SlowActing(make_agent().config)}, "--num-envs"),
+        ("acting", {"agent": with_methods(make_agent(), make_policy=slow_policy)}, "--num-envs"),
         ("update", {"agent": dqn.Agent(make_agent().config, make_loss=slow_loss)}, "updates_per_call"),
     ],
 )

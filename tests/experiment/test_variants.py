@@ -8,8 +8,8 @@ from agentkit import envs, specs
 from agentkit.adders import Hindsight
 from agentkit.agents import a2c, dqn
 from agentkit.envs.reach_goal import BitFlip
-from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment import ExperimentConfig, run, with_hindsight, with_rnd
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment import ExperimentConfig, run, with_hindsight, with_methods, with_rnd
 
 SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
 
@@ -80,3 +80,12 @@ def test_an_agent_of_segments_is_refused():
 def test_an_environment_without_goals_is_refused():
     with pytest.raises(SpecError, match="Hindsight needs observations that are a dict"):
         make_agent().make_tables(specs.make_environment_spec(envs.make("agentkit:catch")))
+
+
+def test_a_method_of_ones_own_gets_the_agent_and_the_rest_stays():
+    agent = dqn.Agent()
+    changed = with_methods(agent, make_tables=lambda agent, spec: [*agent.make_tables(spec), "another"])
+    assert changed.make_tables(SPEC)[-1] == "another" and len(changed.make_tables(SPEC)) == 2
+    assert changed.batch_plan == agent.batch_plan and changed.config is agent.config
+    with pytest.raises(UnknownNameError, match="Did you mean 'make_adder'"):
+        with_methods(agent, make_ader=lambda agent, replay, spec: None)
