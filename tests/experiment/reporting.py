@@ -10,7 +10,7 @@ from agentkit.experiment import with_methods
 # Not among them are pandas and scipy, which TensorFlow's Keras loads by itself where they are installed.
 NEEDLESS = (
     "rlax", "optax", "distrax", "tensorflow_probability", "chex", "matplotlib", "rich", "ray", "gymnasium",
-    "tensorboardX", "agentkit.losses", "agentkit.cli",
+    "tensorboardX", "agentkit.losses.value", "agentkit.cli",
 )  # fmt: skip
 
 
