@@ -61,6 +61,7 @@ class Plan:
 _SEGMENTS = ("segment_length=32", "anneal_steps=1000000", "initial_std=0.6")
 PLANS = {
     "ppo": Plan(1_000_000, ON_POLICY, 64, (*_SEGMENTS, "num_minibatches=32", "learning_rate=5e-4", "target_kl=0.05")),
+    "trpo": Plan(1_000_000, ON_POLICY, 64, ("segment_length=16", "initial_std=0.6")),
     "sac": Plan(300_000, ("HalfCheetah",)),
     "td3": Plan(300_000, ("HalfCheetah",)),
 }
