@@ -24,7 +24,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from agentkit import losses
 from agentkit.agents.checks import check_fractions, check_positive
@@ -39,7 +38,7 @@ from agentkit.agents.on_policy import (
     make_policy,
 )
 from agentkit.agents.segments import agent_of_update
-from agentkit.learning import Update, annealed, descend
+from agentkit.learning import Update, annealed, descend, global_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ def make_update(networks: Networks, config: Config) -> Update:
     def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
         grads, metrics = gradient(params, rows)
         metrics |= {
-            "grad_norm": jnp.linalg.norm(ravel_pytree(grads)[0]),
+            "grad_norm": global_norm(grads),
             "learning_rate": annealed(config.learning_rate, progress.num_rows, config.anneal_steps),
         }
         params, opt_state = descend(optimizer, metrics["learning_rate"], grads, params, opt_state)

@@ -22,8 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from agentkit import losses
 from agentkit.agents.fitted_value import FittedValueConfig, make_networks, value_fit
@@ -36,7 +34,7 @@ from agentkit.agents.on_policy import (
     make_policy,
 )
 from agentkit.agents.segments import agent_of_update
-from agentkit.learning import ActorCritic, Update, adam, descend
+from agentkit.learning import ActorCritic, Update, adam, descend, global_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +74,7 @@ def make_update(networks: Networks, config: Config) -> Update:
         params, baseline_state, value_loss = baseline.fit(
             params._replace(policy=policy), opt_state.critic, rows, progress.key
         )
-        metrics |= {"grad_norm": jnp.linalg.norm(ravel_pytree(grads)[0]), "value_loss": value_loss}
+        metrics |= {"grad_norm": global_norm(grads), "value_loss": value_loss}
         return params, ActorCritic(policy_state, baseline_state), metrics
 
     return learn_from_segments(networks, config, init_opt_state, improve)

@@ -104,7 +104,7 @@ def sgd(
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(state.params)
-        metrics = {"loss": output.loss, "grad_norm": _norm(grads), **output.metrics}
+        metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
         return _descend(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
 
     def variables(state: SgdState) -> dict[str, Params]:
@@ -164,7 +164,7 @@ def apply_gradients(update: Update) -> Update:
 
     def step(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput]:
         grads = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), batch.data)
-        return apply(state, grads), UpdateOutput({"grad_norm": _norm(grads)})
+        return apply(state, grads), UpdateOutput({"grad_norm": global_norm(grads)})
 
     return Update(update.init, step, update.variables)
 
@@ -184,7 +184,7 @@ def _descend(
     return SgdState(params, target_params, opt_state, state.key, num_updates)
 
 
-def _norm(grads: Params) -> Array:
+def global_norm(grads: Params) -> Array:
     """The global l2 norm; our own, since newer versions of optax deprecate the Reverb stack's name for it."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)))
 

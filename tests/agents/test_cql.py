@@ -42,7 +42,7 @@ class TestCql(AgentContract):
         "conservative_weight": 0.5,
         "num_sampled_actions": 2,
     }
-    compile_updates = True
+    compile = True
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}

@@ -39,7 +39,7 @@ class TestCrr(AgentContract):
         "weights": "binary",
         "num_sampled_actions": 2,
     }
-    compile_updates = True
+    compile = True
 
     def make_agent(self, **changes: Any) -> Any:
         return crr.Agent(crr.Config(**{**settings.SMALL, **changes}))

@@ -18,26 +18,8 @@ pytestmark = pytest.mark.one_stack
 
 class TestTd3Bc(AgentContract):
     unsuitable_environment = "agentkit:catch"
-    refused: ClassVar = {
-        **settings.OFF_POLICY_REFUSED,
-        "tau": 1.5,
-        "policy_period": 0,
-        "target_noise": -0.1,
-        "target_noise_clip": -0.5,
-        "exploration_noise": -0.1,
-        "value_weight": -1.0,
-    }
-    changes: ClassVar = {
-        **settings.OFF_POLICY_CHANGES,
-        "learning_rate": 1e-2,
-        "tau": 0.5,
-        "policy_period": 1,
-        "target_noise": 0.0,
-        "target_noise_clip": 0.01,
-        "exploration_noise": 0.5,
-        "num_random_steps": 5,
-        "value_weight": 0.5,
-    }
+    refused: ClassVar = {**settings.TD3_REFUSED, "value_weight": -1.0}
+    changes: ClassVar = {**settings.TD3_CHANGES, "value_weight": 0.5}
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
