@@ -15,6 +15,12 @@ Array = specs.Array
 BoundedArray = specs.BoundedArray
 DiscreteArray = specs.DiscreteArray
 
+ACTION_MASK = "action_mask"
+"""The key of an observation under which an environment says which discrete actions may be taken."""
+
+ILLEGAL_VALUE = -1e9
+"""What networks say of those that may not: finite, so that nothing times it is NaN."""
+
 
 class EnvironmentSpec(NamedTuple):
     """What an environment takes and gives. Specs are of one environment, without a batch axis."""

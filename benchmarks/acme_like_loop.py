@@ -38,10 +38,11 @@ WRITER_SECONDS = 60
 
 
 def make_table(
-    settings: dict[str, Any], updates_per_step: float, min_size: int, signature: Transition
+    settings: dict[str, Any], updates_per_item: float, min_size: int, signature: Any
 ) -> tuple[reverb.Table, int]:
     """The table, whose limiter holds back samples but no inserts, and the samples that `LearningActor` waits for."""
-    per_insert = settings["batch_size"] * updates_per_step
+    per_insert = settings["batch_size"] * updates_per_item
+    exponent = settings.get("priority_exponent")
     error_buffer = min_size * TOLERANCE * per_insert
     limiter = reverb.rate_limiters.RateLimiter(
         samples_per_insert=per_insert,
@@ -51,7 +52,7 @@ def make_table(
     )
     table = reverb.Table(
         name=TABLE,
-        sampler=reverb.selectors.Uniform(),
+        sampler=reverb.selectors.Uniform() if exponent is None else reverb.selectors.Prioritized(exponent),
         remover=reverb.selectors.Fifo(),
         max_size=settings["replay_size"],
         rate_limiter=limiter,
@@ -83,17 +84,14 @@ class Prefetch:
         self._buffer: queue.Queue[Any] = queue.Queue(maxsize=1)
         self._dataset = dataset
         self._device = device
-        self._stopped = False
         threading.Thread(target=self._produce, daemon=True).start()
 
     def _produce(self) -> None:
         try:
             for sample in self._dataset.as_numpy_iterator():
-                if self._stopped:
-                    return
                 # The keys, which JAX would cut to 32 bits, stay behind (`keep_key_on_host`).
-                info = sample.info._replace(key=np.zeros_like(sample.info.key, np.uint32))
-                self._buffer.put(jax.device_put(sample._replace(info=info), self._device))
+                info = jax.device_put(sample.info._replace(key=()), self._device)._replace(key=sample.info.key)
+                self._buffer.put(reverb.ReplaySample(info, jax.device_put(sample.data, self._device)))
         except Exception as error:
             self._buffer.put(error)
 
@@ -110,12 +108,6 @@ class Prefetch:
         if isinstance(sample, Exception):
             raise sample
         return sample
-
-    def stop(self) -> None:
-        """Lets the thread end, so that the server can."""
-        self._stopped = True
-        while self.ready():
-            self._buffer.get()
 
 
 class Adder:
@@ -190,13 +182,6 @@ class Adder:
         if time.time() - self._made_at >= WRITER_SECONDS:
             self._made = None
         self._first, self._last = 0, 0
-
-    def close(self) -> None:
-        """Frees the writer."""
-        if self._made is not None:
-            self._made.flush(0, timeout_ms=10_000)
-            self._made.close()
-            self._made = None
 
 
 class Learner:

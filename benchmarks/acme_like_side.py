@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import operator
+import os
 import sys
 import time
 from typing import Any
@@ -32,13 +33,16 @@ class PacedClock(StepClock):
 
     def __init__(self, job: dict[str, Any]):
         """See `StepClock`."""
-        super().__init__(job, self._on_mark)
+        super().__init__(job)
         self.learner: Any = None
-        self._updates: list[int] = []
+        self._updates: dict[str, int] = {}
 
-    def _on_mark(self, begins: bool) -> None:
-        del begins
-        self._updates.append(self.learner.num_updates)
+    def tick(self, slots: int = 1, steps: int | None = None) -> None:
+        """See `StepClock`."""
+        super().tick(slots, steps)
+        for name in ("first", "last"):
+            if name in self._read and name not in self._updates:
+                self._updates[name] = self.learner.num_updates
 
     def updates_owed(self) -> tuple[float, float]:
         """See `StepClock`; as far from it as Acme's limiter allows."""
@@ -48,7 +52,7 @@ class PacedClock(StepClock):
     def check_pace(self) -> None:
         """Raises RuntimeError where the window had not about as many updates as it should."""
         expected = self._job["updates_per_step"] * (self._job["last"] - self._job["first"])
-        found = self._updates[1] - self._updates[0]
+        found = self._updates["last"] - self._updates["first"]
         if abs(found - expected) > SLACK:
             raise RuntimeError(f"Expected {expected:g} updates in the window (within {SLACK}), found {found}.")
 
@@ -126,6 +130,7 @@ def run(environment: Any, actor: Any, is_done: Any) -> list[float]:
 def main(job: dict[str, Any]) -> None:
     start = time.perf_counter()
     import acme_like_loop as parts
+    import acme_like_r2d2 as sequences
     import acme_like_updates as updates
     import gymnasium
     import jax
@@ -140,32 +145,44 @@ def main(job: dict[str, Any]) -> None:
     environment = make_environment(job, clock)
     observation, action = environment.observation_spec(), environment.action_spec()
     size = action.num_values if environment.discrete else action.shape[0]
-    algorithm = updates.ALGORITHMS[job["algorithm"]](settings, jnp.zeros((1, *observation.shape)), size)
-    specs = (observation.shape, observation.dtype), (action.shape, action.dtype), ((), "float32"), ((), "float32")
-    fields = [*specs, specs[0]]
-    names = updates.Transition._fields
-    signature = updates.Transition(*(tf.TensorSpec(*spec, name) for spec, name in zip(fields, names, strict=True)))
+    make = sequences.r2d2 if job["algorithm"] == "r2d2" else updates.ALGORITHMS[job["algorithm"]]
+    algorithm = make(settings, jnp.zeros((1, *observation.shape)), size)
+    if job["algorithm"] == "r2d2":
+        signature = sequences.signature(settings, observation)
+        steps_per_item = sequences.steps_per_item(settings, job["episode_length"])
+    else:
+        specs = (observation.shape, observation.dtype), (action.shape, action.dtype), ((), "float32"), ((), "float32")
+        fields, names = [*specs, specs[0]], updates.Transition._fields
+        signature = updates.Transition(*(tf.TensorSpec(*spec, name) for spec, name in zip(fields, names, strict=True)))
+        steps_per_item = 1
 
-    table, sample_size = parts.make_table(settings, job["updates_per_step"], job["learning_starts"], signature)
+    updates_per_item = job["updates_per_step"] * steps_per_item
+    min_size = round(job["learning_starts"] / steps_per_item)
+    table, sample_size = parts.make_table(settings, updates_per_item, min_size, signature)
     server = reverb.Server([table], port=None)
     client = reverb.Client(f"localhost:{server.port}")
     dataset = parts.Prefetch(parts.make_dataset(client.server_address, settings["batch_size"]), jax.devices()[0])
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(job["seed"]))
-    clock.learner = learner = parts.Learner(algorithm, dataset, learner_key)
-    adder = parts.Adder(client, settings.get("n_step", 1), settings["discount"])
-    variables = parts.VariableClient(learner.get_variables, jax.devices("cpu")[0])
-    actor = parts.LearningActor(
-        parts.Actor(algorithm, actor_key, variables, adder), learner, dataset, table, sample_size
-    )
+    cpu = jax.devices("cpu")[0]
+    if job["algorithm"] == "r2d2":
+        learner = sequences.PriorityLearner(algorithm, dataset, learner_key, client)
+        adder = sequences.SequenceAdder(client, sequences.sequence_length(settings), settings["sequence_period"])
+        variables = parts.VariableClient(learner.get_variables, cpu)
+        start = sequences.initial_state(settings, 1)
+        actor = sequences.RecurrentActor(algorithm, actor_key, variables, adder, start)
+    else:
+        learner = parts.Learner(algorithm, dataset, learner_key)
+        adder = parts.Adder(client, settings.get("n_step", 1), settings["discount"])
+        actor = parts.Actor(algorithm, actor_key, parts.VariableClient(learner.get_variables, cpu), adder)
+    clock.learner = learner
+    actor = parts.LearningActor(actor, learner, dataset, table, sample_size)
     returns = run(environment, actor, lambda: clock.num_steps >= job["last"])
     clock.check_pace()
     print("returns", json.dumps(returns[-20:]))
     packages = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "dm-reverb", "gymnasium", "mujoco", "numpy")
     versions = {package: importlib.metadata.version(package) for package in packages}
     clock.report(import_seconds=import_seconds, num_updates=learner.num_updates, versions=versions)
-    dataset.stop()
-    adder.close()
-    server.stop()
+    os._exit(0)  # What was measured is printed. Threads that wait in TensorFlow sometimes abort an orderly end.
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ class StepClock:
         # The first update follows an iteration's steps, or the first turn of learning after `learning_starts`; what N
         # environments stored at a step may be seen at the next.
         num_envs = job.get("num_envs", 1)
-        turn = max(round(1 / job["updates_per_step"]), 1 if num_envs == 1 else 2 * num_envs)
+        settings = job["settings"]
+        self._rows_to_item = settings.get("sequence_length", 0) + settings.get("sequence_period", 0)
+        turn = max(round(1 / job["updates_per_step"]), 1 if num_envs == 1 else 2 * num_envs) + self._rows_to_item
         updated = job.get("rows_per_iteration") or job["learning_starts"] + turn
         self._marks = [(1, "began"), (updated + 1, "updated"), (job["first"], "first"), (job["last"], "last")]
         self._read: dict[str, Reading] = {}
@@ -94,8 +96,10 @@ class StepClock:
         if rows := job.get("rows_per_iteration", 0):
             per_iteration = job["updates_per_step"] * rows
             return (self.num_slots // rows) * per_iteration, per_iteration
-        # Calls of several updates may be under way, and n-step adders learn from each episode's end as well.
-        together = max(settings.get("updates_per_call", 1), job["updates_per_step"] * job.get("num_envs", 1), 1)
+        # Calls of several updates may be under way, steps wait for their sequence to be full, and n-step adders (and
+        # those of sequences, in another way) learn from each episode's end as well.
+        steps = max(job.get("num_envs", 1), self._rows_to_item)
+        together = max(settings.get("updates_per_call", 1), job["updates_per_step"] * steps, 1)
         ends = (settings.get("n_step", 1) - 1) * self.num_episodes
         return job["updates_per_step"] * (self.num_steps - job["learning_starts"]), 2 * together + 2 + ends
 

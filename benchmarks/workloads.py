@@ -42,6 +42,7 @@ class Workload:
         num_envs: environments stepped together.
         updates_per_step: gradient updates for each environment step; on-policy it follows from the settings.
         warmup: steps with learning before the window; on-policy, iterations.
+        episode_length: steps of every episode, where learning from sequences must know it; None elsewhere.
     """
 
     algorithm: str
@@ -54,6 +55,7 @@ class Workload:
     num_envs: int = 1
     updates_per_step: float = 1.0
     warmup: int = 150
+    episode_length: int | None = None
 
     @property
     def rows_per_iteration(self) -> int:
@@ -161,8 +163,14 @@ WORKLOADS = {
     "ppo-halfcheetah": Workload(
         algorithm="ppo",
         environment="HalfCheetah-v5",
-        rates={"agentkit": 8_000, "sb3": 4_000, "sbx": 5_000, "tianshou": 2_500, "tianshou_envpool": 3_000,
-               "rllib": 2_000},
+        rates={
+            "agentkit": 8_000,
+            "sb3": 4_000,
+            "sbx": 5_000,
+            "tianshou": 2_500,
+            "tianshou_envpool": 3_000,
+            "rllib": 2_000,
+        },
         settings=_PPO
         | {"num_epochs": 10, "num_minibatches": 32, "learning_rate": 3e-4, "discount": 0.99, "gae_lambda": 0.95},
         agentkit_only=_NO_NORMALIZATION,
@@ -175,8 +183,14 @@ WORKLOADS = {
     "ppo-cartpole": Workload(
         algorithm="ppo",
         environment="CartPole-v1",
-        rates={"agentkit": 15_000, "sb3": 6_000, "sbx": 8_000, "tianshou": 4_000, "tianshou_envpool": 4_000,
-               "rllib": 3_000},
+        rates={
+            "agentkit": 15_000,
+            "sb3": 6_000,
+            "sbx": 8_000,
+            "tianshou": 4_000,
+            "tianshou_envpool": 4_000,
+            "rllib": 3_000,
+        },
         settings=_PPO
         | {"num_epochs": 20, "num_minibatches": 1, "learning_rate": 1e-3, "discount": 0.98, "gae_lambda": 0.8},
         agentkit_only=_NO_NORMALIZATION,
@@ -223,6 +237,37 @@ WORKLOADS = {
         variants={"EnvPool": Variant(environment="envpool:Pong-v5")},
         updates_per_step=0.25,
     ),
+    # Kapturowski et al. 2019, smaller. No other peer learns from stored sequences with a memory.
+    "r2d2": Workload(
+        algorithm="r2d2",
+        environment="MountainCar-v0",
+        rates={"agentkit": 350, "acme_like": 90},
+        settings={
+            "hidden_sizes": [64],
+            "core_size": 64,
+            "batch_size": 32,
+            "sequence_length": 40,
+            "sequence_period": 20,
+            "burn_in": 10,
+            "n_step": 5,
+            "replay_size": 10_000,
+            "learning_rate": 1e-3,
+            "discount": 0.99,
+            "target_update_period": 500,
+            "epsilon_start": 1.0,
+            "epsilon_end": 0.05,
+            "epsilon_steps": 5_000,
+            "max_grad_norm": 40.0,
+            "priority_exponent": 0.9,
+            "importance_exponent": 0.6,
+            "priority_max_weight": 0.9,
+        },
+        agentkit_only={"updates_per_step": 0.25, "prioritized": True},
+        variants={_ONE: Variant(), "Reverb replay": _REVERB},
+        updates_per_step=0.25,
+        warmup=400,
+        episode_length=200,
+    ),
 }
 
 PONG = {"frame_skip": 4, "stack_num": 4, "noop_max": 30, "episodic_life": True, "reward_clip": True}
@@ -268,6 +313,7 @@ def make_job(
         "last": last,
         "settings": settings,
         "seed": seed,
+        "episode_length": workload.episode_length,
         "pool_settings": PONG if workload.environment == "Pong-v5" else {},
     }
     if variant is None:
@@ -275,7 +321,7 @@ def make_job(
     chosen = workload.variants[variant]
     settings |= workload.agentkit_only | chosen.settings
     if not rows:
-        settings["min_replay_size"] = learning_starts
+        settings["min_replay_size"] = learning_starts // settings.get("sequence_period", 1)
     if "num_random_steps" in settings:  # Each environment counts its own.
         settings["num_random_steps"] = learning_starts // workload.num_envs
     return job | {

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.actors.policy import Params, Policy
 from agentkit.errors import ConfigError
+from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
 LADDER_EPSILON = 0.4
@@ -32,10 +33,19 @@ def linear(start: float, end: float, num_steps: int) -> Schedule:
 
 
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
-    """An action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``."""
+    """An action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``.
+
+    Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen.
+    """
     chance, which = jax.random.uniform(key, (2,))
-    random_action = jnp.floor(which * q.shape[-1]).astype(jnp.int32)
+    random_action = random_legal(which, q > ILLEGAL_VALUE / 2)
     return jnp.where(chance < epsilon, random_action, jnp.argmax(q).astype(jnp.int32))
+
+
+def random_legal(which: Array, legal: Array) -> Array:
+    """Of the actions that are `legal`, bool ``[A]``, the one that `which` in [0, 1) falls on; int32 ``[]``."""
+    order = jnp.cumsum(legal)  # 1 for the first that is legal, 2 for the second, ...
+    return jnp.argmax(order > jnp.floor(which * order[-1])).astype(jnp.int32)
 
 
 def epsilon_greedy(q_values: Callable[..., Array], epsilon: Schedule, draws: bool = False) -> Policy:

@@ -74,7 +74,8 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     """Epsilon-greedy in the mean return."""
 
     def q_values(params: Any, observation: Nest) -> jax.Array:
-        return nets.categorical_mean(networks.logits(params, observation), networks.atoms)
+        q = nets.categorical_mean(networks.logits(params, observation), networks.atoms)
+        return nets.mask_illegal(q, observation)
 
     return explore_values(q_values, config, evaluation)
 
@@ -87,7 +88,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         o_tm1, action, reward, discount, o_t, _ = batch.data
         logits_tm1 = networks.logits(params, o_tm1)  # [B, A, N]
         logits_t = networks.logits(target_params, o_t)
-        q_t = nets.categorical_mean(logits_t, networks.atoms)
+        q_t = nets.mask_illegal(nets.categorical_mean(logits_t, networks.atoms), o_t)
         per_item = losses.categorical_q_learning_loss(
             logits_tm1, action, reward, discount, logits_t, q_t, networks.atoms
         )

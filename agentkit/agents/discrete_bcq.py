@@ -104,7 +104,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         q_target_t = networks.q_values(target_params, o_t)
         errors = losses.double_q_learning_error(q_tm1, action, reward, discount, q_target_t, constrained(params, o_t))
         cloning = losses.action_cross_entropy(networks.behaviour(params, o_tm1), action)  # [B]
-        metrics = {"q": jnp.mean(q_tm1), "cloning_loss": jnp.mean(cloning)}
+        metrics = {"q": nets.mean_legal(q_tm1), "cloning_loss": jnp.mean(cloning)}
         return mean_loss(losses.huber(errors, 1.0) + cloning, metrics, batch, config, priorities=jnp.abs(errors))
 
     return loss

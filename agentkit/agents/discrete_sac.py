@@ -12,6 +12,7 @@ Deviations from the paper:
   * The share is 0.7, and not 0.98, for the reason above.
   * The temperature's gradient is that of its logarithm times the entropy's error, as in our SAC.
   * An actor's first `num_random_steps` actions are uniform.
+  * Where an action mask rules actions out, the target entropy is still a share of log A.
   * Weights begin orthogonal, those of the policy's last layer small; images go through DQN's convolutions.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
@@ -78,7 +79,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
     def policy(observation: Nest) -> nets.Categorical:
         features = nets.torso(observation)
-        return nets.Categorical(nets.orthogonal_mlp(features, config.hidden_sizes, num_actions, output_scale=0.01))
+        logits = nets.orthogonal_mlp(features, config.hidden_sizes, num_actions, output_scale=0.01)
+        return nets.Categorical(nets.mask_illegal(logits, observation))
 
     def critic(observation: Nest) -> jax.Array:
         return nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, num_actions)
@@ -90,8 +92,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
     """Samples the policy (uniform at first); in evaluation takes the likeliest action."""
 
-    def uniform(key: jax.Array) -> jax.Array:
-        return jax.random.randint(key, (), 0, networks.num_actions)
+    def uniform(key: jax.Array, observation: Nest) -> jax.Array:
+        return nets.Categorical(nets.mask_illegal(jnp.zeros((1, networks.num_actions)), observation)).sample(key)[0]
 
     choose = nets.Categorical.mode if evaluation else nets.Categorical.sample
     return sampled(networks.policy.apply, choose, uniform, config, evaluation)

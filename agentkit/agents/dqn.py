@@ -90,7 +90,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         else:
             errors = losses.q_learning_error(*arguments)
         per_item = losses.huber(errors, config.huber_delta)
-        return mean_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
+        return mean_loss(per_item, {"q": nets.mean_legal(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
     return loss
 

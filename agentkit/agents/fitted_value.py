@@ -65,7 +65,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: FittedValueCo
     nets.check_policy_actions(actions, "A policy-gradient agent")
 
     def distribution(observation: Nest) -> Any:
-        return nets.policy_head(nets.torso(observation), actions, config.hidden_sizes, config.initial_std)
+        features = nets.torso(observation)
+        return nets.policy_head(features, actions, config.hidden_sizes, config.initial_std, observation)
 
     def value(observation: Nest) -> jax.Array:
         return nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, 1, activation=jnp.tanh)[:, 0]

@@ -166,7 +166,8 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), hidden
 
     def act(params: Any, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
-        hidden = networks.represent(params, jax.tree.map(lambda x: x[None], observation))
+        batch = jax.tree.map(lambda x: x[None], observation)
+        hidden, allowed = networks.represent(params, batch), nets.action_mask(batch)
         logits, value = networks.predict(params, hidden)
         value = nets.categorical_mean(value, networks.atoms)
         found = mctx.gumbel_muzero_policy(
@@ -175,6 +176,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
             root=mctx.RootFnOutput(prior_logits=logits, value=value, embedding=hidden),
             recurrent_fn=model,
             num_simulations=config.num_simulations,
+            invalid_actions=None if allowed is None else ~allowed,
             max_num_considered_actions=config.max_num_considered_actions,
             gumbel_scale=0.0 if evaluation else 1.0,
         )

@@ -6,8 +6,8 @@ segment with the state that the actor had there.
 
 Deviations from the paper:
   * Adam instead of RMSProp, a step size that does not fall; losses are means over rows, not sums.
-  * The network is a few ReLU layers (convolutions of Mnih et al. 2015 for images), an LSTM if wanted, and linear heads;
-    the paper's smaller one is like that, its residual one has to be plugged in.
+  * The network is a few ReLU layers (for images behind the convolutions of Mnih et al. 2015, or with `residual_torso`
+    behind those of the paper's larger network), an LSTM if wanted, and linear heads.
   * Rewards and actions before are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
   * Rewards are not clipped.
   * Continuous actions, too: Gaussian, clipped to the bounds on their way to the environment.
@@ -23,9 +23,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
+from agentkit import losses, specs
+from agentkit import networks as nets
+from agentkit.agents import recurrent_policy
 from agentkit.agents.checks import check_counts, check_fractions, check_positive
-from agentkit.agents.recurrent_policy import Networks, make_networks, make_policy
+from agentkit.agents.recurrent_policy import Networks, make_policy
 from agentkit.agents.segments import agent_of_update
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, ReplaySample
@@ -38,6 +40,7 @@ class Config:
     Attributes:
         hidden_sizes: units of each ReLU layer, which policy and value share.
         core_size: units of the LSTM behind them; None for a policy without memory.
+        residual_torso: images go through the paper's residual convolutions (figure 3, right) first, not through DQN's.
         segment_length: rows that an environment fills for each segment, T.
         batch_size: segments per update; None for one of each environment of an actor.
         queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
@@ -54,6 +57,7 @@ class Config:
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     core_size: int | None = None
+    residual_torso: bool = False
     segment_length: int = 20
     batch_size: int | None = None
     queue_size: int | None = None
@@ -72,6 +76,12 @@ class Config:
         check_fractions(self, "discount", "vtrace_lambda")
         check_positive(self, "rho_clip", "policy_rho_clip", "initial_std")
         check_counts(self, "segment_length", "batch_size", "core_size")
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Policy and value behind one torso; see `recurrent_policy.make_networks`."""
+    torso = nets.residual_torso if config.residual_torso else nets.torso
+    return recurrent_policy.make_networks(environment_spec, config, torso)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:

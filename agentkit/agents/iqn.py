@@ -115,7 +115,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         per_item = losses.quantile_q_learning_loss(
             quantiles_tm1, taus_tm1, action, reward, discount, quantiles_t, selector, config.huber_delta
         )
-        return mean_loss(per_item, {"q": jnp.mean(quantiles_tm1)}, batch, config)
+        return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
     return loss
 

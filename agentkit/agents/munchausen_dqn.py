@@ -102,7 +102,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
             least_log=config.least_bonus,
         )
         per_item = losses.huber(errors, config.huber_delta)
-        return mean_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
+        return mean_loss(per_item, {"q": nets.mean_legal(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
     return loss
 

@@ -82,7 +82,7 @@ class Networks(NamedTuple):
     Attributes:
         init: ``key -> params``.
         apply: ``(params, observation [B, ...]) -> (distribution, value [B])``; the distribution is a
-            `networks.Categorical` or a `networks.DiagonalNormal`.
+            `networks.Categorical`, a `networks.DiagonalNormal`, or a `networks.Joint` of these.
         to_action: a sample of the distribution, without a batch axis, as the environment takes it.
         observation_spec: nest of the observations' specs.
     """
@@ -183,7 +183,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: OnPolicyConfi
     def network(observation: Nest) -> tuple[Any, jax.Array]:
         features = nets.torso(observation)
         value = nets.orthogonal_mlp(features, config.hidden_sizes, 1, activation=jnp.tanh)
-        return nets.policy_head(features, actions, config.hidden_sizes, config.initial_std), value[:, 0]
+        return nets.policy_head(features, actions, config.hidden_sizes, config.initial_std, observation), value[:, 0]
 
     transformed: hk.Transformed = hk.without_apply_rng(hk.transform(network))
     dummy = jax.tree.map(lambda x: x[None], specs.zeros(environment_spec.observations))
@@ -206,12 +206,17 @@ def make_policy(
         observation = normalize_nest(acting.statistics, observation, MAX_NORMALIZED)
         distribution, _ = networks.apply(acting.params, jax.tree.map(lambda x: x[None], observation))
         if evaluation:
-            return networks.to_action(distribution.mode()[0]), state, ()
+            return networks.to_action(_first(distribution.mode())), state, ()
         sample = distribution.sample(key)
-        extras = nets.Sampled(sample[0], distribution.log_prob(sample)[0])
-        return networks.to_action(sample[0]), state, extras
+        extras = _first(nets.Sampled(sample, distribution.log_prob(sample)))
+        return networks.to_action(extras.sample), state, extras
 
     return Policy(act)
+
+
+def _first(batch: Any) -> Any:
+    """What a batch of one holds."""
+    return jax.tree.map(lambda x: x[0], batch)
 
 
 def _with_memory(policy: Policy) -> Policy:

@@ -54,7 +54,7 @@ class Networks(NamedTuple):
 
     Attributes:
         init: ``key -> params``.
-        quantiles: ``(params, observation [B, ...]) -> [B, A, N]``; quantile i of N at the fraction (2 i + 1) / 2 N.
+        quantiles: ``(params, observation [B, ...]) -> [B, N, A]``; quantile i of N at the fraction (2 i + 1) / 2 N.
     """
 
     init: Callable[[jax.Array], Any]
@@ -66,7 +66,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     num_actions = specs.num_discrete_actions(environment_spec.actions, "QR-DQN")
 
     def quantiles(observation: Nest) -> jax.Array:
-        return nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes)
+        outputs = nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes)
+        return nets.mask_illegal(jnp.swapaxes(outputs, 1, 2), observation)
 
     return Networks(*nets.network(quantiles, environment_spec.observations))
 
@@ -75,7 +76,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     """Epsilon-greedy in the mean of the quantiles."""
 
     def q_values(params: Any, observation: Nest) -> jax.Array:
-        return jnp.mean(networks.quantiles(params, observation), axis=-1)
+        return jnp.mean(networks.quantiles(params, observation), axis=1)
 
     return explore_values(q_values, config, evaluation)
 
@@ -84,19 +85,16 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
 
-    def quantiles_of(params: Any, observation: Nest) -> jax.Array:
-        return jnp.swapaxes(networks.quantiles(params, observation), 1, 2)  # [B, N, A]
-
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
         o_tm1, action, reward, discount, o_t, _ = batch.data
-        quantiles_tm1 = quantiles_of(params, o_tm1)
-        quantiles_t = quantiles_of(target_params, o_t)
+        quantiles_tm1 = networks.quantiles(params, o_tm1)  # [B, N, A]
+        quantiles_t = networks.quantiles(target_params, o_t)
         taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])
         per_item = losses.quantile_q_learning_loss(
             quantiles_tm1, taus, action, reward, discount, quantiles_t, quantiles_t, config.huber_delta
         )
-        return mean_loss(per_item, {"q": jnp.mean(quantiles_tm1)}, batch, config)
+        return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
     return loss
 

@@ -54,8 +54,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     def trunk(observation: Nest) -> jax.Array:
         return nets.hidden_layers(observation, config.hidden_sizes)
 
-    def head(features: jax.Array) -> jax.Array:
-        return nets.duelling_q_values(features, num_actions, (config.core_size,))
+    def head(features: jax.Array, observation: Nest) -> jax.Array:
+        return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.core_size,)), observation)
 
     return nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
 
@@ -94,7 +94,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         )  # [B, T]
         mask = losses.taught_rows(start, config.burn_in)
         per_item = jnp.sum(0.5 * jnp.square(errors) * mask, axis=1) / config.sequence_length  # [B]
-        metrics = {"q": jnp.mean(q), "taught_rows": jnp.mean(mask)}
+        metrics = {"q": nets.mean_legal(q), "taught_rows": jnp.mean(mask)}
         priorities = losses.sequence_priorities(errors, mask, config.priority_max_weight)
         return mean_loss(per_item, metrics, batch, config, priorities)
 

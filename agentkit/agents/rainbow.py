@@ -108,7 +108,8 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
         batch = jax.tree.map(lambda x: x[None], observation)
         logits = networks.logits(params, None if evaluation else key, batch)
-        return jnp.argmax(nets.categorical_mean(logits, networks.atoms)[0]).astype(jnp.int32)
+        q = nets.mask_illegal(nets.categorical_mean(logits, networks.atoms), batch)
+        return jnp.argmax(q[0]).astype(jnp.int32)
 
     return feed_forward(act)
 
@@ -122,6 +123,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         logits_tm1 = networks.logits(params, online_key, o_tm1)  # [B, A, N]
         logits_t = networks.logits(target_params, target_key, o_t)
         selector = nets.categorical_mean(networks.logits(params, selector_key, o_t), networks.atoms)
+        selector = nets.mask_illegal(selector, o_t)
         per_item = losses.categorical_q_learning_loss(
             logits_tm1, action, reward, discount, logits_t, selector, networks.atoms
         )  # [B]

@@ -21,8 +21,8 @@ class Networks(NamedTuple):
     """Pure functions of an environment's networks.
 
     Attributes:
-        network: its outputs are (distribution, value ``[B]``); the distribution is a `networks.Categorical` or a
-            `networks.DiagonalNormal`.
+        network: its outputs are (distribution, value ``[B]``); the distribution is a `networks.Categorical`, a
+            `networks.DiagonalNormal`, or a `networks.Joint` of these.
         to_action: a sample of the distribution, without a batch axis, as the environment takes it.
         observation_spec: nest of the observations' specs.
     """
@@ -49,23 +49,26 @@ class Extras(NamedTuple):
     core: Nest
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Any) -> Networks:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Any, torso: Callable[[Nest], jax.Array] = nets.torso
+) -> Networks:
     """Policy and value for an environment of one discrete, or of one bounded continuous action.
 
     Args:
         environment_spec: of the environment.
         config: its `hidden_sizes` are of ReLU layers before the LSTM, its `core_size` is the LSTM's (None for none),
             its `initial_std` that of continuous actions.
+        torso: from observations ``[B, ...]`` to features ``[B, F]``, before the ReLU layers.
     """
     actions = environment_spec.actions
     nets.check_policy_actions(actions, "A policy-gradient agent")
 
     def trunk(observation: Nest) -> jax.Array:
-        return nets.hidden_layers(observation, config.hidden_sizes)
+        return nets.hidden_layers(observation, config.hidden_sizes, torso)
 
-    def head(features: jax.Array) -> tuple[Any, jax.Array]:
+    def head(features: jax.Array, observation: Nest) -> tuple[Any, jax.Array]:
         value = nets.orthogonal_mlp(features, (), 1)[:, 0]
-        return nets.policy_head(features, actions, (), config.initial_std), value
+        return nets.policy_head(features, actions, (), config.initial_std, observation), value
 
     network = nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
     return Networks(network, nets.sample_to_action(actions), environment_spec.observations)

@@ -18,7 +18,8 @@ class About(NamedTuple):
     """What is said of an agent beside its file's first line.
 
     Attributes:
-        actions: the action spaces that it takes; others it refuses.
+        actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
+            and tuples and dictionaries of all kinds.
         data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
             that stay as they are, and can go on off-policy.
         recurrent: whether its policy has a memory.
@@ -32,7 +33,8 @@ class About(NamedTuple):
 
 
 _DISCRETE, _CONTINUOUS = About(("discrete",), "off-policy"), About(("continuous",), "off-policy")
-_ON_POLICY = About(("discrete", "continuous"), "on-policy")
+_ANY = ("discrete", "continuous", "joint")
+_ON_POLICY = About(_ANY, "on-policy")
 _OFFLINE_DISCRETE, _OFFLINE_CONTINUOUS = About(("discrete",), "offline"), About(("continuous",), "offline")
 _AGENTS = {
     "a2c": _ON_POLICY,
@@ -48,13 +50,13 @@ _AGENTS = {
     "dqn": _DISCRETE,
     "droq": _CONTINUOUS,
     "gumbel_muzero": _DISCRETE,
-    "impala": About(("discrete", "continuous"), "on-policy", recurrent=True),
+    "impala": About(_ANY, "on-policy", recurrent=True),
     "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,
-    "ppo": About(("discrete", "continuous"), "on-policy", recurrent=True),
+    "ppo": About(_ANY, "on-policy", recurrent=True),
     "qr_dqn": _DISCRETE,
     "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,

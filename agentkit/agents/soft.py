@@ -97,7 +97,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: ContinuousCon
 def make_policy(networks: Networks, config: ContinuousConfig, evaluation: bool = False) -> Policy:
     """Samples the policy (uniform at first); in evaluation takes its mode. State: int32 steps ``[]``."""
 
-    def uniform(key: jax.Array) -> jax.Array:
+    def uniform(key: jax.Array, observation: Nest) -> jax.Array:
+        del observation
         return jax.random.uniform(key, networks.action_shape, minval=-1.0, maxval=1.0)
 
     return sampled(networks.policy.apply, nets.mode if evaluation else nets.sample, uniform, config, evaluation)
@@ -106,7 +107,7 @@ def make_policy(networks: Networks, config: ContinuousConfig, evaluation: bool =
 def sampled(
     distribution_at: Callable[[Any, Nest], Any],
     choose: Callable[..., jax.Array],
-    uniform: Callable[[jax.Array], Nest],
+    uniform: Callable[[jax.Array, Nest], Nest],
     config: SoftConfig,
     evaluation: bool,
 ) -> Policy:
@@ -115,18 +116,19 @@ def sampled(
     Args:
         distribution_at: ``(params, observation [B, ...]) -> distribution`` of a batch.
         choose: ``(distribution, key) -> action [B, ...]``; ``distribution -> action`` in evaluation.
-        uniform: ``key -> action``, without a batch axis.
+        uniform: ``(key, observation [1, ...]) -> action``, without a batch axis.
         config: has the number of uniform actions.
         evaluation: whether the policy is to be judged.
     """
 
     def act(params: Any, key: jax.Array, observation: Nest, num_steps: jax.Array) -> tuple[Nest, Nest, Nest]:
-        distribution = distribution_at(params, jax.tree.map(lambda x: x[None], observation))
+        batch = jax.tree.map(lambda x: x[None], observation)
+        distribution = distribution_at(params, batch)
         if evaluation:
             return choose(distribution)[0], num_steps, ()
         sample_key, uniform_key = jax.random.split(key)
         action = choose(distribution, sample_key)[0]
-        return jnp.where(num_steps < config.num_random_steps, uniform(uniform_key), action), num_steps + 1, ()
+        return jnp.where(num_steps < config.num_random_steps, uniform(uniform_key, batch), action), num_steps + 1, ()
 
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 

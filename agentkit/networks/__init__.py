@@ -1,12 +1,13 @@
 """Networks: Haiku modules and distributions; pure once transformed."""
 
+from agentkit.networks.action_mask import action_mask, mask_illegal, mean_legal, refuse_action_mask
 from agentkit.networks.distributional import (
     action_outputs,
     categorical_mean,
     evenly_spaced_atoms,
     implicit_quantiles,
 )
-from agentkit.networks.distributions import Categorical, DiagonalNormal
+from agentkit.networks.distributions import Categorical, DiagonalNormal, Joint
 from agentkit.networks.dropout import dropout_critic
 from agentkit.networks.mlp import (
     AtariTorso,
@@ -29,17 +30,21 @@ from agentkit.networks.recurrent import (
     step_one,
     unroll_after_burn_in,
 )
+from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
     "AtariTorso",
     "Categorical",
     "DiagonalNormal",
+    "Joint",
     "Network",
     "NoisyLinear",
     "RecurrentNetwork",
+    "ResidualTorso",
     "Sampled",
     "TanhNormal",
+    "action_mask",
     "action_outputs",
     "categorical_mean",
     "check_policy_actions",
@@ -49,6 +54,8 @@ __all__ = [
     "evenly_spaced_atoms",
     "hidden_layers",
     "implicit_quantiles",
+    "mask_illegal",
+    "mean_legal",
     "mlp",
     "mode",
     "network",
@@ -58,6 +65,8 @@ __all__ = [
     "policy_head",
     "q_values",
     "recurrent_network",
+    "refuse_action_mask",
+    "residual_torso",
     "sample",
     "sample_and_log_prob",
     "sample_to_action",

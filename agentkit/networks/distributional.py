@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
+from agentkit.networks.action_mask import mask_illegal
 from agentkit.networks.mlp import mlp, torso
 from agentkit.types import Array, Nest
 
@@ -53,4 +54,5 @@ def implicit_quantiles(
     cosines = jnp.cos(taus.reshape(-1, 1) * frequencies[None, :])  # [B N, num_cosines]
     embedding = jax.nn.relu(hk.Linear(features.shape[-1])(cosines))
     joined = jnp.repeat(features, num_taus, axis=0) * embedding  # [B N, F]
-    return mlp(joined, hidden_sizes[-1:], num_actions).reshape(batch_size, num_taus, num_actions)
+    quantiles = mlp(joined, hidden_sizes[-1:], num_actions).reshape(batch_size, num_taus, num_actions)
+    return mask_illegal(quantiles, observation)

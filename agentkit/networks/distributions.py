@@ -1,11 +1,12 @@
 """Distributions of actions for policy gradients, in plain jax.numpy: actors, which sample, load no rlax.
 
-Both kinds have the same methods. A sample is ``[..., A]`` of a Gaussian and ``[...]`` of a categorical.
+All kinds have the same methods. A sample is ``[..., A]`` of a Gaussian, ``[...]`` of a categorical, and of a joint
+distribution a tuple of its parts' samples.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,3 +80,38 @@ class DiagonalNormal(NamedTuple):
         log_scale = self.log_std - other.log_std
         shift = (self.mean - other.mean) * jnp.exp(-other.log_std)
         return jnp.sum(0.5 * (jnp.exp(2.0 * log_scale) + jnp.square(shift) - 1.0) - log_scale, axis=-1)
+
+
+class Joint(NamedTuple):
+    """Independent distributions of several actions that are taken together.
+
+    Attributes:
+        parts: a distribution of each, which may be joint, too.
+    """
+
+    parts: tuple[Any, ...]
+
+    def sample(self, key: jax.Array) -> tuple[Any, ...]:
+        """A sample of each part."""
+        keys = jax.random.split(key, len(self.parts))
+        return tuple(part.sample(k) for part, k in zip(self.parts, keys, strict=True))
+
+    def mode(self) -> tuple[Any, ...]:
+        """The mode of each part."""
+        return tuple(part.mode() for part in self.parts)
+
+    def log_prob(self, sample: tuple[Any, ...]) -> Array:
+        """The sum over the parts, ``[...]``."""
+        return _sum([part.log_prob(x) for part, x in zip(self.parts, sample, strict=True)])
+
+    def entropy(self) -> Array:
+        """In nats, the sum over the parts, ``[...]``."""
+        return _sum([part.entropy() for part in self.parts])
+
+    def kl(self, other: Joint) -> Array:
+        """KL(self, other) in nats, the sum over the parts, ``[...]``."""
+        return _sum([part.kl(its) for part, its in zip(self.parts, other.parts, strict=True)])
+
+
+def _sum(parts: list[Array]) -> Array:
+    return jnp.sum(jnp.stack(parts), axis=0)

@@ -8,6 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agentkit.networks.action_mask import refuse_action_mask
 from agentkit.networks.mlp import orthogonal_mlp, torso
 from agentkit.types import Array, Nest
 
@@ -28,5 +29,6 @@ def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int]
         x = hk.dropout(hk.next_rng_key(), rate, x)
         return jax.nn.relu(hk.LayerNorm(axis=-1, create_scale=True, create_offset=True)(x))
 
+    refuse_action_mask(observation)
     features = jnp.concatenate([torso(observation), action], axis=-1)
     return orthogonal_mlp(features, hidden_sizes, 1, activation=regularise)[:, 0]

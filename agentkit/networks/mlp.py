@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import SpecError
+from agentkit.networks.action_mask import mask_illegal, refuse_action_mask, split_action_mask
 from agentkit.types import Array, Nest
 
 _MIN_PIXELS = 36
@@ -36,12 +37,12 @@ class AtariTorso(hk.Module):
 
 
 def torso(observation: Nest) -> Array:
-    """Features ``[B, F]`` of a batch of observations: convolutions for images, else concatenation.
+    """Features ``[B, F]`` of a batch of observations: convolutions for images, else concatenation without a mask.
 
     Args:
         observation: an array ``[B, ...]`` or a nest of them.
     """
-    leaves = jax.tree.leaves(observation)
+    leaves, _ = split_action_mask(observation)
     if len(leaves) == 1 and leaves[0].ndim == 4:
         return AtariTorso()(leaves[0])
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in leaves], axis=-1)
@@ -73,11 +74,13 @@ def orthogonal_mlp(
 
 def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> Array:
     """A deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
+    refuse_action_mask(observation)
     return jnp.tanh(orthogonal_mlp(torso(observation), hidden_sizes, action_size, output_scale=0.01))
 
 
 def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> Array:
     """What a critic says of observations and actions ``[B, A]``: ``[B, num_outputs]``."""
+    refuse_action_mask(observation)
     features = jnp.concatenate([torso(observation), action], axis=-1)
     return orthogonal_mlp(features, hidden_sizes, num_outputs)
 
@@ -113,7 +116,7 @@ def orthonormal_rows(matrix: Array) -> Array:
 
 def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
     """Action values ``[B, A]``."""
-    return mlp(torso(observation), hidden_sizes, num_actions)
+    return mask_illegal(mlp(torso(observation), hidden_sizes, num_actions), observation)
 
 
 def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
@@ -122,4 +125,4 @@ def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequenc
     value = mlp(features, hidden_sizes, 1)  # [B, 1]
     advantage = mlp(features, hidden_sizes, num_actions)  # [B, A]
     advantage = advantage - jnp.mean(advantage, axis=-1, keepdims=True)
-    return jnp.broadcast_to(value, advantage.shape) + advantage
+    return mask_illegal(jnp.broadcast_to(value, advantage.shape) + advantage, observation)

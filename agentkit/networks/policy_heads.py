@@ -1,4 +1,4 @@
-"""A policy's head for the kinds of actions that policy gradients take: one discrete, or one bounded and continuous."""
+"""A policy's head for what policy gradients choose: discrete, multi-discrete, continuous actions, and nests of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import haiku as hk
 import jax.numpy as jnp
 import numpy as np
+import tree
 
 from agentkit import specs
 from agentkit.errors import SpecError
-from agentkit.networks.distributions import Categorical, DiagonalNormal
+from agentkit.networks.action_mask import mask_illegal, refuse_action_mask
+from agentkit.networks.distributions import Categorical, DiagonalNormal, Joint
 from agentkit.networks.mlp import orthogonal_mlp
 from agentkit.types import Array, Nest
 
@@ -22,21 +24,30 @@ def check_policy_actions(actions: Nest, agent: str) -> None:
     Raises:
         SpecError: `agent` is who needs them.
     """
-    if isinstance(actions, specs.DiscreteArray):
-        return
-    is_float = isinstance(actions, specs.BoundedArray) and np.issubdtype(actions.dtype, np.floating)
-    if not (is_float and np.all(np.isfinite(actions.minimum)) and np.all(np.isfinite(actions.maximum))):
-        raise SpecError(
-            f"{agent} needs one discrete action (a dm_env DiscreteArray) or one continuous action with finite bounds "
-            f"(a BoundedArray of floats), found {actions!r}. Wrap the environment so that it takes one of them."
-        )
+    for leaf in tree.flatten(actions):
+        if isinstance(leaf, specs.DiscreteArray) or (_is_multi_discrete(leaf) and leaf.shape):
+            continue
+        is_float = isinstance(leaf, specs.BoundedArray) and np.issubdtype(leaf.dtype, np.floating)
+        if not (is_float and np.all(np.isfinite(leaf.minimum)) and np.all(np.isfinite(leaf.maximum))):
+            raise SpecError(
+                f"{agent} needs discrete actions (a dm_env DiscreteArray), multi-discrete ones (a BoundedArray of "
+                f"integers), continuous ones with finite bounds (a BoundedArray of floats), or a nest of these; "
+                f"found {leaf!r}. Wrap the environment so that it takes one of them."
+            )
+    if not tree.flatten(actions):
+        raise SpecError(f"{agent} needs at least one action, found {actions!r}.")
+
+
+def _is_multi_discrete(spec: specs.Array) -> bool:
+    return isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer)
 
 
 class Sampled(NamedTuple):
     """What is stored with an action.
 
     Attributes:
-        sample: what was drawn, before it was clipped: int32 ``[]``, or float32 ``[A]``, A the action's size.
+        sample: what was drawn, before it was clipped: int32 ``[]`` for a discrete action, float32 ``[A]`` for a
+            continuous one, A its size; a tuple of these where an action has several parts.
         log_prob: its log-probability when it was drawn, float32 ``[]``.
     """
 
@@ -44,44 +55,100 @@ class Sampled(NamedTuple):
     log_prob: Any
 
 
-def sampled_spec(actions: specs.Array) -> Sampled:
+def sampled_spec(actions: Nest) -> Sampled:
     """The specs of `Sampled` for these actions."""
-    log_prob = specs.Array((), np.float32, "log_prob")
+    return Sampled(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
+
+
+def _sample_spec(actions: Nest) -> Any:
+    if not specs.is_spec(actions):
+        return tuple(_sample_spec(leaf) for leaf in tree.flatten(actions))
     if isinstance(actions, specs.DiscreteArray):
-        return Sampled(specs.Array((), np.int32, "sample"), log_prob)
-    return Sampled(specs.Array((int(np.prod(actions.shape)),), np.float32, "sample"), log_prob)
+        return specs.Array((), np.int32, "sample")
+    if _is_multi_discrete(actions):
+        return tuple(specs.Array((), np.int32, "sample") for _ in _num_values(actions))
+    return specs.Array((int(np.prod(actions.shape)),), np.float32, "sample")
+
+
+def _num_values(spec: specs.BoundedArray) -> list[int]:
+    """How many values each integer of a multi-discrete action can take."""
+    low, high = (np.broadcast_to(bound, spec.shape).astype(np.int64) for bound in (spec.minimum, spec.maximum))
+    return [int(n) for n in (high - low + 1).ravel()]
 
 
 def policy_head(
-    features: Array, actions: specs.Array, hidden_sizes: Sequence[int], initial_std: float
-) -> Categorical | DiagonalNormal:
+    features: Array, actions: Nest, hidden_sizes: Sequence[int], initial_std: float, observation: Nest = ()
+) -> Categorical | DiagonalNormal | Joint:
     """Tanh layers, and a distribution of actions that hardly depends on the features at first.
 
     Args:
         features: ``[B, F]``.
-        actions: their spec; see `check_policy_actions`.
+        actions: their specs; see `check_policy_actions`.
         hidden_sizes: units of each layer.
         initial_std: of a Gaussian, whose standard deviation is learned and does not depend on the features.
+        observation: ``[B, ...]``; one discrete action keeps to its mask, where it has one.
+
+    Raises:
+        SpecError: a mask for actions of another kind.
     """
+    leaves = tree.flatten(actions)
+    num_outputs = sum(_num_outputs(leaf) for leaf in leaves)
+    outputs = orthogonal_mlp(features, hidden_sizes, num_outputs, 0.01, jnp.tanh)  # [B, outputs of all leaves]
     if isinstance(actions, specs.DiscreteArray):
-        return Categorical(orthogonal_mlp(features, hidden_sizes, actions.num_values, 0.01, jnp.tanh))
-    mean = orthogonal_mlp(features, hidden_sizes, int(np.prod(actions.shape)), 0.01, jnp.tanh)  # [B, A]
-    log_std = hk.get_parameter("log_std", mean.shape[1:], init=hk.initializers.Constant(np.log(initial_std)))
-    return DiagonalNormal(mean, jnp.broadcast_to(log_std, mean.shape))
+        return Categorical(mask_illegal(outputs, observation))
+    refuse_action_mask(observation)
+    parts, start = [], 0
+    for i, leaf in enumerate(leaves):
+        part = outputs[:, start : start + _num_outputs(leaf)]
+        parts.append(_distribution(part, leaf, initial_std, "log_std" if i == 0 else f"log_std_{i}"))
+        start += _num_outputs(leaf)
+    return parts[0] if specs.is_spec(actions) else Joint(tuple(parts))
 
 
-def sample_to_action(actions: Any) -> Callable[[Array], Array]:
+def _num_outputs(spec: specs.Array) -> int:
+    if isinstance(spec, specs.DiscreteArray):
+        return int(spec.num_values)
+    return sum(_num_values(spec)) if _is_multi_discrete(spec) else int(np.prod(spec.shape))
+
+
+def _distribution(
+    outputs: Array, spec: specs.Array, initial_std: float, name: str
+) -> Categorical | DiagonalNormal | Joint:
+    """Of one leaf, from its outputs ``[B, N]``; `name` is the parameter of a Gaussian's deviation."""
+    if isinstance(spec, specs.DiscreteArray):
+        return Categorical(outputs)
+    if _is_multi_discrete(spec):
+        ends = np.cumsum(_num_values(spec))[:-1]
+        return Joint(tuple(Categorical(logits) for logits in jnp.split(outputs, ends, axis=-1)))
+    log_std = hk.get_parameter(name, outputs.shape[1:], init=hk.initializers.Constant(np.log(initial_std)))
+    return DiagonalNormal(outputs, jnp.broadcast_to(log_std, outputs.shape))
+
+
+def sample_to_action(actions: Nest) -> Callable[[Any], Nest]:
     """From a sample, without a batch axis, to the action as the environment takes it.
 
     A discrete one is itself; a continuous one is clipped to [-1, 1], and this mapped onto the bounds.
     """
-    if isinstance(actions, specs.DiscreteArray):
-        return lambda sample: sample.astype(actions.dtype)
-    low = np.broadcast_to(actions.minimum, actions.shape).astype(actions.dtype)
-    high = np.broadcast_to(actions.maximum, actions.shape).astype(actions.dtype)
+    if specs.is_spec(actions):
+        return _leaf_to_action(actions)
+    functions = [_leaf_to_action(leaf) for leaf in tree.flatten(actions)]
+
+    def to_action(sample: tuple[Any, ...]) -> Nest:
+        return tree.unflatten_as(actions, [convert(x) for convert, x in zip(functions, sample, strict=True)])
+
+    return to_action
+
+
+def _leaf_to_action(spec: Any) -> Callable[[Any], Array]:
+    if isinstance(spec, specs.DiscreteArray):
+        return lambda sample: sample.astype(spec.dtype)
+    low = np.broadcast_to(spec.minimum, spec.shape).astype(spec.dtype)
+    high = np.broadcast_to(spec.maximum, spec.shape).astype(spec.dtype)
+    if _is_multi_discrete(spec):
+        return lambda sample: low + jnp.stack(sample).astype(spec.dtype).reshape(spec.shape)
 
     def to_action(sample: Array) -> Array:
-        unit = jnp.clip(sample, -1.0, 1.0).reshape(actions.shape).astype(actions.dtype)
+        unit = jnp.clip(sample, -1.0, 1.0).reshape(spec.shape).astype(spec.dtype)
         return jnp.clip(low + (unit + 1.0) * ((high - low) / 2), low, high)
 
     return to_action

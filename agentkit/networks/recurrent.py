@@ -38,7 +38,7 @@ class RecurrentNetwork(NamedTuple):
 
 def recurrent_network(
     trunk: Callable[[Nest], Array],
-    head: Callable[[Array], Nest],
+    head: Callable[[Array, Nest], Nest],
     core_size: int | None,
     observation_spec: Nest,
 ) -> RecurrentNetwork:
@@ -46,7 +46,8 @@ def recurrent_network(
 
     Args:
         trunk: observations ``[B, ...]`` to features ``[B, F]``; uses Haiku modules.
-        head: features ``[B, core_size]`` (without a core, those of the trunk) to outputs ``[B, ...]``; likewise.
+        head: features ``[B, core_size]`` (without a core, those of the trunk) and observations ``[B, ...]``, which
+            may have an action mask, to outputs ``[B, ...]``; likewise.
         core_size: units of the LSTM; None for a network without memory, whose `unroll` looks at each row alone.
         observation_spec: nest of specs, without a batch axis.
 
@@ -60,17 +61,18 @@ def recurrent_network(
         features = trunk(observation)
         if core_size is not None:
             features, state = hk.LSTM(core_size, name="core")(features, state)
-        return head(features), state
+        return head(features, observation), state
 
     def unroll(observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
         shape = start_of_episode.shape
-        features = trunk(jax.tree.map(_merge, observation))  # [B T, F]
+        observation = jax.tree.map(_merge, observation)
+        features = trunk(observation)  # [B T, F]
         if core_size is not None:
             core = hk.ResetCore(hk.LSTM(core_size, name="core"))
             rows = (features.reshape(*shape, -1), start_of_episode)
             features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, core_size]
             features = _merge(features)
-        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), head(features)), state
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), head(features, observation)), state
 
     network: Any = hk.without_apply_rng(hk.multi_transform(lambda: (step, (step, unroll))))
     initial_state = () if core_size is None else hk.LSTMState(jnp.zeros(core_size), jnp.zeros(core_size))
@@ -79,8 +81,8 @@ def recurrent_network(
     return RecurrentNetwork(lambda key: network.init(key, example, states), apply_step, apply_unroll, initial_state)
 
 
-def hidden_layers(observation: Nest, hidden_sizes: Sequence[int]) -> Array:
-    """A trunk: `torso`, and ReLU layers of `hidden_sizes`, ``[B, F]``."""
+def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> Array:
+    """A trunk: a torso, from observations to features, and ReLU layers of `hidden_sizes`, ``[B, F]``."""
     features = torso(observation)
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))

@@ -34,8 +34,8 @@ FITTED_REFUSED = {**REFUSED, "num_value_epochs": 0, "num_minibatches": 3}
 FITTED_CHANGES = {**CHANGES, "num_value_epochs": 3, "num_minibatches": 4}
 
 
-class _TwoActions(dm_env.Environment):
-    """Takes two discrete actions at once: an array of integers."""
+class _Unbounded(dm_env.Environment):
+    """Takes two numbers of any size."""
 
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart(np.zeros((), np.float32))
@@ -46,9 +46,9 @@ class _TwoActions(dm_env.Environment):
     def observation_spec(self) -> specs.Array:
         return specs.Array((), np.float32)
 
-    def action_spec(self) -> specs.BoundedArray:
-        return specs.BoundedArray((2,), np.int32, 0, 3, "two actions")
+    def action_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float32, "two numbers")
 
 
-envs.register("two_actions", lambda name, seed: _TwoActions())
-UNSUITABLE = "two_actions:pair"
+envs.register("unbounded", lambda name, seed: _Unbounded())
+UNSUITABLE = "unbounded:pair"

@@ -11,13 +11,16 @@ from agentkit import envs, losses, specs
 from agentkit import networks as nets
 from agentkit.agents import impala, recurrent_policy, segments
 from agentkit.datasets import ReplayDataset
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.variables import VariableClient, VariableStore
+from agentkit.wrappers.base import EnvironmentWrapper
+from tests.agents import on_policy_settings
 
 pytestmark = pytest.mark.one_stack
 
@@ -26,27 +29,8 @@ FLOAT = specs.Array((), np.float32)
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 6}
 
 
-class _TwoActions(dm_env.Environment):
-    """Takes two discrete actions at once: an array of integers."""
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.zeros((), np.float32))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(np.float32(0), np.zeros((), np.float32))
-
-    def observation_spec(self) -> specs.Array:
-        return FLOAT
-
-    def action_spec(self) -> specs.BoundedArray:
-        return specs.BoundedArray((2,), np.int32, 0, 3, "two actions")
-
-
-envs.register("two_actions_at_once", lambda name, seed: _TwoActions())
-
-
 class _ImpalaContract(AgentContract):
-    unsuitable_environment = "two_actions_at_once:pair"
+    unsuitable_environment = on_policy_settings.UNSUITABLE
     compile = True
     steps_before_learning = 5
     refused: ClassVar = {
@@ -65,6 +49,7 @@ class _ImpalaContract(AgentContract):
     changes: ClassVar = {
         "hidden_sizes": (8, 8),
         "core_size": 3,
+        "residual_torso": True,
         "segment_length": 8,
         "batch_size": 2,
         "queue_size": 7,
@@ -83,14 +68,32 @@ class _ImpalaContract(AgentContract):
         return impala.Agent(impala.Config(**{**SMALL, **settings}))
 
 
+class _Pictures(EnvironmentWrapper):
+    """Shows what an environment renders."""
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._environment.reset()._replace(observation=self._environment.render())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return self._environment.step(action)._replace(observation=self._environment.render())
+
+    def observation_spec(self) -> specs.Array:
+        return specs.spec_of(self._environment.render())
+
+
+class _ImpalaOfImages(_ImpalaContract):
+    def make_environment(self, seed: int) -> Any:
+        return _Pictures(envs.make("agentkit:point_mass", seed=seed))
+
+
 class TestImpalaFeedForward(_ImpalaContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
-        super().test_every_setting_changes_what_the_agent_does()
+        """Each is compiled anew; of images, without which there is no choice of a torso."""
+        _ImpalaOfImages().test_every_setting_changes_what_the_agent_does()
 
 
 class TestImpalaRecurrent(_ImpalaContract):
@@ -319,3 +322,20 @@ def test_it_learns_catch() -> None:
     config = impala.Config(segment_length=10, learning_rate=1e-2, discount=0.95)
     returns = learns(impala.Agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3
+
+
+def test_the_residual_torso_is_before_the_layers_and_the_core() -> None:
+    spec = specs.make_environment_spec(_Pictures(envs.make("agentkit:point_mass")))
+    agent = impala.Agent(impala.Config(residual_torso=True, hidden_sizes=(8,), core_size=4))
+    params = jax.eval_shape(agent.make_networks(spec).init, KEY)
+    assert sum(name.startswith("residual_torso/conv2_d") for name in params) == 15
+    assert params["residual_torso/linear"]["w"].shape == (8 * 8 * 32, 256)
+    assert params["linear"]["w"].shape == (256, 8) and params["core/linear"]["w"].shape == (8 + 4, 4 * 4)
+    usual = jax.eval_shape(impala.Agent(impala.Config(hidden_sizes=(8,))).make_networks(spec).init, KEY)
+    assert "atari_torso/conv2_d" in usual and not any(name.startswith("residual") for name in usual)
+
+
+def test_the_residual_torso_refuses_what_is_no_image() -> None:
+    experiment = ExperimentConfig(impala.Agent(impala.Config(residual_torso=True)), "agentkit:point_mass", 10)
+    with pytest.raises(SpecError, match=r"one image \[H, W, C\], found arrays of shapes \[\[2\]\]"):
+        run(experiment)

@@ -52,7 +52,7 @@ def settings_said(text):
 def metrics_emitted(name):
     """Of one update on a batch as the agent's table would give it. Shapes only: nothing is computed or compiled."""
     emitted = set()
-    for kind in registry.about(name).actions:
+    for kind in set(registry.about(name).actions) & set(ENVIRONMENTS):
         agent = registry.make(name)
         if hasattr(agent, "with_num_envs"):
             agent = agent.with_num_envs(4)

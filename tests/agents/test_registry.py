@@ -10,6 +10,7 @@ from agentkit.errors import AgentkitError, UnknownNameError
 SPACES = {
     "discrete": specs.DiscreteArray(3, dtype=np.int32, name="action"),
     "continuous": specs.BoundedArray((2,), np.float32, -1.0, 1.0, name="action"),
+    "joint": {"turn": specs.DiscreteArray(3, dtype=np.int32), "push": specs.BoundedArray((2,), np.float32, -1.0, 1.0)},
 }
 
 

@@ -21,7 +21,8 @@ SPEC = {"place": specs.Array((F,), np.float32), "speed": specs.Array((), np.floa
 
 
 def make(core_size: int | None) -> nets.RecurrentNetwork:
-    def head(features: jax.Array) -> Any:
+    def head(features: jax.Array, observation: Any) -> Any:
+        del observation
         return nets.Categorical(hk.Linear(2)(features)), hk.Linear(1)(features)[:, 0]
 
     return nets.recurrent_network(lambda o: nets.hidden_layers(o, (4,)), head, core_size, SPEC)

@@ -1,0 +1,164 @@
+"""No agent ever takes an action that the observation rules out: acting, exploring, learning, evaluating."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentkit import checkpoint, envs, losses, specs
+from agentkit import networks as nets
+from agentkit.actors.greedy import explore
+from agentkit.agents import dqn, ppo, registry
+from agentkit.core import Agent
+from agentkit.errors import SpecError
+from agentkit.experiment import ExperimentConfig, run
+from agentkit.testing.learning import learns
+from tests.agents.spaces import NUM_ACTIONS, Rules
+
+pytestmark = pytest.mark.one_stack
+
+DISCRETE = [name for name in registry.names() if "discrete" in registry.about(name).actions]
+CONTINUOUS = [name for name in registry.names() if registry.about(name).actions == ("continuous",)]
+SMALL = {
+    "hidden_sizes": (8,),
+    "min_replay_size": 20,
+    "num_random_steps": 20,
+    "segment_length": 8,
+    "num_minibatches": 1,
+    "core_size": 8,
+    "num_simulations": 4,
+    "sequence_length": 8,
+    "sequence_period": 4,
+    "burn_in": 2,
+}
+
+
+def small(name: str) -> Agent:
+    fields = registry.config_class(name).__dataclass_fields__
+    settings = {key: value for key, value in SMALL.items() if key in fields}
+    if "sequence_length" in settings:
+        settings["min_replay_size"] = 4
+    return registry.make(name, settings)
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+@pytest.mark.parametrize("name", DISCRETE)
+def test_an_agent_keeps_to_the_rules(name: str, num_envs: int | None, tmp_path: pathlib.Path) -> None:
+    experiment = ExperimentConfig(
+        small(name),
+        Rules,
+        num_steps=160,
+        num_envs=num_envs,
+        evaluation_period=80,
+        evaluation_episodes=2,
+        run_directory=tmp_path / "run",
+    )
+    result = run(experiment)  # Rules raises where an action is against them.
+    assert result.updates > 0 and len(result.evaluations) >= 2
+    found = checkpoint.read_latest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    learned = found.state["learner"]["state"]
+    assert not [key for key, leaf in learned.items() if not np.all(np.isfinite(leaf))]
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_a_mask_for_continuous_actions_is_refused(name: str) -> None:
+    spec = specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0))
+    mask = specs.BoundedArray((2,), np.int8, 0, 1)
+    spec = spec._replace(observations={"action_mask": mask, "place": spec.observations})
+    agent = registry.make(name)
+    with pytest.raises(SpecError, match="action_mask"):
+        agent.make_update(agent.make_networks(spec)).init(jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (specs.Array((NUM_ACTIONS + 1,), np.int8), "5 actions"),
+        (specs.Array((NUM_ACTIONS,), np.float32), "float32"),
+    ],
+)
+def test_a_wrong_mask_is_refused(mask: specs.Array, said: str) -> None:
+    spec = specs.make_environment_spec(Rules(0))
+    spec = spec._replace(observations={**spec.observations, "action_mask": mask})
+    with pytest.raises(SpecError, match=said):
+        dqn.Agent().make_networks(spec).init(jax.random.PRNGKey(0))
+
+
+def test_random_actions_are_uniform_among_the_legal() -> None:
+    q = jnp.array([specs.ILLEGAL_VALUE, 1.0, specs.ILLEGAL_VALUE, 3.0, -5.0])
+    keys = jax.random.split(jax.random.PRNGKey(0), 3_000)
+    actions = jax.vmap(lambda key: explore(key, q, 1.0))(keys)
+    shares = np.bincount(actions, minlength=5) / len(keys)
+    assert shares[0] == shares[2] == 0
+    np.testing.assert_allclose(shares[[1, 3, 4]], 1 / 3, atol=0.03)
+
+
+def test_without_a_mask_random_actions_are_as_they_were() -> None:
+    keys = jax.random.split(jax.random.PRNGKey(1), 500)
+    which = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)[:, 1]
+    actions = jax.vmap(lambda key: explore(key, jnp.zeros(7), 1.0))(keys)
+    np.testing.assert_array_equal(actions, np.floor(np.asarray(which) * 7))
+
+
+def test_the_best_next_action_is_one_that_may_be_taken() -> None:
+    """The target of a DQN, whose ruled-out action would have the greatest value."""
+    observation = {"action_mask": jnp.array([[1, 1, 0]]), "x": jnp.zeros((1, 1))}
+    q = nets.mask_illegal(jnp.array([[1.0, 2.0, 9.0]]), observation)
+    error = losses.q_learning_error(jnp.zeros((1, 3)), jnp.array([0]), jnp.ones(1), jnp.full(1, 0.5), q)
+    np.testing.assert_allclose(error, [1.0 + 0.5 * 2.0])
+
+
+def test_a_policy_is_that_of_the_legal_actions_alone() -> None:
+    logits, mask = jnp.array([[0.3, -1.0, 2.0, 0.1]]), jnp.array([[True, False, True, False]])
+    policy = nets.Categorical(nets.mask_illegal(logits, {"action_mask": mask}))
+    alone = nets.Categorical(logits[:, np.array([0, 2])])
+    np.testing.assert_allclose(policy.entropy(), alone.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(policy.log_prob(jnp.array([2])), alone.log_prob(jnp.array([1])), rtol=1e-6)
+    other = nets.Categorical(nets.mask_illegal(logits[:, ::-1], {"action_mask": mask}))
+    np.testing.assert_allclose(
+        policy.kl(other), alone.kl(nets.Categorical(other.logits[:, np.array([0, 2])])), rtol=1e-5
+    )
+    slope = jax.grad(lambda x: nets.Categorical(nets.mask_illegal(x, {"action_mask": mask})).entropy()[0])(logits)
+    assert np.all(slope[0, [1, 3]] == 0) and np.all(slope[0, [0, 2]] != 0)
+
+
+def test_where_nothing_may_be_taken_everything_may() -> None:
+    np.testing.assert_array_equal(nets.action_mask({"action_mask": jnp.array([[0, 0], [0, 1]])}), [[1, 1], [0, 1]])
+
+
+def test_the_mask_is_no_feature_and_is_found_in_nests() -> None:
+    nest = {"game": {"action_mask": jnp.array([[1, 0]]), "board": jnp.ones((1, 4))}, "last": jnp.zeros((1, 1))}
+    np.testing.assert_array_equal(nets.action_mask(nest), [[True, False]])
+    assert nets.torso(nest).shape == (1, 5)
+    assert nets.action_mask(jnp.ones((1, 3))) is None
+
+
+def test_two_masks_are_refused() -> None:
+    with pytest.raises(SpecError, match="found int32"):
+        nets.action_mask({"a": {"action_mask": jnp.array([[1]])}, "b": {"action_mask": jnp.array([[1]])}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "agent",
+    [
+        dqn.Agent(dqn.Config(n_step=1, updates_per_step=1.0, epsilon_steps=500, discount=0.0)),
+        ppo.Agent(ppo.Config(segment_length=64, learning_rate=3e-3, discount=0.0)),
+    ],
+    ids=["dqn", "ppo"],
+)
+def test_it_learns_what_the_rules_leave(agent: Agent) -> None:
+    """8 is perfect; chance among the legal actions gets about 3."""
+    learns(agent, Rules, num_steps=6_000, threshold=7.0)
+
+
+def test_the_environment_does_raise() -> None:
+    """Or none of the above would prove anything."""
+    environment = Rules(0)
+    timestep = environment.reset()
+    forbidden = int(np.flatnonzero(timestep.observation["action_mask"] == 0)[0])
+    with pytest.raises(ValueError, match="against the rules"):
+        environment.step(forbidden)
