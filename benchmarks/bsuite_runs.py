@@ -155,7 +155,7 @@ def write_report(record: pathlib.Path) -> None:
     lines = [
         "# bsuite, reduced sweep",
         "",
-        "`python benchmarks/bsuite_runs.py`: the first setting of each experiment but mnist, whose images are a download,",
+        "`python benchmarks/bsuite_runs.py`: first settings of all experiments but mnist (its images are a download),",
         "bsuite's own number of episodes and its own scores, 0 to 1, of what an agent got while it learned; seed "
         + ", ".join(sorted({name[3] for name in names}))
         + ".",

@@ -39,8 +39,8 @@ step is level up to some kilobytes, where Python costs more than copying, and th
 environments reuse their buffers, and replay's) beside the bare row's one.""",
     "episode_length": """What an episode costs (checks of its first step, its final row, the items over the last n - 1,
 ... steps, a padded sequence) is divided by its steps: from a hundred steps on it is lost among them.""",
-    "actors": """Level to 8 actors: 5 ms of a step are the environment's sleep, and the other 0.8 ms have room on 4 cores. It
-would rise where actors, replay and learner share cores.""",
+    "actors": """Level to 8 actors: 5 ms of a step are the environment's sleep, and the other 0.8 ms have room on 4
+cores. It would rise where actors, replay and learner share cores.""",
 }
 
 
