@@ -75,7 +75,7 @@ def draw(plot: Plot, path: pathlib.Path) -> None:
         axes.plot(*zip(*points, strict=True), style, marker="o", markersize=4, label=name)
     axes.set(xscale="log", yscale="log", xlabel=plot.x_label, ylabel=plot.y_label)
     axes.grid(which="both", alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside upper center", ncols=3, fontsize="small")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
