@@ -32,9 +32,9 @@ class About(NamedTuple):
     distributed: bool = True
 
 
+ALL_ACTIONS = ("discrete", "continuous", "joint")
 _DISCRETE, _CONTINUOUS = About(("discrete",), "off-policy"), About(("continuous",), "off-policy")
-_ANY = ("discrete", "continuous", "joint")
-_ON_POLICY = About(_ANY, "on-policy")
+_ON_POLICY = About(ALL_ACTIONS, "on-policy")
 _OFFLINE_DISCRETE, _OFFLINE_CONTINUOUS = About(("discrete",), "offline"), About(("continuous",), "offline")
 _AGENTS = {
     "a2c": _ON_POLICY,
@@ -50,13 +50,13 @@ _AGENTS = {
     "dqn": _DISCRETE,
     "droq": _CONTINUOUS,
     "gumbel_muzero": _DISCRETE,
-    "impala": About(_ANY, "on-policy", recurrent=True),
+    "impala": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "iql": _OFFLINE_CONTINUOUS,
     "iqn": _DISCRETE,
     "mpo": _CONTINUOUS,
     "munchausen_dqn": _DISCRETE,
     "npg": _ON_POLICY,
-    "ppo": About(_ANY, "on-policy", recurrent=True),
+    "ppo": About(ALL_ACTIONS, "on-policy", recurrent=True),
     "qr_dqn": _DISCRETE,
     "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,

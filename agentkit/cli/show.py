@@ -30,7 +30,9 @@ def list_all(arguments: argparse.Namespace) -> int:
     del arguments  # It takes none.
     from agentkit import envs
 
-    print("Agents (agentkit show NAME; their files are in agentkit/agents):")
+    print(
+        'Agents (agentkit show NAME; files in agentkit/agents; "all" actions: discrete, continuous, several at once):'
+    )
     print("\n".join(f"  {line}" for line in table_of_agents()))
     print("\nEnvironments (agentkit train AGENT --env NAME):")
     _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()})
@@ -47,7 +49,8 @@ def table_of_agents() -> list[str]:
         yes_or_no = ["yes" if fact else "no" for fact in (about.recurrent, about.distributed)]
         paper = re.search(r"\(([^(),]* \d{4})", registry.describe(name))
         cited = "" if paper is None else paper[1]
-        rows.append((name, ", ".join(about.actions), about.data, *yes_or_no, registry.file(name).name, cited))
+        actions = "all" if about.actions == registry.ALL_ACTIONS else ", ".join(about.actions)
+        rows.append((name, actions, about.data, *yes_or_no, registry.file(name).name, cited))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

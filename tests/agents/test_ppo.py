@@ -310,7 +310,7 @@ def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
     agent = ppo.Agent(ppo.Config(**{**SMALL, "num_minibatches": 5}))
     with pytest.raises(ConfigError, match="num_minibatches=5 does not divide"):
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
-    with pytest.raises(SpecError, match="two actions"):
+    with pytest.raises(SpecError, match="two numbers"):
         run(ExperimentConfig(agent, on_policy_settings.UNSUITABLE, 100))
 
 
@@ -347,7 +347,7 @@ def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -
 def test_it_learns_from_actors_in_other_processes() -> None:
     """The same agent, launched: as many segments are learned from as the actors' steps make."""
     pytest.importorskip("reverb")
-    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
+    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=1e-3, num_minibatches=2)
     experiment = ExperimentConfig(
         ppo.Agent(config), "agentkit:catch", 12_000, num_envs=4, replay="reverb", evaluation_period=12_000
     )
