@@ -89,11 +89,15 @@ def transition_replay(
 
 
 def fill(replay: InProcessReplay, spec: specs.EnvironmentSpec, num_items: int, episode: int = 1000) -> None:
-    """Adds so many 1-step transitions through an adder, in episodes; observations differ."""
+    """Adds so many 1-step transitions through an adder, in episodes; observations differ, but images are stacks
+    that show all but the oldest frame of the one before."""
     adder = NStepAdder(replay.writer(NStepAdder.history(1)), spec, tables="t", n=1, discount=0.99)
     rng = np.random.default_rng(0)
     shape, dtype = spec.observations.shape, spec.observations.dtype
     observations = (8 * rng.standard_normal((64, *shape))).astype(dtype)
+    if len(shape) == 3:
+        frames, depth = observations[..., 0], shape[-1]  # [64, H, W], k
+        observations = np.stack([np.roll(frames, depth - 1 - i, axis=0) for i in range(depth)], axis=-1)
     zero = action(spec)
     added = 0
     while added < num_items:

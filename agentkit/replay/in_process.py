@@ -1,4 +1,4 @@
-"""Replay in this process: numpy columns, each step stored once, items as row numbers, no server.
+"""Replay in this process: numpy columns, steps and frames stored once, items as row numbers, no server.
 
 Sampling is a gather of rows (`ItemTable.sample`); steps live in a `StepStore`, which all tables of
 one step structure share. One lock guards everything: writers and samplers may be used from several
@@ -20,15 +20,15 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, ReplayTimeoutError
-from agentkit.replay import arrays, base
+from agentkit.replay import base
 from agentkit.replay.in_process_writer import InProcessWriter, Window
 from agentkit.replay.item_table import ItemTable
 from agentkit.replay.step_store import StepStore
 from agentkit.replay.table import Table
 from agentkit.types import Nest, ReplaySample, Seed, TableInfo
 
-FORMAT = 1
-"""Version of what `save` writes."""
+FORMAT = 2
+"""Version of what `save` writes; version 1, in which stacked images were stored whole, can be read."""
 
 STATE_FILE = "replay.json"
 
@@ -213,18 +213,10 @@ class InProcessReplay(base.Replay):
                 raise CheckpointError(f"Replay cannot be saved in {directory}: {error}") from error
 
     def _write_arrays(self, directory: pathlib.Path) -> dict[str, Any]:
-        stores = []
-        for index, store in enumerate(self._stores):
-            store.sort_free()
-            columns = [
-                arrays.write(directory, f"steps{index}.{i}", column[: store.num_rows])
-                for i, column in enumerate(store.columns)
-            ]
-            stores.append({"num_rows": store.num_rows, "columns": columns})
         return {
             "format": FORMAT,
             "fingerprints": [table.fingerprint() for table in self.tables.values()],
-            "stores": stores,
+            "stores": [x.save(directory, f"steps{i}.") for i, x in enumerate(self._stores)],
             "tables": [x.save(directory, f"table{i}.") for i, x in enumerate(self._items.values())],
             "windows": [{"store": window.store, "rows": list(window)} for window in self._windows],
         }
@@ -268,9 +260,9 @@ class InProcessReplay(base.Replay):
             self._changed.notify_all()
 
     def _read_arrays(self, directory: pathlib.Path, state: dict[str, Any]) -> list[Window]:
-        if state["format"] != FORMAT:
+        if state["format"] not in (1, FORMAT):
             raise CheckpointError(
-                f"The replay checkpoint {directory} has format {state['format']}, expected {FORMAT}. "
+                f"The replay checkpoint {directory} has format {state['format']}, expected 1 or {FORMAT}. "
                 "Restore it with the version that wrote it."
             )
         _check_fingerprints(list(self.tables.values()), state["fingerprints"])
@@ -282,15 +274,9 @@ class InProcessReplay(base.Replay):
             window.store = int(saved["store"])
             windows.append(window)
         for index, (store, saved) in enumerate(zip(self._stores, state["stores"], strict=True)):
-            num_rows, columns = int(saved["num_rows"]), []
-            for i, (column, found) in enumerate(zip(store.columns, saved["columns"], strict=True)):
-                shape = (num_rows, *column.shape[1:])
-                columns.append(arrays.read(directory, f"steps{index}.{i}", found, column.dtype, shape))
             held = [x.held_rows() for x in self._items.values() if x.store is store]
             held += [np.array(w, np.int64) for w in windows if w.store == index]
-            if any(rows.size and not 0 <= rows.min() <= rows.max() < num_rows for rows in held):
-                raise CheckpointError(f"The replay checkpoint {directory} refers to steps it does not hold.")
-            store.refill(columns, num_rows, held)
+            store.restore(directory, f"steps{index}.", saved, held)
         return windows
 
 

@@ -60,7 +60,7 @@ class InProcessWriter(base.Writer):
             store = replay._stores[window.store]
             if replay._orphans:
                 replay._bury_orphans()
-            window.append(store.add(leaves))
+            window.append(store.add(leaves, window[-1] if window else PADDING_ROW))
             if len(window) > self._history:
                 store.release(window.popleft())
         index = self._num_steps
