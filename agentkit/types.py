@@ -125,3 +125,13 @@ class TableInfo(NamedTuple):
 
 Seed = int | np.random.SeedSequence
 """What seeds a component: an int, or a numpy SeedSequence."""
+
+
+def has_action(start_of_episode: Array) -> Array:
+    """Which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final observation.
+
+    Args:
+        start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an
+            episode's first is the final one of the episode before.
+    """
+    return 1.0 - start_of_episode[:, 1:].astype(np.float32)

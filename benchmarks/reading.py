@@ -11,6 +11,7 @@ Acme's count neither. Lines are all lines of a file.
 from __future__ import annotations
 
 import ast
+import collections
 import difflib
 import itertools
 import pathlib
@@ -21,8 +22,14 @@ from agentkit.agents import registry
 PACKAGE = pathlib.Path(registry.__file__).parents[1]
 DOCS = PACKAGE.parent / "docs" / "agents"
 ALWAYS = ("experiment/local.py", "learning/learner.py")
-# Small files that hold no part of the flow: checks of settings, re-exports, types of what is passed.
-NO_FLOW = {"agents/checks.py", "learning/__init__.py", "losses/__init__.py", "learning/schedule.py"}
+# Small files that hold no part of the flow: checks of settings, re-exports, a rate, what a checkpoint holds.
+NO_FLOW = {
+    "agents/checks.py",
+    "learning/__init__.py",
+    "learning/schedule.py",
+    "learning/state_arrays.py",
+    "losses/__init__.py",
+}
 
 _TEXT = """# What there is to read
 
@@ -34,7 +41,8 @@ Made by `benchmarks/reading.py`, which says what is counted. For comparison, DQN
 ## What two agents' files share
 
 Equal lines in the same order, without imports, blank lines and lone brackets, and their share of both files' lines.
-{over} of {num} pairs share a quarter or more:
+{over} of {num} pairs share a quarter or more; {beyond} do where the {form} lines are left out that at least a quarter of all
+agents' files have (headings, signatures, and the like):
 
 {pairs}"""
 
@@ -78,7 +86,7 @@ def files_to_read(agent: str) -> list[str]:
     found = [f"agents/{agent}.py"]
     for file in found:
         found += [other for other in dict.fromkeys(reads(file)) if other not in found and other not in NO_FLOW]
-    return [*found, *ALWAYS]
+    return list(dict.fromkeys([*found, *ALWAYS]))
 
 
 def num_lines(file: str) -> int:
@@ -98,6 +106,18 @@ def code_lines(agent: str) -> list[str]:
     return [line for line in lines if line not in ("", ")", '"""')]
 
 
+def common_form(lines: dict[str, list[str]]) -> set[str]:
+    """Lines that at least a quarter of the agents' files have: headings, signatures, the interface they all keep to."""
+    counts = collections.Counter(line for own in lines.values() for line in set(own))
+    return {line for line, count in counts.items() if 4 * count >= len(lines)}
+
+
+def share(one: list[str], other: list[str]) -> tuple[float, int]:
+    """Equal lines as a share of both files' lines, and their number."""
+    number = shared(one, other)
+    return 2 * number / (len(one) + len(other)), number
+
+
 def shared(one: list[str], other: list[str]) -> int:
     """Lines that are the same, in the same order."""
     blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
@@ -111,15 +131,18 @@ def main() -> None:
         names = ", ".join(f"`{file}`" for file in files)
         rows.append(f"| {agent} | {len(files)} | {sum(map(num_lines, files)):,} | {num_lines(files[0])} | {names} |")
     lines = {agent: code_lines(agent) for agent in registry.names()}
+    form = common_form(lines)
+    own = {agent: [line for line in all_of_it if line not in form] for agent, all_of_it in lines.items()}
     pairs = []
     for one, other in itertools.combinations(lines, 2):
-        number = shared(lines[one], lines[other])
-        pairs.append((2 * number / (len(lines[one]) + len(lines[other])), number, one, other))
+        pairs.append((*share(lines[one], lines[other]), *share(own[one], own[other]), one, other))
     pairs.sort(reverse=True)
-    table = ["| agents | equal lines | share |", "|---|---|---|"]
-    table += [f"| {one}, {other} | {number} | {share:.2f} |" for share, number, one, other in pairs[:15]]
-    over = sum(share >= 0.25 for share, *_ in pairs)
-    text = _TEXT.format(rows="\n".join(rows), over=over, num=len(pairs), pairs="\n".join(table))
+    table = ["| agents | equal lines | share | beyond the common form | share |", "|---|---|---|---|---|"]
+    table += [f"| {one}, {other} | {n} | {s:.2f} | {m} | {t:.2f} |" for s, n, t, m, one, other in pairs[:20]]
+    over, beyond = (sum(pair[i] >= 0.25 for pair in pairs) for i in (0, 2))
+    text = _TEXT.format(
+        rows="\n".join(rows), over=over, beyond=beyond, form=len(form), num=len(pairs), pairs="\n".join(table)
+    )
     (DOCS / "reading.md").write_text(text + "\n")
     print(text)
 

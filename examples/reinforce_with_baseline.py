@@ -21,7 +21,7 @@ from agentkit.adders import SegmentAdder, segment_layout
 from agentkit.core import BatchPlan
 from agentkit.learning import adam, sgd
 from agentkit.replay import queue_table
-from agentkit.types import LossOutput
+from agentkit.types import LossOutput, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Reinforce:
             outputs = jax.vmap(networks.apply, (None, 0))(params, steps.observation)
             log_pi, values = jax.nn.log_softmax(outputs[:, :-1, :-1]), outputs[..., -1]
             taken = jnp.take_along_axis(log_pi, steps.action[:, :-1, None], axis=-1)[..., 0]
-            mask = losses.has_action(steps.start_of_episode)  # An episode's final row has no action.
+            mask = has_action(steps.start_of_episode)  # An episode's final row has no action.
             advantages = jax.lax.stop_gradient(
                 losses.generalized_advantages(  # With lambda = 1: G - v.
                     steps.reward[:, :-1], self.config.discount * steps.discount[:, :-1], values, mask, 1.0

@@ -193,7 +193,7 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 AGENTS = ROOT / "agentkit" / "agents"
 SHARED_BY_AGENTS = (
-    "deterministic", "fitted_value", "off_policy", "on_policy", "recurrent_policy", "regression", "segments",
+    "fitted_value", "off_policy", "on_policy", "recurrent_policy", "regression", "segments",
     "sequences", "soft",
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ class BatchedSegmentAdder(core.Adder):
       and the next episode follows. The call after LAST, which starts that, has room for it. So all N
       segments are whole at the same call, however many episodes end in them.
     * ``start_of_episode`` says which rows these are: those before an episode's first (see
-      `agentkit.losses.has_action`).
+      `agentkit.types.has_action`).
 
     Termination and truncation: the last action's row has discount 0 on termination and 1 on truncation, where
     the value of the next row's observation counts.

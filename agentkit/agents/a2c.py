@@ -11,8 +11,9 @@ Deviations from the paper:
   * Observations and returns are normalised by running statistics, gradients clipped to a global norm. Policy and
     value share nothing but the convolutions of images. The standard deviation of Gaussian actions does not depend on
     the observation; they are clipped to the bounds on their way to the environment.
-  * RMSProp's epsilon, inside the root, is 1e-5 (github.com/openai/baselines, a2c). The learning rate stays, unless
-    `anneal_steps` says when it reaches 0.
+  * RMSProp's mean of squares begins at 1, which keeps the first steps small, and its epsilon, inside the root, is
+    1e-5 (both as in github.com/openai/baselines, a2c). The learning rate stays, unless `anneal_steps` says when it
+    reaches 0.
   * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.
 """
 
@@ -89,7 +90,7 @@ def make_update(networks: Networks, config: Config) -> Update:
     """One step on all rows of a batch of segments."""
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    optimizer = optax.rmsprop(1.0, decay=config.rms_decay, eps=config.rms_epsilon)
+    optimizer = optax.rmsprop(1.0, decay=config.rms_decay, eps=config.rms_epsilon, initial_scale=1.0)
     if config.max_grad_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
     optimizer = optax.flatten(optimizer)
@@ -101,7 +102,7 @@ def make_update(networks: Networks, config: Config) -> Update:
             "grad_norm": global_norm(grads),
             "learning_rate": annealed(config.learning_rate, progress.num_rows, config.anneal_steps),
         }
-        params, opt_state = descend(optimizer, metrics["learning_rate"], grads, params, opt_state)
+        params, opt_state = descend(optimizer, grads, params, opt_state, metrics["learning_rate"])
         return params, opt_state, metrics
 
     return learn_from_segments(networks, config, optimizer.init, improve)

@@ -106,7 +106,7 @@ def value_fit(networks: Networks, config: FittedValueConfig) -> ValueFit:
 
         def step(learned: tuple[Any, Any], minibatch: Rows) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
             value_loss, grads = jax.value_and_grad(loss)(learned[0], minibatch)
-            return descend(optimizer, config.learning_rate, grads, *learned), {"value_loss": value_loss}
+            return descend(optimizer, grads, *learned, config.learning_rate), {"value_loss": value_loss}
 
         (critic, opt_state), metrics = run_epochs(
             step,

@@ -33,7 +33,7 @@ from agentkit.agents.off_policy import OffPolicyConfig, mean_loss
 from agentkit.agents.sequences import agent_of_loss
 from agentkit.errors import missing_extra
 from agentkit.learning import Loss
-from agentkit.types import LossOutput, Nest, ReplaySample, Step
+from agentkit.types import LossOutput, Nest, ReplaySample, Step, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,17 +194,17 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
         steps: Step = jax.tree.map(jnp.asarray, batch.data)
-        has_action = losses.has_action(steps.start_of_episode)  # [B, T]
+        acted = has_action(steps.start_of_episode)  # [B, T]
         action, reward, discount, searched = (
             x[:, :-1] for x in (steps.action, steps.reward, steps.discount, steps.extras)
         )
         target_values = _by_row(lambda x: _value(networks, target_params, x), steps.observation)  # [B, T + 1]
-        targets = losses.n_step_targets(reward, config.discount * discount, target_values, has_action, config.n_step)
+        targets = losses.n_step_targets(reward, config.discount * discount, target_values, acted, config.n_step)
         hidden = _by_row(lambda x: networks.represent(params, x), jax.tree.map(lambda x: x[:, :-1], steps.observation))
-        hidden, mask = _flat(hidden), _flat(has_action)  # [B T, H], [B T]
+        hidden, mask = _flat(hidden), _flat(acted)  # [B T, H], [B T]
         parts: dict[str, list[jax.Array]] = {"policy_loss": [], "value_loss": [], "reward_loss": []}
         for k in range(config.unroll_length):
-            mask = mask * _ahead(has_action, k)  # Nothing is learned behind an episode's end.
+            mask = mask * _ahead(acted, k)  # Nothing is learned behind an episode's end.
             policy, value = networks.predict(params, hidden)
             predicted, hidden = networks.step(params, hidden, _ahead(action, k))
             found = {
@@ -213,20 +213,20 @@ def make_loss(networks: Networks, config: Config) -> Loss:
                 "reward_loss": losses.two_hot_cross_entropy(predicted, _ahead(reward, k), networks.atoms),
             }
             for name, per_row in found.items():
-                parts[name].append(_mean_by_item(per_row * mask, has_action) / max(1, k and config.unroll_length - 1))
+                parts[name].append(_mean_by_item(per_row * mask, acted) / max(1, k and config.unroll_length - 1))
             hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # MuZero, appendix G: half the gradient.
         per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
-        metrics["q"] = losses.masked_mean(target_values[:, :-1], has_action)
+        metrics["q"] = jnp.mean(_mean_by_item(target_values[:, :-1] * acted, acted))
         return mean_loss(total, metrics, batch, config)
 
     return loss
 
 
-def _mean_by_item(per_row: jax.Array, has_action: jax.Array) -> jax.Array:
-    """Of ``[B T]`` the mean over an item's rows with an action, ``[B]``."""
-    return jnp.sum(per_row.reshape(has_action.shape), axis=1) / jnp.maximum(jnp.sum(has_action, axis=1), 1.0)
+def _mean_by_item(per_row: jax.Array, acted: jax.Array) -> jax.Array:
+    """Of ``[B T]``, 0 in rows without an action, the mean over an item's rows with one, ``[B]``."""
+    return jnp.sum(per_row.reshape(acted.shape), axis=1) / jnp.maximum(jnp.sum(acted, axis=1), 1.0)
 
 
 def _flat(x: jax.Array) -> jax.Array:

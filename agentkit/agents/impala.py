@@ -30,7 +30,7 @@ from agentkit.agents.checks import check_counts, check_fractions, check_positive
 from agentkit.agents.recurrent_policy import Networks, make_policy
 from agentkit.agents.segments import agent_of_update
 from agentkit.learning import Loss, Update, adam, sgd
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, ReplaySample, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
             lambda x: jnp.asarray(x)[:, :-1], (steps.extras.sampled, steps.reward, steps.discount)
         )
         distribution = jax.tree.map(lambda x: x[:, :-1], distribution)
-        mask = losses.has_action(start)  # [B, T]
+        mask = has_action(start)  # [B, T]
         log_prob = distribution.log_prob(sampled.sample)
         log_ratio = jnp.where(mask > 0, log_prob - sampled.log_prob, 0.0)
         vtrace = losses.vtrace(

@@ -1,4 +1,4 @@
-"""What agents that learn off-policy from transitions share: settings, how experience is kept, epsilon-greedy acting.
+"""What agents that learn off-policy from transitions share: settings, how experience is kept, how they explore.
 
 Data go round like this: an actor's steps become n-step `Transition`s in one replay table, the learner draws batches
 of them as often as the settings say, and may write back priorities. An algorithm is what `OffPolicyAgent` is made
@@ -15,8 +15,8 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses, specs
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit import specs
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear, noiseless, noisy
 from agentkit.adders import NStepAdder
 from agentkit.agents.checks import check_fractions
 from agentkit.core import BatchPlan
@@ -92,6 +92,21 @@ class ValueConfig(OffPolicyConfig):
     epsilon_ladder: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class DeterministicConfig(OffPolicyConfig):
+    """Settings of those with a deterministic policy of continuous actions (DDPG, TD3, D4PG).
+
+    Attributes:
+        hidden_sizes: units of each hidden layer, in the policy and in each critic.
+        exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
+        num_random_steps: an actor's first steps, with uniform actions.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    exploration_noise: float = 0.1
+    num_random_steps: int = 1_000
+
+
 def explore_values(
     q_values: Callable[..., jax.Array], config: ValueConfig, evaluation: bool, draws: bool = False
 ) -> Policy:
@@ -110,6 +125,22 @@ def explore_values(
     return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps), draws)
 
 
+def explore_actions(networks: Any, config: DeterministicConfig, evaluation: bool, correlation: float = 0.0) -> Policy:
+    """The network's actions; to explore, with Gaussian noise (Lillicrap et al. 2016, eq. 7), and uniform at first.
+
+    Args:
+        networks: have ``policy``, ``observation [B, ...] -> action [B, A]`` in [-1, 1], and ``action_shape``, ``(A,)``.
+        config: has the noise and the number of uniform actions.
+        evaluation: whether the policy is to be judged: then there is no noise.
+        correlation: of the noise at one step with that at the next; see `actors.noisy`.
+    """
+    policy = networks.policy.apply
+    if evaluation:
+        return noiseless(policy)
+    sigma, num_random_steps = config.exploration_noise, config.num_random_steps
+    return noisy(policy, networks.action_shape, sigma, num_random_steps, correlation)
+
+
 def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: Any) -> Update:
     """Adam on a loss, with a target network that is copied now and then (Mnih et al. 2015, algorithm 1).
 
@@ -120,6 +151,20 @@ def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: Any
     """
     optimizer = adam(config.learning_rate, config.max_grad_norm)
     return sgd(make_loss(networks, config), networks.init, optimizer, periodic(config.target_update_period))
+
+
+def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
+    """Weights ``[B]`` that undo prioritised sampling (Schaul et al. 2016, section 3.4).
+
+    (N P(i))^-beta, divided by the largest in the batch so that they only scale updates down.
+
+    Args:
+        probability: P(i), ``[B]``.
+        table_size: N, ``[B]``.
+        exponent: beta; 1 undoes the bias in full, 0 not at all.
+    """
+    weights = (probability * table_size) ** -exponent
+    return weights / jnp.max(weights)
 
 
 def mean_loss(
@@ -141,7 +186,7 @@ def mean_loss(
     if not config.prioritized:
         return LossOutput(jnp.mean(per_item), metrics)
     info = batch.info
-    weights = losses.importance_weights(info.probability, info.table_size, config.importance_exponent)
+    weights = importance_weights(info.probability, info.table_size, config.importance_exponent)
     return LossOutput(jnp.mean(weights * per_item), metrics, per_item if priorities is None else priorities)
 
 

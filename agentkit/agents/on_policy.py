@@ -32,7 +32,7 @@ from agentkit.learning import (
     update_nest_statistics,
     update_statistics,
 )
-from agentkit.types import Nest, ReplaySample, Step
+from agentkit.types import Nest, ReplaySample, Step, has_action
 
 MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this absolute value."""
@@ -298,7 +298,7 @@ def prepare(
     outputs = outputs.reshape(segments.start_of_episode.shape)  # [B, T + 1]
     mean, scale = _scale(config, state.returns)
     values = mean + scale * outputs
-    mask = losses.has_action(segments.start_of_episode)  # [B, T]
+    mask = has_action(segments.start_of_episode)  # [B, T]
     reward, discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
     advantages = losses.generalized_advantages(reward, config.discount * discount, values, mask, config.gae_lambda)
     targets = advantages + values[:, :-1]

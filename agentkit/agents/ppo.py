@@ -123,7 +123,7 @@ def make_update(networks: Networks, config: Config) -> Update:
 
         def step(learned: tuple[Any, Any], minibatch: Rows) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
             grads, metrics = jax.grad(loss, has_aux=True)(learned[0], minibatch)
-            return descend(optimizer, learning_rate, grads, *learned), metrics
+            return descend(optimizer, grads, *learned, learning_rate), metrics
 
         (params, opt_state), metrics = run_epochs(
             step,

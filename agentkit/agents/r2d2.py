@@ -29,7 +29,7 @@ from agentkit.actors import Policy
 from agentkit.agents.off_policy import mean_loss
 from agentkit.agents.sequences import SequenceConfig, agent_of_loss, explore_values_with_memory
 from agentkit.learning import Loss
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, ReplaySample, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
             config.discount * discount.astype(jnp.float32),
             q_target[:, 1:],
             q[:, 1:],
-            losses.has_action(start),
+            has_action(start),
             n=config.n_step,
             rescaled=config.rescale_values,
         )  # [B, T]

@@ -70,7 +70,7 @@ def make_update(networks: Networks, config: Config) -> Update:
         params: ActorCritic, opt_state: ActorCritic, rows: Rows, progress: Progress
     ) -> tuple[ActorCritic, ActorCritic, dict[str, jax.Array]]:
         grads, metrics = gradient(params.policy, params, rows)
-        policy, policy_state = descend(optimizer, config.learning_rate, grads, params.policy, opt_state.policy)
+        policy, policy_state = descend(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
         params, baseline_state, value_loss = baseline.fit(
             params._replace(policy=policy), opt_state.critic, rows, progress.key
         )

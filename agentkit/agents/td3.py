@@ -23,8 +23,7 @@ from agentkit import learning, losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
 from agentkit.agents.checks import check_not_negative
-from agentkit.agents.deterministic import DeterministicConfig, explore
-from agentkit.agents.off_policy import agent_of_loss, mean_loss
+from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -87,7 +86,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
     """The network's actions; to explore, with independent Gaussian noise."""
-    return explore(networks, config, evaluation)
+    return explore_actions(networks, config, evaluation)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:

@@ -11,11 +11,12 @@ from agentkit.experiment.distributed import (
     run_program,
 )
 from agentkit.experiment.evaluate import Evaluator, evaluate
-from agentkit.experiment.local import Result, ResumeError, resume, run
+from agentkit.experiment.local import Result, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
-from agentkit.experiment.variants import with_hindsight, with_methods, with_rnd, with_tables
+from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.variants import with_gail, with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
     "Evaluator",
@@ -40,6 +41,7 @@ __all__ = [
     "run",
     "run_offline",
     "run_program",
+    "with_gail",
     "with_hindsight",
     "with_methods",
     "with_rnd",

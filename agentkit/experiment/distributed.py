@@ -25,8 +25,8 @@ from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.inference import inference_node, inference_role
 from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.local import ResumeError, check_same
 from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.resuming import ResumeError, check_same
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,23 +17,19 @@ from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import CheckpointError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
+from agentkit.experiment.resuming import ResumeError, prepare
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets, Update
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec, validate
 from agentkit.variables import VariableClient, VariableStore
-
-
-@final
-class ResumeError(CheckpointError, ConfigError):
-    """A run cannot be gone on with: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
 class Result(NamedTuple):
@@ -85,7 +81,7 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
 def _run(experiment: ExperimentConfig, resume: bool, watch: Watch) -> Result:
     with contextlib.ExitStack() as stack:
         try:
-            found = _prepare(experiment, resume)
+            found = prepare(experiment, resume)
             parts = _build(experiment, stack, watch, resume, found)
             if found is not None:
                 parts.restore(found)
@@ -103,36 +99,6 @@ def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None,
 def _leave_as_it_is(kind: str, part: Any) -> Any:
     del kind
     return part
-
-
-def _prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
-    """Looks at the run folder before anything is built; the checkpoint to go on from, if any."""
-    directory = check_run_directory(experiment, resume)
-    if directory is None:
-        return None
-    found = checkpoint.read_latest(directory / "checkpoints") if resume else None
-    if found is not None:
-        check_same(experiment, found)
-        if found.state.get("launched"):
-            raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
-        if found.state.get("offline"):
-            raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
-    write_config(experiment, directory)
-    return found
-
-
-_FIXED = ("agent", "agent_config", "environment", "seed", "replay", "num_envs")
-
-
-def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
-    """Refuses to go on with other settings than the saved ones, where that would mix two experiments."""
-    for name in _FIXED:
-        saved, now = found.state["experiment"][name], experiment.describe()[name]
-        if saved != now:
-            raise CheckpointError(
-                f"The checkpoint {found.path} was made with {name}={saved}, and this experiment has {now}. "
-                "Resume with the settings it was saved with, or start a new run."
-            )
 
 
 @dataclasses.dataclass

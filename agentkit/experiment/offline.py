@@ -25,8 +25,9 @@ from agentkit.experiment.config import (
     write_config,
 )
 from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.local import Result, ResumeError, check_same, choose_dispatch, next_multiple
+from agentkit.experiment.local import Result, choose_dispatch, next_multiple
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.resuming import ResumeError, check_same
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerOutlets
 from agentkit.replay import Uniform

@@ -1,18 +1,31 @@
-"""Agents that differ from another one in a part: in a method, in their replay tables, in hindsight, in curiosity."""
+"""Agents that differ from another one in a part: a method, replay tables, hindsight, curiosity, imitation."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
+
+import numpy as np
+import tree
 
 from agentkit.adders import Hindsight, HindsightAdder
 from agentkit.core import Adder, Agent, BatchPlan
+from agentkit.datasets import Episode, EpisodeData, read_episodes
+from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.learning.curiosity import RndConfig, check_transitions, novelty_network, random_network_distillation
+from agentkit.learning import (
+    GailConfig,
+    RndConfig,
+    Update,
+    generative_adversarial_imitation,
+    random_network_distillation,
+)
+from agentkit.learning.curiosity import check_transitions, novelty_network
+from agentkit.learning.imitation import Pairs, make_discriminator
 from agentkit.replay import Table
 from agentkit.specs import EnvironmentSpec
-from agentkit.types import Nest
 
 
 def with_methods(agent: Agent, **changed: Callable[..., Any]) -> Agent:
@@ -60,11 +73,7 @@ def with_hindsight(agent: Agent, hindsight: Hindsight) -> Agent:
     Raises:
         ConfigError: the agent sums several rewards. When its tables are made: it learns from no transitions.
     """
-    n_step = getattr(agent.config, "n_step", 1)
-    if n_step != 1:
-        raise ConfigError(
-            f"Hindsight relabels single steps: expected an agent with n_step=1, found {n_step}. Set n_step=1."
-        )
+    _check_single_steps(agent, "Hindsight relabels")
 
     def make_tables(agent: Agent, environment_spec: EnvironmentSpec) -> list[Table]:
         layout = HindsightAdder.layout(environment_spec)
@@ -84,12 +93,39 @@ def with_hindsight(agent: Agent, hindsight: Hindsight) -> Agent:
     return _Variant(agent, {"make_tables": make_tables, "make_adder": make_adder})
 
 
-class _Curious(NamedTuple):
-    """The agent's networks, and what curiosity needs beside them."""
+class _Networks(NamedTuple):
+    """The agent's networks, and the specs that another update around its own needs."""
 
     agent: Any
-    novelty: Any
-    observation_spec: Nest
+    spec: EnvironmentSpec
+
+
+def _with_rewards(agent: Agent, around: Callable[[Update, EnvironmentSpec], Update]) -> Agent:
+    """An agent like `agent`, but with another update around its own; acting and replay stay the agent's.
+
+    Args:
+        agent: one that learns from `Transition`s.
+        around: ``(update, environment_spec) -> update``.
+    """
+
+    def make_networks(agent: Agent, environment_spec: EnvironmentSpec) -> _Networks:
+        for table in agent.make_tables(environment_spec):
+            if table.name == agent.batch_plan.table:
+                check_transitions(table.layout.data)
+        return _Networks(agent.make_networks(environment_spec), environment_spec)
+
+    def make_policy(agent: Agent, networks: _Networks, evaluation: bool = False) -> Any:
+        return agent.make_policy(networks.agent, evaluation)
+
+    def make_update(agent: Agent, networks: _Networks) -> Update:
+        return around(agent.make_update(networks.agent), networks.spec)
+
+    changed: dict[str, Callable[..., Any]] = {
+        "make_networks": make_networks,
+        "make_policy": make_policy,
+        "make_update": make_update,
+    }
+    return _Variant(agent, changed)
 
 
 def with_rnd(agent: Agent, config: RndConfig | None = None) -> Agent:
@@ -106,27 +142,73 @@ def with_rnd(agent: Agent, config: RndConfig | None = None) -> Agent:
     """
     settings = RndConfig() if config is None else config
 
-    def make_networks(agent: Agent, environment_spec: EnvironmentSpec) -> _Curious:
-        for table in agent.make_tables(environment_spec):
-            if table.name == agent.batch_plan.table:
-                check_transitions(table.layout.data)
-        networks = agent.make_networks(environment_spec)
+    def around(update: Update, environment_spec: EnvironmentSpec) -> Update:
         spec = environment_spec.observations
-        return _Curious(networks, novelty_network(spec, settings), spec)
+        return random_network_distillation(update, novelty_network(spec, settings), spec, settings)
 
-    def make_policy(agent: Agent, networks: _Curious, evaluation: bool = False) -> Any:
-        return agent.make_policy(networks.agent, evaluation)
+    return _with_rewards(agent, around)
 
-    def make_update(agent: Agent, networks: _Curious) -> Any:
-        own = agent.make_update(networks.agent)
-        return random_network_distillation(own, networks.novelty, networks.observation_spec, settings)
 
-    changed: dict[str, Callable[..., Any]] = {
-        "make_networks": make_networks,
-        "make_policy": make_policy,
-        "make_update": make_update,
-    }
-    return _Variant(agent, changed)
+def with_gail(
+    agent: Agent, demonstrations: str | pathlib.Path | Sequence[Episode], config: GailConfig | None = None
+) -> Agent:
+    """An agent like `agent`, which imitates demonstrations: it never learns from the environment's rewards.
+
+    GAIL (Ho & Ermon 2016), off-policy as in DAC (Kostrikov et al. 2019); see
+    `agentkit.learning.generative_adversarial_imitation`. Acting, replay and what is published stay the agent's.
+
+    Args:
+        agent: one that learns from `Transition`s, on- or offline, with ``n_step=1``.
+        demonstrations: a file or folder for `datasets.read_episodes`, read where the learner is made, or episodes with
+            the environment's own actions. Their rewards teach nothing.
+        config: of the discriminator; None for the defaults.
+
+    Raises:
+        ConfigError: the agent sums several rewards, or there are no demonstrations. When its networks are made: it
+            learns from other data than transitions. When its update is made: the file cannot be read.
+        SpecError: when its update is made: an episode does not fit the environment.
+    """
+    _check_single_steps(agent, "GAIL rewards")
+    settings = GailConfig() if config is None else config
+    if not isinstance(demonstrations, str | pathlib.Path):
+        demonstrations = list(demonstrations)
+        for episode in demonstrations:
+            if not isinstance(episode, Episode):
+                raise ConfigError(
+                    f"demonstrations: expected a file or a list of datasets.Episode, found a {type(episode).__name__} "
+                    "in it. Make episodes of columns of steps with datasets.split_steps."
+                )
+        if not demonstrations:
+            raise ConfigError("demonstrations: expected a file or at least 1 episode, found none.")
+
+    def around(update: Update, environment_spec: EnvironmentSpec) -> Update:
+        shown = _read_pairs(demonstrations, environment_spec)
+        discriminator = make_discriminator(environment_spec, settings)
+        return generative_adversarial_imitation(update, discriminator, shown, environment_spec.observations, settings)
+
+    return _with_rewards(agent, around)
+
+
+def _check_single_steps(agent: Agent, what: str) -> None:
+    n_step = getattr(agent.config, "n_step", 1)
+    if n_step != 1:
+        raise ConfigError(f"{what} single steps: expected an agent with n_step=1, found {n_step}. Set n_step=1.")
+
+
+def _read_pairs(demonstrations: str | pathlib.Path | Sequence[Episode], spec: EnvironmentSpec) -> Pairs:
+    """The observations and actions of all steps, as an agent for `spec` has them."""
+    if isinstance(demonstrations, str | pathlib.Path):
+        data = read_episodes(demonstrations)
+    else:
+        data = EpisodeData(list(demonstrations), None)
+    episodes = fit_episodes(data.episodes, spec, data.actions)
+    observations = [tree.map_structure(lambda x: x[:-1], episode.observations) for episode in episodes]
+    actions = [episode.actions for episode in episodes]
+    return Pairs(*(tree.map_structure(_concatenate, *nests) for nests in (observations, actions)))
+
+
+def _concatenate(*leaves: np.ndarray) -> np.ndarray:
+    return np.concatenate(leaves)
 
 
 _METHODS = ("make_networks", "make_policy", "make_update", "make_tables", "make_adder")

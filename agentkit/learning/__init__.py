@@ -1,9 +1,26 @@
 """Learning: an algorithm is an `Update` of pure functions; `Learner` runs any of them."""
 
-from agentkit.learning.actor_critic import ActorCritic, ActorCriticLosses, ActorCriticState, deterministic_actor_critic
+from agentkit.learning.actor_critic import ActorCriticLosses, ActorCriticState, deterministic_actor_critic
 from agentkit.learning.curiosity import RndConfig, random_network_distillation
-from agentkit.learning.descent import annealed, descend
-from agentkit.learning.learner import Learner, LearnerOutlets
+from agentkit.learning.gradients import apply_gradients
+from agentkit.learning.imitation import GailConfig, generative_adversarial_imitation
+from agentkit.learning.learner import (
+    ActorCritic,
+    Learner,
+    LearnerOutlets,
+    Loss,
+    SgdState,
+    TargetUpdate,
+    Update,
+    UpdateOutput,
+    adam,
+    annealed,
+    descend,
+    global_norm,
+    periodic,
+    polyak,
+    sgd,
+)
 from agentkit.learning.minibatches import run_epochs
 from agentkit.learning.natural_gradient import (
     NaturalGradient,
@@ -23,25 +40,13 @@ from agentkit.learning.statistics import (
     update_nest_statistics,
     update_statistics,
 )
-from agentkit.learning.update import (
-    Loss,
-    SgdState,
-    TargetUpdate,
-    Update,
-    UpdateOutput,
-    adam,
-    apply_gradients,
-    global_norm,
-    periodic,
-    polyak,
-    sgd,
-)
 
 __all__ = [
     "ActorCritic",
     "ActorCriticLosses",
     "ActorCriticState",
     "Bootstrap",
+    "GailConfig",
     "Learner",
     "LearnerOutlets",
     "Loss",
@@ -63,6 +68,7 @@ __all__ = [
     "deterministic_actor_critic",
     "deviation",
     "fisher_vector_product",
+    "generative_adversarial_imitation",
     "global_norm",
     "init_nest_statistics",
     "init_statistics",

@@ -9,16 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.update import Params, TargetUpdate, Update, UpdateOutput
+from agentkit.learning.learner import ActorCritic, Params, TargetUpdate, Update, UpdateOutput, descend
 from agentkit.types import Array, LossOutput, ReplaySample
-
-
-class ActorCritic(NamedTuple):
-    """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
-
-    policy: Any
-    critic: Any
-
 
 CriticLoss = Callable[[Params, ActorCritic, ReplaySample, jax.Array], LossOutput]
 """``(critic_params, targets, batch, key) -> LossOutput``, with targets the lagged policy and critic."""
@@ -107,7 +99,7 @@ def deterministic_actor_critic(
                 loss = losses.policy(policy, critic, batch, *drawn)
                 return loss, loss
 
-            policy, opt_state, loss = _descend(objective, policy, opt_state, optimizers.policy)
+            policy, opt_state, loss = _minimize(objective, policy, opt_state, optimizers.policy)
             return policy, opt_state, target_update(ActorCritic(policy, critic), targets, step_number), loss
 
         # What a conditional gives back it copies, also where it is as before: so no more than what may change.
@@ -127,7 +119,9 @@ def deterministic_actor_critic(
             output = losses.critic(critic, state.targets, batch, key)
             return output.loss, output
 
-        critic, opt_state, output = _descend(objective, state.params.critic, state.opt_states.critic, optimizers.critic)
+        critic, opt_state, output = _minimize(
+            objective, state.params.critic, state.opt_states.critic, optimizers.critic
+        )
         params, opt_states = state.params._replace(critic=critic), state.opt_states._replace(critic=opt_state)
         fitted = state._replace(params=params, opt_states=opt_states, num_updates=state.num_updates + 1)
         new_state = improve_policy(fitted, batch)
@@ -137,12 +131,9 @@ def deterministic_actor_critic(
     return Update(init, update, lambda state: {"policy": state.params.policy})
 
 
-def _descend(
+def _minimize(
     objective: Callable[[Params], tuple[Array, Any]], params: Params, opt_state: Any, optimizer: Any
 ) -> tuple[Params, Any, Any]:
     """Parameters and optimiser state after one step, and what the objective returns beside its value."""
-    import optax  # Not at import time: actors load this file, and optimise nothing.
-
     grads, extra = jax.grad(objective, has_aux=True)(params)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, extra
+    return *descend(optimizer, grads, params, opt_state), extra

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit.errors import ConfigError
+from agentkit.learning.learner import Params, Update, UpdateOutput, adam
 from agentkit.learning.statistics import (
     RunningStatistics,
     deviation,
@@ -19,15 +20,14 @@ from agentkit.learning.statistics import (
     update_nest_statistics,
     update_statistics,
 )
-from agentkit.learning.update import Params, Update, UpdateOutput, adam
 from agentkit.types import Array, Nest, ReplaySample, Transition
 
 if TYPE_CHECKING:
     import optax
 
 _UNSUITABLE = (
-    "Curiosity needs an agent that learns from `Transition`s, as DQN and SAC do, since it rewards what a step led to; "
-    "found batches of {found}."
+    "Curiosity, hindsight and imitation need an agent that learns from `Transition`s, as DQN and SAC do, since they "
+    "change what a single step is worth; found batches of {found}."
 )
 
 

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.actor_critic import ActorCritic
-from agentkit.learning.update import Params, TargetUpdate, Update, UpdateOutput
+from agentkit.learning.learner import ActorCritic, Params, TargetUpdate, Update, UpdateOutput, descend
 from agentkit.types import Array, LossOutput, ReplaySample
 
 if TYPE_CHECKING:
@@ -126,11 +125,11 @@ def soft_actor_critic(
             state.policy, state.critics, jnp.exp(state.log_temperature), batch, key
         )
         policy_opt, critics_opt, temperature_opt = state.opt_states
-        policy, policy_opt = _descend(grads, state.policy, policy_opt, optimizer)
+        policy, policy_opt = descend(optimizer, grads, state.policy, policy_opt)
         log_temperature = state.log_temperature
         if temperature.target_entropy is not None:
             grad = temperature_gradient(log_prob, temperature.target_entropy)
-            log_temperature, temperature_opt = _descend(grad, log_temperature, temperature_opt, optimizer)
+            log_temperature, temperature_opt = descend(optimizer, grad, log_temperature, temperature_opt)
         improved = state._replace(
             policy=policy, log_temperature=log_temperature, opt_states=(policy_opt, critics_opt, temperature_opt)
         )
@@ -146,7 +145,7 @@ def soft_actor_critic(
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(state.critics)
-        critics, critics_opt = _descend(grads, state.critics, state.opt_states[1], optimizer)
+        critics, critics_opt = descend(optimizer, grads, state.critics, state.opt_states[1])
         num_updates = state.num_updates + 1
         if policy_period == 1:
             improved, measured = improve_policy(state, batch, policy_key)
@@ -203,10 +202,3 @@ def _at_times(
     policy, log_temperature, (policy_opt, temperature_opt), measured = changed
     opt_states = (policy_opt, state.opt_states[1], temperature_opt)
     return state._replace(policy=policy, log_temperature=log_temperature, opt_states=opt_states), measured
-
-
-def _descend(grads: Params, params: Params, opt_state: Any, optimizer: Any) -> tuple[Params, Any]:
-    import optax  # Not at import time: actors load this file, and optimise nothing.
-
-    updates, opt_state = optimizer.update(grads, opt_state)
-    return optax.apply_updates(params, updates), opt_state

@@ -10,44 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit.losses.continuous import action_value_error as action_value_error
-    from agentkit.losses.continuous import categorical_target as categorical_target
-    from agentkit.losses.continuous import categorical_td_loss as categorical_td_loss
+    from agentkit.losses.continuous import binary_weights as binary_weights
+    from agentkit.losses.continuous import expectile_loss as expectile_loss
+    from agentkit.losses.continuous import exponential_weights as exponential_weights
+    from agentkit.losses.continuous import regularized_policy_loss as regularized_policy_loss
+    from agentkit.losses.continuous import sampled_log_sum_exp as sampled_log_sum_exp
     from agentkit.losses.continuous import smoothed_action as smoothed_action
     from agentkit.losses.distributional import categorical_q_learning_loss as categorical_q_learning_loss
+    from agentkit.losses.distributional import categorical_target as categorical_target
+    from agentkit.losses.distributional import categorical_td_loss as categorical_td_loss
     from agentkit.losses.distributional import quantile_q_learning_loss as quantile_q_learning_loss
     from agentkit.losses.mpo import MpoBounds as MpoBounds
     from agentkit.losses.mpo import MpoDuals as MpoDuals
+    from agentkit.losses.mpo import MpoMeasures as MpoMeasures
     from agentkit.losses.mpo import mpo_loss as mpo_loss
-    from agentkit.losses.off_policy_corrections import VTrace as VTrace
-    from agentkit.losses.off_policy_corrections import vtrace as vtrace
-    from agentkit.losses.offline import action_cross_entropy as action_cross_entropy
-    from agentkit.losses.offline import binary_weights as binary_weights
-    from agentkit.losses.offline import expectile_loss as expectile_loss
-    from agentkit.losses.offline import exponential_weights as exponential_weights
-    from agentkit.losses.offline import likely_actions as likely_actions
-    from agentkit.losses.offline import log_sum_exp_gap as log_sum_exp_gap
-    from agentkit.losses.offline import regularized_policy_loss as regularized_policy_loss
-    from agentkit.losses.offline import sampled_log_sum_exp as sampled_log_sum_exp
     from agentkit.losses.planning import cross_entropy as cross_entropy
     from agentkit.losses.planning import n_step_targets as n_step_targets
     from agentkit.losses.planning import two_hot_cross_entropy as two_hot_cross_entropy
+    from agentkit.losses.policy_gradient import VTrace as VTrace
     from agentkit.losses.policy_gradient import approximate_kl as approximate_kl
     from agentkit.losses.policy_gradient import clipped_policy_loss as clipped_policy_loss
     from agentkit.losses.policy_gradient import clipped_value_loss as clipped_value_loss
     from agentkit.losses.policy_gradient import explained_variance as explained_variance
     from agentkit.losses.policy_gradient import generalized_advantages as generalized_advantages
-    from agentkit.losses.policy_gradient import has_action as has_action
     from agentkit.losses.policy_gradient import masked_mean as masked_mean
     from agentkit.losses.policy_gradient import policy_gradient_loss as policy_gradient_loss
     from agentkit.losses.policy_gradient import standardize as standardize
+    from agentkit.losses.policy_gradient import vtrace as vtrace
     from agentkit.losses.recurrent import n_step_double_q_learning_error as n_step_double_q_learning_error
     from agentkit.losses.recurrent import rescale as rescale
     from agentkit.losses.recurrent import sequence_priorities as sequence_priorities
     from agentkit.losses.recurrent import taught_rows as taught_rows
     from agentkit.losses.recurrent import unrescale as unrescale
+    from agentkit.losses.value import action_cross_entropy as action_cross_entropy
     from agentkit.losses.value import double_q_learning_error as double_q_learning_error
     from agentkit.losses.value import huber as huber
-    from agentkit.losses.value import importance_weights as importance_weights
+    from agentkit.losses.value import likely_actions as likely_actions
+    from agentkit.losses.value import log_sum_exp_gap as log_sum_exp_gap
     from agentkit.losses.value import munchausen_error as munchausen_error
     from agentkit.losses.value import q_learning_error as q_learning_error
 
@@ -55,8 +54,6 @@ _FILES = (
     "continuous",
     "distributional",
     "mpo",
-    "off_policy_corrections",
-    "offline",
     "planning",
     "policy_gradient",
     "recurrent",
@@ -66,6 +63,7 @@ _FILES = (
 __all__ = [
     "MpoBounds",
     "MpoDuals",
+    "MpoMeasures",
     "VTrace",
     "action_cross_entropy",
     "action_value_error",
@@ -82,9 +80,7 @@ __all__ = [
     "explained_variance",
     "exponential_weights",
     "generalized_advantages",
-    "has_action",
     "huber",
-    "importance_weights",
     "likely_actions",
     "log_sum_exp_gap",
     "masked_mean",

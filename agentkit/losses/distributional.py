@@ -1,4 +1,4 @@
-"""Losses on the returns' distributions of discrete actions, over rlax. Everything is batched.
+"""Losses on the distributions of returns, over rlax. Everything is batched.
 
 Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
 """
@@ -11,8 +11,40 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agentkit.losses.continuous import categorical_td_loss
 from agentkit.types import Array
+
+
+def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
+    """The distribution of r + discount * Z on `atoms`: probabilities ``[B, N]``.
+
+    Z has `logits_t` on the same atoms. What falls between two atoms is shared among them so that the
+    mean stays, what falls outside goes to the outermost (Bellemare et al. 2017, eq. 7).
+
+    Args:
+        r_t: rewards ``[B]``.
+        discount_t: what multiplies Z, ``[B]``.
+        logits_t: ``[B, N]``.
+        atoms: the values that Z can take, rising, float32 ``[N]``.
+    """
+
+    def project(r: Array, discount: Array, logits: Array) -> Array:
+        # Where nothing is bootstrapped, the rounding of probabilities shall not depend on what comes next, either.
+        logits = jnp.where(discount == 0, 0.0, logits)
+        return rlax.categorical_l2_project(r + discount * atoms, jax.nn.softmax(logits), atoms)
+
+    return jax.vmap(project)(r_t, discount_t, logits_t)
+
+
+def categorical_td_loss(logits_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
+    """KL divergences ``[B]`` of a categorical critic from its target (Bellemare et al. 2017, algorithm 1).
+
+    The paper's cross-entropy less the target's entropy: the same gradient, and zero where the critic
+    agrees with its target, so that it serves as a priority (Hessel et al. 2018, section 3). Gradients
+    reach `logits_tm1` only. Arguments as for `categorical_target`.
+    """
+    target = jax.lax.stop_gradient(categorical_target(r_t, discount_t, logits_t, atoms))
+    log_target = jnp.log(jnp.where(target > 0, target, 1.0))
+    return jnp.sum(target * (log_target - jax.nn.log_softmax(logits_tm1)), axis=-1)
 
 
 def categorical_q_learning_loss(
@@ -77,7 +109,5 @@ def quantile_q_learning_loss(
         huber_delta: kappa, where the loss turns from squared to linear, >= 0.
     """
     loss = functools.partial(rlax.quantile_q_learning, huber_param=huber_delta)
-    per_item = jax.vmap(loss)(
-        quantiles_tm1, taus_tm1, a_tm1, r_t, discount_t, quantiles_selector_t, quantiles_target_t
-    )
+    per_item = jax.vmap(loss)(quantiles_tm1, taus_tm1, a_tm1, r_t, discount_t, quantiles_selector_t, quantiles_target_t)
     return per_item / huber_delta if huber_delta > 0 else per_item

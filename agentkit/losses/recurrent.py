@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agentkit.losses.policy_gradient import has_action
-from agentkit.types import Array
+from agentkit.types import Array, has_action
 
 _EPSILON = 1e-3
 

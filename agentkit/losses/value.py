@@ -1,4 +1,4 @@
-"""Losses on action values, over rlax. Everything is batched: q is ``[B, A]``, the rest ``[B]``.
+"""Losses of discrete actions and their values, over rlax. Everything is batched: q is ``[B, A]``, the rest ``[B]``.
 
 Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
 """
@@ -77,15 +77,34 @@ def huber(error: Array, delta: float | None) -> Array:
     return rlax.huber_loss(error, delta)
 
 
-def importance_weights(probability: Array, table_size: Array, exponent: float) -> Array:
-    """Weights ``[B]`` that undo prioritised sampling (Schaul et al. 2016, section 3.4).
-
-    (N P(i))^-beta, divided by the largest in the batch so that they only scale updates down.
+def action_cross_entropy(logits: Array, action: Array) -> Array:
+    """-log softmax(logits)[action], ``[B]``.
 
     Args:
-        probability: P(i), ``[B]``.
-        table_size: N, ``[B]``.
-        exponent: beta; 1 undoes the bias in full, 0 not at all.
+        logits: ``[B, A]``.
+        action: int ``[B]``.
     """
-    weights = (probability * table_size) ** -exponent
-    return weights / jnp.max(weights)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None].astype(jnp.int32), axis=-1)[:, 0]
+
+
+def log_sum_exp_gap(q: Array, action: Array) -> Array:
+    """The gap ``[B]`` log sum_a exp q(s, a) - q(s, action), of discrete actions (Kumar et al. 2020, 2006.04779, eq. 4).
+
+    Args:
+        q: ``[B, A]``.
+        action: the data's, int ``[B]``.
+    """
+    return action_cross_entropy(q, action)
+
+
+def likely_actions(logits: Array, threshold: float) -> Array:
+    """Where an action's probability is at least `threshold` times the largest, bool ``[B, A]``; the largest's always.
+
+    Fujimoto et al. 2019, 1910.01708, eq. 10 (discrete BCQ).
+
+    Args:
+        logits: of the behaviour that made the data, ``[B, A]``.
+        threshold: tau, from 0 (any action) to 1 (the likeliest alone).
+    """
+    log_ratio = logits - jnp.max(logits, axis=-1, keepdims=True)
+    return jnp.exp(log_ratio) >= threshold

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import envs, losses, specs
+from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import impala, recurrent_policy, segments
 from agentkit.datasets import ReplayDataset
@@ -18,6 +18,7 @@ from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
+from agentkit.types import has_action
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.base import EnvironmentWrapper
 from tests.agents import on_policy_settings
@@ -154,7 +155,7 @@ def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_s
         core = jax.tree.map(lambda x: x[:, 0], data.extras.core)
         (distribution, _), _ = training.networks.network.unroll(training.state.params, data.observation, start, core)
         log_prob = distribution.log_prob(jnp.asarray(data.extras.sampled.sample))[:, :-1]
-        mask = losses.has_action(start) > 0
+        mask = has_action(start) > 0
         starts += int(data.start_of_episode[:, 1:-1].sum())
         np.testing.assert_allclose(log_prob[mask], data.extras.sampled.log_prob[:, :-1][mask], rtol=1e-3, atol=1e-4)
         assert abs(training.learn(batch)["kl"]) < 1e-6

@@ -17,7 +17,7 @@ from agentkit.agents import dqn, off_policy
 from agentkit.cli import main
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import SpecError
-from agentkit.experiment import ExperimentConfig, local, resume, run
+from agentkit.experiment import ExperimentConfig, ResumeError, local, resume, run
 from agentkit.replay import InProcessReplay
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -330,6 +330,6 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_while_running(
     monkeypatch.setattr(local.checkpoint, "write", full)
     with pytest.raises(checkpoint.CheckpointError, match="No space left") as caught:
         main(["train", "--resume", str(saved), "--steps", "50"])
-    assert not isinstance(caught.value, local.ResumeError)
+    assert not isinstance(caught.value, ResumeError)
     monkeypatch.undo()
     assert resume(saved, num_steps=50).steps == 50

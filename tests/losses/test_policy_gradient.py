@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from agentkit import losses
+from agentkit.types import has_action
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -14,7 +15,7 @@ GAMMA, LAMBDA = 0.9, 0.8
 def advantages(rewards, discounts, values, first, lambda_=LAMBDA):
     """Of one segment; discounts are the environment's."""
     rows = [np.array([x], np.float32) for x in (rewards, discounts, values)]
-    mask = losses.has_action(np.array([first], bool))
+    mask = has_action(np.array([first], bool))
     found = losses.generalized_advantages(rows[0], np.float32(GAMMA) * rows[1], rows[2], mask, lambda_)
     return np.asarray(found[0]), np.asarray(mask[0])
 

@@ -8,6 +8,7 @@ import pytest
 import rlax
 
 from agentkit import losses
+from agentkit.types import has_action
 
 GAMMA = 0.9
 
@@ -55,7 +56,7 @@ class Sequence:
         self.reward[np.array(self.start[1:])] = 0.0
 
     def errors(self, n: int, rescaled: bool) -> tuple[np.ndarray, np.ndarray]:
-        mask = losses.has_action(np.array([self.start]))
+        mask = has_action(np.array([self.start]))
         discount = np.float32(GAMMA) * np.array([self.discount], np.float32)
         found = losses.n_step_double_q_learning_error(
             self.q[None], self.action[None], self.reward[None], discount, self.target[None], self.selector[None],
@@ -108,7 +109,7 @@ def test_without_ends_they_are_rlaxs() -> None:
 
 def test_gradients_reach_the_values_of_taken_actions_and_no_target() -> None:
     s = Sequence([(3, 1.0), (4, None)])
-    mask = losses.has_action(np.array([s.start]))
+    mask = has_action(np.array([s.start]))
 
     def total(q: Any, target: Any, selector: Any) -> Any:
         errors = losses.n_step_double_q_learning_error(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import losses
+from agentkit.agents.off_policy import importance_weights
 
 Q = np.array([[1.0, 2.0], [3.0, -1.0], [0.0, 5.0]], np.float32)
 ACTION = np.array([1, 0, 0], np.int32)
@@ -59,10 +60,10 @@ def test_hubers_gradient_is_the_clipped_error() -> None:
 def test_importance_weights_by_hand() -> None:
     probability, size = np.array([0.5, 0.25, 0.05]), np.array([4, 4, 4])
     expected = np.array([2.0, 1.0, 0.2]) ** -0.5
-    weights = losses.importance_weights(probability, size, 0.5)
+    weights = importance_weights(probability, size, 0.5)
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-6)
     assert float(weights.max()) == 1.0
-    np.testing.assert_array_equal(losses.importance_weights(probability, size, 0.0), np.ones(3))
+    np.testing.assert_array_equal(importance_weights(probability, size, 0.0), np.ones(3))
 
 
 def test_full_importance_weights_undo_the_sampling() -> None:
@@ -71,7 +72,7 @@ def test_full_importance_weights_undo_the_sampling() -> None:
     probability = rng.uniform(0.1, 1, 10)
     probability /= probability.sum()
     values = rng.normal(size=10)
-    weights = np.asarray(losses.importance_weights(probability, np.full(10, 10), 1.0))
+    weights = np.asarray(importance_weights(probability, np.full(10, 10), 1.0))
     scale = weights[0] * probability[0] * 10
     np.testing.assert_allclose(np.sum(probability * weights * values) / scale, values.mean(), rtol=1e-5)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agentkit import losses
+from agentkit.types import has_action
 
 GAMMA = 0.9
 
@@ -33,7 +34,7 @@ class Segment:
         self.log_ratio[final] = 200.0  # Whose exponential is infinite in float32.
 
     def mask(self) -> Any:
-        return losses.has_action(np.array([self.start]))
+        return has_action(np.array([self.start]))
 
     def found(self, values: Any = None, **settings: Any) -> losses.VTrace:
         rows = [np.float32(x)[None] for x in (self.reward, GAMMA * np.array(self.discount))]

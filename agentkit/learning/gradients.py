@@ -1,0 +1,32 @@
+"""Gradients from elsewhere: an update for a learner whose actors differentiate."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.errors import ConfigError
+from agentkit.learning.learner import Update, UpdateOutput, global_norm
+from agentkit.types import Nest, ReplaySample
+
+
+def apply_gradients(update: Update) -> Update:
+    """`update` for a learner whose batches are gradients that others computed, as actors do in A3C (Mnih et al. 2016).
+
+    A batch's data have the structure of the parameters, ``[B, ...]``; their mean is one step.
+
+    Raises:
+        ConfigError: `update` cannot take gradients from outside.
+    """
+    apply = update.apply
+    if apply is None:
+        raise ConfigError(
+            "This update keeps its gradients to itself. Expected one of `sgd` without a target network, or an `Update` "
+            "with `gradient` and `apply`."
+        )
+
+    def step(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput]:
+        grads = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), batch.data)
+        return apply(state, grads), UpdateOutput({"grad_norm": global_norm(grads)})
+
+    return Update(update.init, step, update.variables)
