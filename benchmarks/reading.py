@@ -41,8 +41,8 @@ Made by `benchmarks/reading.py`, which says what is counted. For comparison, DQN
 ## What two agents' files share
 
 Equal lines in the same order, without imports, blank lines and lone brackets, and their share of both files' lines.
-{over} of {num} pairs share a quarter or more; {beyond} do where the {form} lines are left out that at least a quarter of all
-agents' files have (headings, signatures, and the like):
+{over} of {num} pairs share a quarter or more; {beyond} do where the {form} lines are left out that at least a
+quarter of all agents' files have (headings, signatures, and the like):
 
 {pairs}"""
 
