@@ -59,11 +59,13 @@ class Plan:
 
 
 _SEGMENTS = ("segment_length=32", "anneal_steps=1000000", "initial_std=0.6")
+_A2C = ("anneal_steps=1000000", "initial_std=0.6", "normalize_advantages=True", "entropy_cost=0.0")
 PLANS = {
     "ppo": Plan(1_000_000, ON_POLICY, 64, (*_SEGMENTS, "num_minibatches=32", "learning_rate=5e-4", "target_kl=0.05")),
     "trpo": Plan(1_000_000, ON_POLICY, 64, ("segment_length=16", "initial_std=0.6")),
+    "a2c": Plan(1_000_000, ON_POLICY, 16, (*_A2C, "learning_rate=1.5e-3")),
     "sac": Plan(300_000, ("HalfCheetah",)),
-    "td3": Plan(300_000, ("HalfCheetah",)),
+    "td3": Plan(300_000, ("HalfCheetah",), settings=("num_random_steps=10000", "min_replay_size=10000")),  # The paper's.
 }
 SHORT_PLANS = {
     name: Plan(200_000, ("Hopper", "Walker2d"), seeds=(0,)) for name in ("sac", "td3", "ddpg", "d4pg", "mpo")
