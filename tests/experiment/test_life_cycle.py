@@ -146,7 +146,7 @@ def trouble(count):
         time.sleep(0.5)
         assert process.poll() is None, "the first one waits for the step to end"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=5)
+        output, errors = process.communicate(timeout=30)
     finally:
         process.kill()
     assert process.returncode == 130
