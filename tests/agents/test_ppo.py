@@ -64,6 +64,7 @@ class TestPpoDiscrete(_PpoContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_stack
 class TestPpoContinuous(_PpoContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
 

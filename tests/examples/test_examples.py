@@ -59,6 +59,7 @@ def test_learns_catch(name):
 
 
 @pytest.mark.slow
+@pytest.mark.one_stack
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_hindsight_solves_what_dqn_does_not(seed):
     """10 bits: -4 is perfect, -10 is never. A third of the steps is enough with hindsight."""

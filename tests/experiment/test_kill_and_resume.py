@@ -56,6 +56,7 @@ def _files(folder: pathlib.Path) -> dict[str, np.ndarray | bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_stack
 @pytest.mark.parametrize("agent", sorted(_CASES))
 def test_killed_ten_times_equals_uninterrupted(agent: str, tmp_path: pathlib.Path) -> None:
     process = _train(agent, tmp_path / "whole")
