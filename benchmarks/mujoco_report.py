@@ -15,7 +15,8 @@ Made by `benchmarks/mujoco_runs.py`, which has the settings; commands are below.
 the last checkpoint, "best" the largest mean over seeds of the evaluations on the way (10 episodes each, {num} in a
 run): that is what the published column says, too ("maximum average return", Tianshou, arXiv:2107.14171, table 3; all
 at 1,000,000 steps, on v3 of the environments with 10 seeds). Runs of agents that step many environments at once are
-on EnvPool's v4, others on gymnasium's v5. Seconds are of one run pinned to one core, with others beside it.
+on EnvPool's v4, others on gymnasium's v5. Seconds are of one run pinned to one core, with others beside it; some were
+paused for other work meanwhile, which is counted.
 
 """
 
