@@ -218,7 +218,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
-        metrics["q"] = jnp.mean(_mean_by_item(target_values[:, :-1] * acted, acted))
+        metrics["q"] = losses.masked_mean(target_values[:, :-1], acted)
         return mean_loss(total, metrics, batch, config)
 
     return loss

@@ -29,7 +29,7 @@ from agentkit import actors, losses, specs
 from agentkit import networks as nets
 from agentkit.agents.checks import check_counts, check_positive
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
-from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, periodic
+from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, descend, periodic
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 LARGEST_LOG_DUAL = 18.0
@@ -190,8 +190,6 @@ def make_loss(networks: Networks, config: Config) -> Any:
 
 def make_update(networks: Networks, config: Config) -> Update:
     """A step each on critic, policy and duals; the lagged networks are copied now and then."""
-    import optax  # Not at import time: actors load this file, and optimise nothing.
-
     loss, follow = make_loss(networks, config), periodic(config.target_update_period)
     rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
     optimizers = Learned(*map(adam, rates))
@@ -213,11 +211,10 @@ def make_update(networks: Networks, config: Config) -> Update:
 
         grads, output = jax.grad(objective, has_aux=True)(state.params)
         stepped = [
-            optimizer.update(*parts)
-            for optimizer, *parts in zip(optimizers, grads, state.opt_states, state.params, strict=True)
+            descend(optimizer, *parts)
+            for optimizer, *parts in zip(optimizers, grads, state.params, state.opt_states, strict=True)
         ]
-        updates, opt_states = (Learned(*column) for column in zip(*stepped, strict=True))
-        params = optax.apply_updates(state.params, updates)
+        params, opt_states = (Learned(*column) for column in zip(*stepped, strict=True))
         duals = jax.tree.map(lambda x: jnp.clip(x, -LARGEST_LOG_DUAL, LARGEST_LOG_DUAL), params.duals)
         params = params._replace(duals=duals)
         num_updates = state.num_updates + 1

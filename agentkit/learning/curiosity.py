@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, Update, UpdateOutput, adam
+from agentkit.learning.learner import Params, Update, UpdateOutput, adam, descend
 from agentkit.learning.statistics import (
     RunningStatistics,
     deviation,
@@ -157,12 +157,10 @@ def _distil(
     network: nets.Network, optimizer: optax.GradientTransformation, state: RndState, inputs: Nest, embedding: Array
 ) -> tuple[Params, Any, Array]:
     """The predictor and its optimiser's state after a step, and its errors before it ``[B]``."""
-    import optax  # Not at import time: actors load this file, and optimise nothing.
 
     def objective(params: Params) -> tuple[Array, Array]:
         errors = jnp.mean(jnp.square(network.apply(params, inputs) - embedding), axis=-1)
         return jnp.mean(errors), errors
 
     grads, errors = jax.grad(objective, has_aux=True)(state.predictor)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.predictor)
-    return optax.apply_updates(state.predictor, updates), opt_state, errors
+    return *descend(optimizer, grads, state.predictor, state.opt_state), errors

@@ -10,6 +10,7 @@ from agentkit.agents import a2c, dqn
 from agentkit.envs.reach_goal import BitFlip
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, run, with_hindsight, with_methods, with_rnd
+from tests.experiment.resumed import check_resumes
 
 SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
 
@@ -43,13 +44,7 @@ def test_it_trains_and_resumes(num_envs, curious, tmp_path):
         )
         return run(experiment, **resume)
 
-    whole = trained("whole", 90)
-    trained("parts", 45)
-    parts = trained("parts", 90, resume=True)
-    assert whole.updates == parts.updates > 0
-    saved = [sorted((tmp_path / name / "checkpoints").iterdir())[-1] for name in ("whole", "parts")]
-    files = [{p.name: p.read_bytes() for p in folder.rglob("*.npz")} for folder in saved]
-    assert files[0] == files[1] and files[0]
+    check_resumes(trained, tmp_path, 90)
 
 
 @pytest.mark.parametrize("num_relabelled", [0, 4])

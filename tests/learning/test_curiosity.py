@@ -16,6 +16,7 @@ from agentkit.learning import RndConfig, Update, UpdateOutput, random_network_di
 from agentkit.learning.curiosity import novelty_network
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
+from tests.experiment.resumed import check_resumes
 
 pytestmark = pytest.mark.one_stack
 
@@ -135,13 +136,7 @@ class TestAnyAgent:
             )
             return run(experiment, **resume)
 
-        whole = trained("whole", 80)
-        trained("parts", 40)
-        parts = trained("parts", 80, resume=True)
-        assert whole.updates == parts.updates > 0
-        saved = [sorted((tmp_path / name / "checkpoints").iterdir())[-1] for name in ("whole", "parts")]
-        files = [{p.name: p.read_bytes() for p in folder.rglob("*.npz")} for folder in saved]
-        assert files[0].keys() == files[1].keys() and files[0]
+        check_resumes(trained, tmp_path, 80)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from agentkit.learning.imitation import Pairs, discriminator_loss, make_discrimi
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
 from tests.agents.offline_data import CATCH, POINT_MASS, make_episodes
+from tests.experiment.resumed import check_resumes
 
 pytestmark = pytest.mark.one_stack
 
@@ -312,13 +313,7 @@ class TestAnyAgent:
             )
             return run(experiment, **resume)
 
-        whole = trained("whole", 80)
-        trained("parts", 40)
-        parts = trained("parts", 80, resume=True)
-        assert whole.updates == parts.updates > 0
-        saved = [sorted((tmp_path / name / "checkpoints").iterdir())[-1] for name in ("whole", "parts")]
-        files = [{p.name: p.read_bytes() for p in folder.rglob("*.npz")} for folder in saved]
-        assert files[0] == files[1] and files[0]
+        check_resumes(trained, tmp_path, 80)
         if case == "dictionary":
             with pytest.raises(ResumeError, match=r"demonstrations.*expected.*found"):
                 trained("parts", 120, num_episodes=3, resume=True)

@@ -31,6 +31,7 @@ from agentkit.replay.frame_column import FrameColumn
 from agentkit.types import ReplaySample, Transition
 from agentkit.wrappers.frame_stack import FrameStack
 from tests.replay.frames import KINDS, Camera, Kind, check_frames
+from tests.replay.moving import make_writers, moved
 
 HEIGHT_WIDTH_FRAMES, FRAMES_HEIGHT_WIDTH = KINDS[:2]  # as FrameStack's, and as EnvPool's
 KIND = HEIGHT_WIDTH_FRAMES
@@ -57,7 +58,7 @@ class Run:
 
     def __init__(self, replay: InProcessReplay):
         self.replay = replay
-        self.writers = [replay.writer(4), replay.writer(3)]
+        self.writers = make_writers(replay)
         self.log: list = []
 
     def go(self, rng: np.random.Generator, cameras: list[Camera], started: list[bool], steps: int) -> None:
@@ -88,15 +89,7 @@ class Run:
 
     def move(self, directory) -> None:
         """Saves everything, closes it, and goes on in new objects."""
-        directory.mkdir()
-        self.replay.save(directory)
-        states = [writer.save() for writer in self.writers]
-        self.replay.close()
-        self.replay = InProcessReplay(image_tables(), seed=12345)
-        self.replay.restore(directory)
-        self.writers = [self.replay.writer(4), self.replay.writer(3)]
-        for writer, saved in zip(self.writers, states, strict=True):
-            writer.restore(saved)
+        self.replay, self.writers = moved(self.replay, self.writers, image_tables(), directory)
 
     def check(self) -> None:
         (store,) = self.replay._stores

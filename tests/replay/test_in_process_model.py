@@ -25,6 +25,7 @@ from agentkit.replay import (
     Uniform,
 )
 from agentkit.testing.replay import make_step, pair_layout, pair_table, sequence_layout
+from tests.replay.moving import make_writers, moved
 
 SELECTORS = [Uniform(), Fifo(), Lifo(), MinHeap(), MaxHeap(), Prioritized(0.0), Prioritized(0.7)]
 
@@ -205,7 +206,7 @@ class Run:
 
     def __init__(self, replay: InProcessReplay):
         self.replay = replay
-        self.writers = [replay.writer(4), replay.writer(3)]
+        self.writers = make_writers(replay)
         self.lengths = [0, 0]
         self.log: list = []
 
@@ -236,15 +237,7 @@ class Run:
 
     def move(self, directory) -> None:
         """Saves everything, closes it, and goes on in new objects."""
-        directory.mkdir()
-        self.replay.save(directory)
-        states = [writer.save() for writer in self.writers]
-        self.replay.close()
-        self.replay = InProcessReplay(many_tables(), seed=12345)
-        self.replay.restore(directory)
-        self.writers = [self.replay.writer(4), self.replay.writer(3)]
-        for writer, saved in zip(self.writers, states, strict=True):
-            writer.restore(saved)
+        self.replay, self.writers = moved(self.replay, self.writers, many_tables(), directory)
 
 
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
