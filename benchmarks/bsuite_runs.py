@@ -50,6 +50,7 @@ def train(agent_name: str, bsuite_id: str, seed: int, folder: str) -> None:
     import agentkit
     from agentkit.agents import registry
     from agentkit.envs.bsuite import BsuiteEnvironment
+    from agentkit.wrappers.single_precision import SinglePrecision
 
     environment = bsuite.load_and_record_to_csv(bsuite_id, folder, overwrite=True)
     left = environment.bsuite_num_episodes
@@ -77,8 +78,9 @@ def train(agent_name: str, bsuite_id: str, seed: int, folder: str) -> None:
         def action_spec(self) -> Any:
             return inner.action_spec()
 
-    inner = BsuiteEnvironment(environment)
-    inner.reseed(seed)
+    wrapped = BsuiteEnvironment(environment)
+    wrapped.reseed(seed)
+    inner = SinglePrecision(wrapped)  # As `envs.make` gives it.
     agent = registry.make(agent_name, SETTINGS.get(agent_name, {}))
     experiment = agentkit.ExperimentConfig(
         agent, lambda seed: Counted(), num_steps=MOST_STEPS, seed=seed, evaluation_period=0, checkpoint_period=0
@@ -94,9 +96,12 @@ def score(folder: pathlib.Path) -> dict[str, float]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import pandas
         from bsuite.experiments import summary_analysis
         from bsuite.logging import csv_load
 
+        if not hasattr(pandas.Series, "append"):  # Gone since pandas 2; bsuite 0.3.6 still calls it.
+            pandas.Series.append = lambda self, other: pandas.concat([self, other])
         frame, _ = csv_load.load_bsuite(str(folder))
         scores = summary_analysis.bsuite_score(frame)
     unfinished = [row.bsuite_env for row in scores.itertuples() if not row.finished]
@@ -128,7 +133,11 @@ def run_all(agents: list[str], seed: int, cores: list[int], record: pathlib.Path
                 if ended.returncode:
                     failures.append(f"{agent} {bsuite_id}: {ended.stderr[-1500:]}")
                     continue
-                (value,) = score(pathlib.Path(folder)).values()
+                try:
+                    (value,) = score(pathlib.Path(folder)).values()
+                except Exception as error:  # What bsuite's analysis may raise is its own.
+                    failures.append(f"{agent} {bsuite_id}: no score: {error!r}")
+                    continue
             with lock:
                 done[f"{agent}/{bsuite_id}/{seed}"] = {
                     "score": round(value, 4),
@@ -151,7 +160,7 @@ def write_report(record: pathlib.Path) -> None:
     found = json.loads(record.read_text())
     names = [name.split("/") for name in found]  # agent, experiment, number, seed
     agents = sorted({name[0] for name in names})
-    experiments = sorted({name[1] for name in names})
+    experiments = [bsuite_id.split("/")[0] for bsuite_id in reduced_sweep()]
     lines = [
         "# bsuite, reduced sweep",
         "",

@@ -35,7 +35,11 @@ def write(runs: dict[str, Any], folder: pathlib.Path) -> None:
     ]
     rows += [_row(*key, group) for key, group in sorted(groups.items())]
     plots = [_plot(environment, groups, folder) for environment in sorted({key[0] for key in groups})]
-    commands = [run["command"] for run in runs.values()]
+    # One for each agent and number of steps: they differ in environment and seed.
+    commands = dict.fromkeys(
+        run["command"].replace(run["environment"], "ENVIRONMENT").replace(f"--seed {run['seed']} ", "--seed SEED ")
+        for run in runs.values()
+    )
     evaluations = max(len(run["curve"]) for run in runs.values())
     text = _ABOUT.format(num=evaluations) + "\n".join(rows) + "\n\n"
     text += "\n".join(f"![{name}]({name})" for name in plots)
@@ -65,16 +69,16 @@ def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
 def _plot(environment: str, groups: dict[tuple[str, str, int], list[dict[str, Any]]], folder: pathlib.Path) -> str:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axis = figure.subplots()
-    for (name, agent, num_steps), group in sorted(groups.items()):
+    for (name, agent, _), group in sorted(groups.items()):
         if name != environment:
             continue
         steps, returns = _curves(group)
-        (line,) = axis.plot(steps, returns.mean(axis=0), label=f"{agent}, {num_steps:,} steps, {len(group)} seeds")
+        (line,) = axis.plot(steps, returns.mean(axis=0), label=f"{agent}, {len(group)} seed{'s' * (len(group) > 1)}")
         axis.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, color=line.get_color())
     axis.set(title=environment, xlabel="environment steps", ylabel="evaluation return (mean; least to greatest seed)")
-    axis.legend()
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # Beside the curves, which fill the plot.
     file = f"mujoco-{environment}.png"
     figure.savefig(folder / file, dpi=90)
     return file

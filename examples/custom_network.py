@@ -1,6 +1,6 @@
 """A network of your own: `make_networks` builds it from the environment's spec and the agent's config.
 
-An agent sees pure functions only (`dqn.Networks`): Haiku is this file's choice, and Flax, Equinox or plain
+An agent sees pure functions only (`networks.Network`): Haiku is this file's choice, and Flax, Equinox or plain
 JAX would do as well. Here: a convolution over the board of catch, with layer normalisation.
 
     python examples/custom_network.py --num_steps 3000
@@ -12,7 +12,7 @@ import haiku as hk
 import jax
 
 import agentkit
-from agentkit import specs
+from agentkit import networks, specs
 from agentkit.agents import dqn
 
 
@@ -33,16 +33,12 @@ class BoardNetwork(hk.Module):
         return hk.Linear(self._num_actions)(x)
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: dqn.Config) -> dqn.Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: dqn.Config) -> networks.Network:
     """Networks for `dqn.Agent`, with the layers that the config asks for."""
     num_actions = environment_spec.actions.num_values
     network = hk.without_apply_rng(hk.transform(lambda o: BoardNetwork(num_actions, config.hidden_sizes)(o)))
     dummy = specs.zeros(environment_spec.observations)[None]  # Shapes only: [1, rows, columns].
-    return dqn.Networks(
-        init=lambda key: network.init(key, dummy),
-        q_values=network.apply,
-        num_actions=num_actions,
-    )
+    return networks.Network(init=lambda key: network.init(key, dummy), apply=network.apply)
 
 
 def main(num_steps: int = 3_000, seed: int = 0) -> float:

@@ -30,13 +30,13 @@ def munchausen_loss(networks, config):
 
     def loss(params, target_params, batch, key):
         t = batch.data  # A Transition; its discount has gamma in it already.
-        q_tm1 = networks.q_values(params, t.observation)  # [B, A]
+        q_tm1 = networks.apply(params, t.observation)  # [B, A]
         q_taken = jnp.take_along_axis(q_tm1, t.action[:, None], axis=-1)[:, 0]  # [B]
 
         # log pi = log softmax(q / tau), of the target network, before and after the step.
-        log_pi_tm1 = jax.nn.log_softmax(networks.q_values(target_params, t.observation) / TAU)
+        log_pi_tm1 = jax.nn.log_softmax(networks.apply(target_params, t.observation) / TAU)
         bonus = jnp.take_along_axis(log_pi_tm1, t.action[:, None], axis=-1)[:, 0]  # [B]
-        q_t = networks.q_values(target_params, t.next_observation)
+        q_t = networks.apply(target_params, t.next_observation)
         log_pi_t = jax.nn.log_softmax(q_t / TAU)
         soft_value = jnp.sum(jnp.exp(log_pi_t) * (q_t - TAU * log_pi_t), axis=-1)  # [B]
         target = t.reward + ALPHA * jnp.clip(TAU * bonus, LEAST_LOG, 0.0) + t.discount * soft_value

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from agentkit.actors.greedy import explore as explore
     from agentkit.actors.greedy import linear as linear
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
+    from agentkit.actors.on_policy import Acting as Acting
+    from agentkit.actors.on_policy import on_normalized as on_normalized
+    from agentkit.actors.on_policy import stochastic as stochastic
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import feed_forward as feed_forward
+    from agentkit.actors.sampling import clipped_samples as clipped_samples
+    from agentkit.actors.sampling import likeliest as likeliest
+    from agentkit.actors.sampling import uniform_then_samples as uniform_then_samples
 
 # No file has the name of what is in it: it would hide it once it is loaded.
 _HOMES = {
@@ -34,9 +40,12 @@ _HOMES = {
     **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
     **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
     **dict.fromkeys(("noiseless", "noisy"), "exploration"),
+    **dict.fromkeys(("Acting", "on_normalized", "stochastic"), "on_policy"),
+    **dict.fromkeys(("clipped_samples", "likeliest", "uniform_then_samples"), "sampling"),
 }
 
 __all__ = [
+    "Acting",
     "ActorIndex",
     "BatchedPolicyActor",
     "InferenceClosedError",
@@ -44,13 +53,18 @@ __all__ = [
     "Policy",
     "PolicyActor",
     "RemoteActor",
+    "clipped_samples",
     "epsilon_greedy",
     "epsilon_ladder",
     "explore",
     "feed_forward",
+    "likeliest",
     "linear",
     "noiseless",
     "noisy",
+    "on_normalized",
+    "stochastic",
+    "uniform_then_samples",
 ]
 
 

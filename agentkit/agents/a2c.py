@@ -20,25 +20,23 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
-from agentkit.agents.checks import check_fractions, check_positive
+from agentkit import losses, specs
+from agentkit import networks as nets
+from agentkit.agents.checks import Count, Fraction, Positive
 from agentkit.agents.on_policy import (
-    Networks,
     OnPolicyConfig,
     Progress,
     Rows,
+    RowsLoss,
     advantages,
+    agent_of_update,
     learn_from_segments,
-    make_networks,
-    make_policy,
 )
-from agentkit.agents.segments import agent_of_update
 from agentkit.learning import Update, annealed, descend, global_norm
 
 
@@ -54,24 +52,23 @@ class Config(OnPolicyConfig):
         anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
     """
 
-    segment_length: int = 5
+    segment_length: Count = 5
     learning_rate: float = 7e-4
     normalize_advantages: bool = False
     value_cost: float = 0.5
     entropy_cost: float = 0.01
-    rms_decay: float = 0.99
-    rms_epsilon: float = 1e-5
-    anneal_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_fractions(self, "rms_decay")
-        check_positive(self, "rms_epsilon", "anneal_steps")
+    rms_decay: Fraction = 0.99
+    rms_epsilon: Positive = 1e-5
+    anneal_steps: Count | None = None
 
 
-def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """``(params, Rows) -> (loss, metrics)`` (paper, algorithm S3, and section 4 for the entropy)."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Tanh layers for the policy and others for the value."""
+    return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+
+
+def make_loss(networks: nets.PolicyValue, config: Config) -> RowsLoss:
+    """Of policy, value and entropy (paper, algorithm S3, and section 4 for the entropy)."""
 
     def loss(params: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
         policy, value = networks.apply(params, rows.observation)
@@ -86,7 +83,7 @@ def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple
     return loss
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     """One step on all rows of a batch of segments."""
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
@@ -108,4 +105,4 @@ def make_update(networks: Networks, config: Config) -> Update:
     return learn_from_segments(networks, config, optimizer.init, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_update)

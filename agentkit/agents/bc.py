@@ -12,7 +12,6 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy, feed_forward, noiseless
-from agentkit.agents.checks import check_fractions
+from agentkit.agents.checks import Fraction
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -39,12 +38,7 @@ class Config(OffPolicyConfig):
 
     hidden_sizes: tuple[int, ...] = (256, 256)
     learning_rate: float = 3e-4
-    random_actions: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_fractions(self, "random_actions")
+    random_actions: Fraction = 0.05
 
 
 class Networks(NamedTuple):
@@ -107,9 +101,9 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def fit(make_loss: Callable[[Networks, Config], Loss], networks: Networks, config: Config) -> Update:
+def fit(loss: Loss, networks: Networks, config: Config) -> Update:
     """Adam on the loss."""
-    return sgd(make_loss(networks, config), networks.policy.init, adam(config.learning_rate))
+    return sgd(loss, networks.policy.init, adam(config.learning_rate))
 
 
 Agent = agent_of_loss(Config, make_networks, make_policy, make_loss, fit)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,14 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
+from agentkit.agents.off_policy import OffPolicyConfig, ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of C51, beside those of `ValueConfig`.
+class AtomsConfig:
+    """Settings of distributions on atoms.
 
     Attributes:
         num_atoms: returns that the distributions are made of, at least 2 (the paper's 51).
@@ -41,56 +41,62 @@ class Config(ValueConfig):
     num_atoms: int = 101
     vmin: float = -100.0
     vmax: float = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(AtomsConfig, ValueConfig):
+    """Settings of C51: those of `AtomsConfig` and of `ValueConfig`."""
+
     learning_rate: float = 5e-4
 
 
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        init: ``key -> params``.
-        logits: ``(params, observation [B, ...]) -> [B, A, N]``, of the probability of each atom.
-        atoms: the returns, rising, float32 ``[N]``.
-    """
-
-    init: Callable[[jax.Array], Any]
-    logits: Callable[[Any, Nest], jax.Array]
-    atoms: jax.Array
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.CategoricalNetwork:
     """A network of return distributions for an environment of discrete actions."""
-    num_actions = specs.num_discrete_actions(environment_spec.actions, "C51")
 
-    def logits(observation: Nest) -> jax.Array:
+    def logits(observation: Nest, num_actions: int) -> jax.Array:
         return nets.action_outputs(observation, num_actions, config.num_atoms, config.hidden_sizes)
 
-    network = nets.network(logits, environment_spec.observations)
-    atoms = nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms)
-    return Networks(network.init, network.apply, atoms)
+    init, apply = nets.value_network(environment_spec, "C51", logits)
+    return nets.CategoricalNetwork(init, apply, nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms))
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+def make_policy(networks: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
     """Epsilon-greedy in the mean return."""
 
-    def q_values(params: Any, observation: Nest) -> jax.Array:
-        q = nets.categorical_mean(networks.logits(params, observation), networks.atoms)
-        return nets.mask_illegal(q, observation)
+    def mean_returns(params: Any, observation: Nest) -> jax.Array:
+        return networks.q_values(networks.logits(params, observation), observation)
 
-    return explore_values(q_values, config, evaluation)
+    return explore_values(mean_returns, config, evaluation)
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
+def make_loss(networks: nets.CategoricalNetwork, config: Config) -> Loss:
     """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def outputs(params: Any, target_params: Any, o_tm1: Nest, o_t: Nest, key: jax.Array) -> tuple[jax.Array, ...]:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        logits_tm1 = networks.logits(params, o_tm1)  # [B, A, N]
         logits_t = networks.logits(target_params, o_t)
-        q_t = nets.mask_illegal(nets.categorical_mean(logits_t, networks.atoms), o_t)
+        return networks.logits(params, o_tm1), logits_t, networks.q_values(logits_t, o_t)
+
+    return divergence_loss(outputs, networks, config)
+
+
+def divergence_loss(
+    outputs: Callable[..., tuple[jax.Array, ...]], networks: nets.CategoricalNetwork, config: OffPolicyConfig
+) -> Loss:
+    """The divergences of distributions from their targets.
+
+    Args:
+        outputs: ``(params, target_params, o_tm1, o_t, key) -> (logits_tm1 [B, A, N], logits_t [B, A, N], selector
+            [B, A])``: what is learned, the lagged network's, and values that choose the action to bootstrap from.
+        networks: have the atoms.
+        config: says whether to prioritise.
+    """
+
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, action, reward, discount, o_t, _ = batch.data
+        logits_tm1, logits_t, selector = outputs(params, target_params, o_tm1, o_t, key)
         per_item = losses.categorical_q_learning_loss(
-            logits_tm1, action, reward, discount, logits_t, q_t, networks.atoms
+            logits_tm1, action, reward, discount, logits_t, selector, networks.atoms
         )
         q_tm1 = nets.categorical_mean(logits_tm1, networks.atoms)
         return mean_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)

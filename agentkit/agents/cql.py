@@ -19,13 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses, specs
 from agentkit import networks as nets
+from agentkit import specs
 from agentkit.agents import sac
-from agentkit.agents.checks import check_counts, check_not_negative
+from agentkit.agents.checks import Count, NotNegative
 from agentkit.agents.off_policy import agent_of_loss
-from agentkit.agents.soft import Networks, make_policy
-from agentkit.agents.soft import make_networks as make_soft_networks
 from agentkit.learning import Bootstrap, SoftLosses
 from agentkit.types import LossOutput, ReplaySample
 
@@ -39,22 +37,28 @@ class Config(sac.Config):
         num_sampled_actions: of each of the two kinds that estimate the penalty's integral, at least 1.
     """
 
-    conservative_weight: float = 5.0
-    num_sampled_actions: int = 10
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_not_negative(self, "conservative_weight")
-        check_counts(self, "num_sampled_actions")
+    conservative_weight: NotNegative = 5.0
+    num_sampled_actions: Count = 10
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> sac.Networks:
     """SAC's."""
-    return make_soft_networks(environment_spec, config, "CQL")
+    return sac.make_networks(environment_spec, config, "CQL")
 
 
-def make_losses(networks: Networks, config: Config) -> SoftLosses:
+def sampled_log_sum_exp(q: jax.Array, log_density: jax.Array) -> jax.Array:
+    """An estimate ``[B]`` of log of the integral of exp q(s, a) over actions a (paper, appendix F).
+
+    log (1/N sum_i exp(q_i) / p_i): importance sampling, of actions drawn with density p.
+
+    Args:
+        q: of N sampled actions, ``[N, B]``.
+        log_density: log p of these, ``[N, B]``.
+    """
+    return jax.nn.logsumexp(q - jax.lax.stop_gradient(log_density), axis=0) - jnp.log(q.shape[0])
+
+
+def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
     """SAC's losses, and the penalty on the critics, on a batch of `Transition`s ``[B, ...]``."""
     soft = sac.make_losses(networks, config)
 
@@ -77,11 +81,11 @@ def make_losses(networks: Networks, config: Config) -> SoftLosses:
         for params in critics:
             q_sampled = jax.vmap(lambda action, p=params: networks.critic.apply(p, observation, action))(actions)
             q_data = networks.critic.apply(params, observation, batch.data.action)
-            gaps.append(jnp.mean(losses.sampled_log_sum_exp(q_sampled, log_density) - q_data))  # eq. 4
+            gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_data))  # eq. 4
         loss = td.loss + config.conservative_weight * (gaps[0] + gaps[1])
         return LossOutput(loss, {**td.metrics, "conservative_gap": gaps[0]}, td.priorities)
 
     return SoftLosses(critic_loss, soft.policy)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, sac.fit)
+Agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, sac.fit)

@@ -17,7 +17,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,10 +25,9 @@ import jax.numpy as jnp
 
 from agentkit import learning, losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +71,13 @@ class Networks(NamedTuple):
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
     """A policy and a distributional critic for an environment of continuous actions in [-1, 1]."""
-    observations, actions = environment_spec.observations, environment_spec.actions
-    size = specs.canonical_action_size(environment_spec.actions, "D4PG")
-    return Networks(
-        policy=nets.network(lambda o: nets.tanh_action(o, size, config.hidden_sizes), observations),
-        critic=nets.network(
-            lambda o, a: nets.critic(o, a, config.hidden_sizes, config.num_atoms), observations, actions
-        ),
-        atoms=nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms),
-        action_shape=(size,),
-    )
 
+    def logits(observation: Nest, action: jax.Array, hidden_sizes: Sequence[int]) -> jax.Array:
+        return nets.critic(observation, action, hidden_sizes, config.num_atoms)
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """The network's actions; to explore, with independent Gaussian noise."""
-    return explore_actions(networks, config, evaluation)
+    made = nets.deterministic_networks(environment_spec, "D4PG", config.hidden_sizes, logits)
+    atoms = nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms)
+    return Networks(made.policy, made.critic, atoms, made.action_shape)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
@@ -101,22 +92,16 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
         divergence = losses.categorical_td_loss(logits_tm1, reward, discount, logits_t, atoms)  # [B], eq. 4
         return mean_loss(divergence, {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}, batch, config)
 
-    def policy_loss(policy: Any, critic: Any, batch: ReplaySample) -> jax.Array:
-        o_tm1 = batch.data.observation
-        q = nets.categorical_mean(logits_at(critic, o_tm1, policy_at(policy, o_tm1)), atoms)
-        return -jnp.mean(q)  # Its gradient is eq. 5.
+    def mean_at(critic: Any, observation: Nest, action: jax.Array) -> jax.Array:
+        return nets.categorical_mean(logits_at(critic, observation, action), atoms)
 
-    return ActorCriticLosses(critic_loss, policy_loss)
+    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(policy_at, mean_at))  # eq. 5
 
 
-def fit(make_losses: Callable[[Networks, Config], ActorCriticLosses], networks: Networks, config: Config) -> Update:
+def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update:
     """A step on the critic and one on the policy; both targets are copied now and then (paper, algorithm 1)."""
-    return learning.deterministic_actor_critic(
-        make_losses(networks, config),
-        ActorCritic(networks.policy.init, networks.critic.init),
-        ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
-        learning.periodic(config.target_update_period),
-    )
+    rates = (config.policy_learning_rate, config.critic_learning_rate)
+    return learning.adam_actor_critic(losses, networks, rates, learning.periodic(config.target_update_period))
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+Agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)

@@ -15,18 +15,18 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import learning, losses, specs
+from agentkit import learning, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.networks import ActorCriticNetworks
+from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,40 +48,17 @@ class Config(DeterministicConfig):
     batch_size: int = 128
 
 
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
-        critic: ``observation [B, ...], action [B, A] -> q [B]``.
-        action_shape: ``(A,)``.
-    """
-
-    policy: nets.Network
-    critic: nets.Network
-    action_shape: tuple[int, ...]
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
     """Policy and critic for an environment of continuous actions in [-1, 1]."""
-    observations, actions = environment_spec.observations, environment_spec.actions
-    size = specs.canonical_action_size(environment_spec.actions, "DDPG")
-
-    def policy(observation: Nest) -> jax.Array:
-        return nets.tanh_action(observation, size, config.hidden_sizes)
-
-    def critic(observation: Nest, action: jax.Array) -> jax.Array:
-        return nets.critic(observation, action, config.hidden_sizes)[:, 0]
-
-    return Networks(nets.network(policy, observations), nets.network(critic, observations, actions), (size,))
+    return nets.deterministic_networks(environment_spec, "DDPG", config.hidden_sizes, nets.action_value)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool = False) -> Policy:
     """The network's actions; to explore, with noise that may drift like the paper's."""
     return explore_actions(networks, config, evaluation, config.noise_correlation)
 
 
-def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
+def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
@@ -90,24 +67,16 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
         o_tm1, action, reward, discount, o_t, _ = batch.data
         q_t = q_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B]
         q_tm1 = q_at(critic, o_tm1, action)  # [B]
-        errors = losses.action_value_error(q_tm1, reward, discount, q_t)  # eq. 4 and 5
+        errors = learning.action_value_error(q_tm1, reward, discount, q_t)  # eq. 4 and 5
         return mean_loss(jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
-    def policy_loss(policy: Any, critic: Any, batch: ReplaySample) -> jax.Array:
-        observation = batch.data.observation
-        return -jnp.mean(q_at(critic, observation, policy_at(policy, observation)))  # its gradient is eq. 6
-
-    return ActorCriticLosses(critic_loss, policy_loss)
+    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(policy_at, q_at))  # eq. 6
 
 
-def fit(make_losses: Callable[[Networks, Config], ActorCriticLosses], networks: Networks, config: Config) -> Update:
+def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config) -> Update:
     """A step on the critic and one on the policy, after which both targets move (paper, algorithm 1)."""
-    return learning.deterministic_actor_critic(
-        make_losses(networks, config),
-        ActorCritic(networks.policy.init, networks.critic.init),
-        ActorCritic(learning.adam(config.policy_learning_rate), learning.adam(config.critic_learning_rate)),
-        learning.polyak(config.tau),
-    )
+    rates = (config.policy_learning_rate, config.critic_learning_rate)
+    return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau))
 
 
 Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import check_fractions
+from agentkit.agents.checks import Fraction
 from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -37,13 +37,8 @@ class Config(ValueConfig):
         n_step: 1, for which the data's later actions do not matter.
     """
 
-    threshold: float = 0.3
+    threshold: Fraction = 0.3
     n_step: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_fractions(self, "threshold")
 
 
 class Networks(NamedTuple):

@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import losses
+from agentkit import networks as nets
 from agentkit.agents import dqn
-from agentkit.agents.checks import check_not_negative
+from agentkit.agents.checks import NotNegative
 from agentkit.agents.off_policy import agent_of_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, ReplaySample
@@ -34,22 +35,17 @@ class Config(dqn.Config):
         n_step: 1, for which the data's later actions do not matter.
     """
 
-    conservative_weight: float = 1.0
+    conservative_weight: NotNegative = 1.0
     n_step: int = 1
 
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_not_negative(self, "conservative_weight")
 
-
-def make_loss(networks: dqn.Networks, config: Config) -> Loss:
+def make_loss(networks: nets.Network, config: Config) -> Loss:
     """DQN's loss and the penalty on a batch of `Transition`s ``[B, ...]``."""
     td_loss = dqn.make_loss(networks, config)
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         td = td_loss(params, target_params, batch, key)
-        q = networks.q_values(params, batch.data.observation)  # [B, A]
+        q = networks.apply(params, batch.data.observation)  # [B, A]
         gap = jnp.mean(losses.log_sum_exp_gap(q, batch.data.action))  # eq. 4
         return LossOutput(
             td.loss + config.conservative_weight * gap, {**td.metrics, "conservative_gap": gap}, td.priorities

@@ -27,13 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.actors import Policy
-from agentkit.agents.checks import check_fractions
-from agentkit.agents.off_policy import agent_of_loss, mean_loss
-from agentkit.agents.soft import SoftConfig, fit_soft, sampled
-from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, soft_target
+from agentkit.agents.checks import Fraction, Positive
+from agentkit.agents.off_policy import SoftConfig, agent_of_loss, mean_loss
+from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, adam_soft_actor_critic, soft_target
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -45,18 +43,13 @@ class Config(SoftConfig):
         entropy_share: of log A, the greatest entropy of A actions; the temperature is tuned to it, in [0, 1].
     """
 
-    entropy_share: float = 0.7
+    entropy_share: Fraction = 0.7
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
-    initial_temperature: float = 0.1
+    initial_temperature: Positive = 0.1
     num_random_steps: int = 500
     batch_size: int = 128
     replay_size: int = 100_000
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_fractions(self, "entropy_share")
 
 
 class Networks(NamedTuple):
@@ -89,14 +82,15 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     return Networks(nets.network(policy, observations), nets.network(critic, observations), num_actions)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy (uniform at first); in evaluation takes the likeliest action."""
+    if evaluation:
+        return actors.likeliest(networks.policy.apply, nets.Categorical.mode)
 
     def uniform(key: jax.Array, observation: Nest) -> jax.Array:
         return nets.Categorical(nets.mask_illegal(jnp.zeros((1, networks.num_actions)), observation)).sample(key)[0]
 
-    choose = nets.Categorical.mode if evaluation else nets.Categorical.sample
-    return sampled(networks.policy.apply, choose, uniform, config, evaluation)
+    return actors.uniform_then_samples(networks.policy.apply, nets.Categorical.sample, uniform, config.num_random_steps)
 
 
 def make_losses(networks: Networks, config: Config) -> SoftLosses:
@@ -129,11 +123,11 @@ def make_losses(networks: Networks, config: Config) -> SoftLosses:
     return SoftLosses(critic_loss, policy_loss)
 
 
-def fit(make_losses: Any, networks: Networks, config: Config) -> Update:
+def fit(losses: SoftLosses, networks: Networks, config: Config) -> Update:
     """One step each on critics, policy and temperature (paper, algorithm 1)."""
     init = ActorCritic(networks.policy.init, lambda keys: tuple(map(networks.critic.init, keys)))
     target_entropy = config.entropy_share * float(np.log(networks.num_actions))
-    return fit_soft(make_losses(networks, config), init, 2, config, target_entropy)
+    return adam_soft_actor_critic(losses, init, 2, config, target_entropy)
 
 
 Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from agentkit import networks as nets
 from agentkit.actors import Policy
 from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,53 +44,48 @@ class Config(ValueConfig):
     huber_delta: float | None = 1.0
 
 
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        init: ``key -> params``.
-        q_values: ``(params, observation [B, ...]) -> [B, A]``.
-        num_actions: A.
-    """
-
-    init: Callable[[jax.Array], Any]
-    q_values: Callable[[Any, Nest], jax.Array]
-    num_actions: int
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Q-networks for an environment of discrete actions."""
-    num_actions = specs.num_discrete_actions(environment_spec.actions, "DQN")
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+    """Action values ``[B, A]`` for an environment of discrete actions."""
     head = nets.duelling_q_values if config.duelling else nets.q_values
-
-    def q_values(observation: Nest) -> jax.Array:
-        return head(observation, num_actions, config.hidden_sizes)
-
-    network = nets.network(q_values, environment_spec.observations)
-    return Networks(network.init, network.apply, num_actions)
+    return nets.value_network(environment_spec, "DQN", lambda o, num_actions: head(o, num_actions, config.hidden_sizes))
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+def make_policy(networks: nets.Network, config: ValueConfig, evaluation: bool = False) -> Policy:
     """Epsilon-greedy."""
-    return explore_values(networks.q_values, config, evaluation)
+    return explore_values(networks.apply, config, evaluation)
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
-    """The TD loss on a batch of `Transition`s ``[B, ...]``; where replay is prioritised, by the absolute error."""
+def make_loss(networks: nets.Network, config: Config) -> Loss:
+    """The TD loss on a batch of `Transition`s ``[B, ...]``."""
+
+    def errors(q_tm1: jax.Array, params: Any, target_params: Any, transition: Transition) -> jax.Array:
+        q_target_t = networks.apply(target_params, transition.next_observation)  # [B, A]
+        arguments = (q_tm1, transition.action, transition.reward, transition.discount, q_target_t)
+        if not config.double:
+            return losses.q_learning_error(*arguments)  # [B]
+        return losses.double_q_learning_error(*arguments, networks.apply(params, transition.next_observation))
+
+    return huber_loss(errors, networks, config, config.huber_delta)
+
+
+def huber_loss(
+    errors: Callable[..., jax.Array], networks: nets.Network, config: ValueConfig, delta: float | None
+) -> Loss:
+    """Of TD errors; where replay is prioritised, by their absolute values.
+
+    Args:
+        errors: ``(q_tm1 [B, A], params, target_params, Transition) -> [B]``.
+        networks: action values.
+        config: says whether to prioritise.
+        delta: where the loss turns from squared to linear; None for squared everywhere.
+    """
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        transition = batch.data
-        q_tm1 = networks.q_values(params, transition.observation)  # [B, A]
-        q_target_t = networks.q_values(target_params, transition.next_observation)  # [B, A]
-        arguments = (q_tm1, transition.action, transition.reward, transition.discount, q_target_t)
-        if config.double:
-            q_selector_t = networks.q_values(params, transition.next_observation)
-            errors = losses.double_q_learning_error(*arguments, q_selector_t)  # [B]
-        else:
-            errors = losses.q_learning_error(*arguments)
-        per_item = losses.huber(errors, config.huber_delta)
-        return mean_loss(per_item, {"q": nets.mean_legal(q_tm1)}, batch, config, priorities=jnp.abs(errors))
+        q_tm1 = networks.apply(params, batch.data.observation)  # [B, A]
+        found = errors(q_tm1, params, target_params, batch.data)
+        metrics = {"q": nets.mean_legal(q_tm1)}
+        return mean_loss(losses.huber(found, delta), metrics, batch, config, priorities=jnp.abs(found))
 
     return loss
 

@@ -15,7 +15,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import haiku as hk
 import jax
@@ -23,39 +23,29 @@ import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit import specs
-from agentkit.agents import soft
-from agentkit.agents.off_policy import agent_of_loss, mean_loss
-from agentkit.errors import ConfigError
-from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, soft_target
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.agents import sac
+from agentkit.agents.checks import Range
+from agentkit.agents.off_policy import agent_of_loss
+from agentkit.learning import Bootstrap, SoftLosses, Update
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 NUM_CRITICS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(soft.ContinuousConfig):
-    """Settings of DroQ, beside those of `soft.ContinuousConfig`.
+class Config(sac.EnsembleConfig):
+    """Settings of DroQ, beside those of `sac.EnsembleConfig`.
 
     Attributes:
         dropout_rate: the chance that a hidden unit of a critic is dropped, in [0, 1).
-        policy_period: critic updates for each update of policy and temperature; the paper's is `updates_per_step`.
     """
 
-    dropout_rate: float = 0.01
-    updates_per_step: float = 20.0
-    updates_per_call: int = 20
-    policy_period: int = 20
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        if not 0 <= self.dropout_rate < 1:
-            raise ConfigError(f"dropout_rate must be in [0, 1), found {self.dropout_rate}.")
+    dropout_rate: Annotated[float, Range("in [0, 1)", lambda value: 0 <= value < 1)] = 0.01
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> soft.Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> sac.Networks:
     """As of SAC, but that a critic is applied to ``params, key, observation, action``: the key says what is dropped."""
-    plain = soft.make_networks(environment_spec, config, "DroQ")
+    plain = sac.make_networks(environment_spec, config, "DroQ")
     transformed: hk.Transformed = hk.transform(
         lambda observation, action: nets.dropout_critic(observation, action, config.hidden_sizes, config.dropout_rate)
     )
@@ -65,41 +55,36 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> so
     return plain._replace(critic=critic)
 
 
-make_policy = soft.make_policy
-
-
-def make_losses(networks: soft.Networks, config: Config) -> SoftLosses:
+def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
     """The losses of algorithm 2 on a batch of `Transition`s ``[B, ...]``; leaves of `critics` are ``[2, ...]``."""
     critics_at = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None))  # [2, B]
 
     def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, action, reward, discount, o_t, _ = batch.data
         sample_key, *keys = jax.random.split(key, 1 + 2 * NUM_CRITICS)
         keys_tm1, keys_t = jnp.stack(keys[:NUM_CRITICS]), jnp.stack(keys[NUM_CRITICS:])
-        a_t, log_prob = nets.sample_and_log_prob(networks.policy.apply(bootstrap.policy, o_t), sample_key)
-        q_t = jnp.min(critics_at(bootstrap.critics, keys_t, o_t, a_t), axis=0)  # The targets' units drop, too.
-        target = soft_target(reward, discount, q_t, log_prob, bootstrap.temperature)
-        twins_tm1 = critics_at(critics, keys_tm1, o_tm1, action)  # [2, B]
-        errors = twins_tm1 - target[None]
-        metrics = {"q": jnp.mean(twins_tm1), "critics_gap": jnp.mean(jnp.abs(errors[0] - errors[1]))}
-        priorities = jnp.mean(jnp.abs(errors), axis=0)
-        return mean_loss(0.5 * jnp.sum(jnp.square(errors), axis=0), metrics, batch, config, priorities)
+
+        def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:  # The targets' units drop, too.
+            return jnp.min(critics_at(critics, keys_t, observation, action), axis=0)
+
+        target = sac.targets(networks, least, bootstrap, batch, sample_key)
+        twins_tm1 = critics_at(critics, keys_tm1, batch.data.observation, batch.data.action)  # [2, B]
+        gap = jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))
+        return sac.ensemble_loss(twins_tm1, target, {"q": jnp.mean(twins_tm1), "critics_gap": gap}, batch, config)
 
     def policy_loss(policy: Any, critics: Any, temperature: jax.Array, batch: ReplaySample, key: jax.Array) -> Any:
         sample_key, *keys = jax.random.split(key, 1 + NUM_CRITICS)
-        o_tm1 = batch.data.observation
-        action, log_prob = nets.sample_and_log_prob(networks.policy.apply(policy, o_tm1), sample_key)
-        mean_q = jnp.mean(critics_at(critics, jnp.stack(keys), o_tm1, action), axis=0)
-        return jnp.mean(temperature * log_prob - mean_q), jnp.mean(log_prob)
+
+        def mean(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
+            return jnp.mean(critics_at(critics, jnp.stack(keys), observation, action), axis=0)
+
+        return sac.policy_loss(networks, mean, policy, critics, temperature, batch, sample_key)
 
     return SoftLosses(critic_loss, policy_loss)
 
 
-def fit(make_losses: Any, networks: soft.Networks, config: Config) -> Update:
+def fit(losses: SoftLosses, networks: sac.Networks, config: Config) -> Update:
     """A step on both critics, and on policy and temperature at each `policy_period`-th (paper, algorithm 2)."""
-    init = ActorCritic(networks.policy.init, jax.vmap(networks.critic.init))
-    entropy = soft.squashed_entropy(networks, config)
-    return soft.fit_soft(make_losses(networks, config), init, NUM_CRITICS, config, entropy, config.policy_period)
+    return sac.fit_ensemble(losses, networks, config, NUM_CRITICS)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+Agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)

@@ -28,7 +28,7 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import check_counts, check_positive
+from agentkit.agents.checks import Count, Positive
 from agentkit.agents.off_policy import OffPolicyConfig, mean_loss
 from agentkit.agents.sequences import agent_of_loss
 from agentkit.errors import missing_extra
@@ -58,15 +58,15 @@ class Config(OffPolicyConfig):
     """
 
     hidden_sizes: tuple[int, ...] = (64,)
-    model_size: int = 64
+    model_size: Count = 64
     num_atoms: int = 51
     vmin: float = -10.0
     vmax: float = 10.0
-    num_simulations: int = 16
-    max_num_considered_actions: int = 16
-    unroll_length: int = 5
-    value_cost: float = 0.25
-    n_step: int = 5
+    num_simulations: Count = 16
+    max_num_considered_actions: Count = 16
+    unroll_length: Count = 5
+    value_cost: Positive = 0.25
+    n_step: Count = 5
     learning_rate: float = 1e-3
     max_grad_norm: float | None = 5.0
     target_update_period: int = 100
@@ -74,15 +74,8 @@ class Config(OffPolicyConfig):
     updates_per_step: float = 0.25
     replay_size: int = 10_000
     min_replay_size: int = 20
-    sequence_length: int = 20
-    sequence_period: int = 20
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_positive(self, "value_cost")
-        check_counts(self, "model_size", "num_simulations", "max_num_considered_actions", "unroll_length")
-        check_counts(self, "n_step", "sequence_length", "sequence_period")
+    sequence_length: Count = 20
+    sequence_period: Count = 20
 
 
 class Networks(NamedTuple):
@@ -213,20 +206,22 @@ def make_loss(networks: Networks, config: Config) -> Loss:
                 "reward_loss": losses.two_hot_cross_entropy(predicted, _ahead(reward, k), networks.atoms),
             }
             for name, per_row in found.items():
-                parts[name].append(_mean_by_item(per_row * mask, acted) / max(1, k and config.unroll_length - 1))
+                parts[name].append(
+                    _mean((per_row * mask).reshape(acted.shape), acted, axis=1) / max(1, k and config.unroll_length - 1)
+                )
             hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # MuZero, appendix G: half the gradient.
         per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
-        metrics["q"] = losses.masked_mean(target_values[:, :-1], acted)
+        metrics["q"] = _mean(target_values[:, :-1], acted)
         return mean_loss(total, metrics, batch, config)
 
     return loss
 
 
-def _mean_by_item(per_row: jax.Array, acted: jax.Array) -> jax.Array:
-    """Of ``[B T]``, 0 in rows without an action, the mean over an item's rows with one, ``[B]``."""
-    return jnp.sum(per_row.reshape(acted.shape), axis=1) / jnp.maximum(jnp.sum(acted, axis=1), 1.0)
+def _mean(x: jax.Array, acted: jax.Array, axis: int | None = None) -> jax.Array:
+    """The mean over rows with an action; 0 where there is none."""
+    return jnp.sum(x * acted, axis) / jnp.maximum(jnp.sum(acted, axis), 1.0)
 
 
 def _flat(x: jax.Array) -> jax.Array:

@@ -25,10 +25,9 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents import recurrent_policy
-from agentkit.agents.checks import check_counts, check_fractions, check_positive
-from agentkit.agents.recurrent_policy import Networks, make_policy
-from agentkit.agents.segments import agent_of_update
+from agentkit.actors import stochastic
+from agentkit.agents.checks import Count, Fraction, Positive, check_ranges
+from agentkit.agents.on_policy import agent_of_update
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, ReplaySample, has_action
 
@@ -56,48 +55,45 @@ class Config:
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    core_size: int | None = None
+    core_size: Count | None = None
     residual_torso: bool = False
-    segment_length: int = 20
-    batch_size: int | None = None
+    segment_length: Count = 20
+    batch_size: Count | None = None
     queue_size: int | None = None
-    discount: float = 0.99
-    vtrace_lambda: float = 1.0
-    rho_clip: float = 1.0
-    policy_rho_clip: float = 1.0
+    discount: Fraction = 0.99
+    vtrace_lambda: Fraction = 1.0
+    rho_clip: Positive = 1.0
+    policy_rho_clip: Positive = 1.0
     learning_rate: float = 1e-3
     max_grad_norm: float | None = 1.0
     value_cost: float = 0.5
     entropy_cost: float = 0.01
-    initial_std: float = 1.0
+    initial_std: Positive = 1.0
 
     def __post_init__(self) -> None:
         """Refuses what is out of its range."""
-        check_fractions(self, "discount", "vtrace_lambda")
-        check_positive(self, "rho_clip", "policy_rho_clip", "initial_std")
-        check_counts(self, "segment_length", "batch_size", "core_size")
+        check_ranges(self)
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Policy and value behind one torso; see `recurrent_policy.make_networks`."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """ReLU layers, and an LSTM where there is a core_size, for policy and value."""
     torso = nets.residual_torso if config.residual_torso else nets.torso
-    return recurrent_policy.make_networks(environment_spec, config, torso)
+    return nets.recurrent_policy_value(
+        environment_spec, config.hidden_sizes, config.initial_std, config.core_size, torso
+    )
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
+def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
     """Policy gradient, value and entropy losses (paper, section 4.2) on segments, leaves ``[B, T + 1, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del target_params, key
         steps = batch.data
-        start = jnp.asarray(steps.start_of_episode)
-        core = jax.tree.map(lambda x: x[:, 0], steps.extras.core)
-        (distribution, values), _ = networks.network.unroll(params, steps.observation, start, core)
-        sampled, reward, discount = jax.tree.map(
-            lambda x: jnp.asarray(x)[:, :-1], (steps.extras.sampled, steps.reward, steps.discount)
+        distribution, values = networks.apply(params, steps.observation, nets.stored_memory(steps))  # [B, T + 1]
+        distribution, sampled, reward, discount = jax.tree.map(
+            lambda x: jnp.asarray(x)[:, :-1], (distribution, steps.extras, steps.reward, steps.discount)
         )
-        distribution = jax.tree.map(lambda x: x[:, :-1], distribution)
-        mask = has_action(start)  # [B, T]
+        mask = has_action(steps.start_of_episode)  # [B, T]
         log_prob = distribution.log_prob(sampled.sample)
         log_ratio = jnp.where(mask > 0, log_prob - sampled.log_prob, 0.0)
         vtrace = losses.vtrace(
@@ -124,10 +120,10 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     """One step of Adam on each batch of segments."""
     optimizer = adam(config.learning_rate, config.max_grad_norm)
-    return sgd(make_loss(networks, config), networks.network.init, optimizer)
+    return sgd(make_loss(networks, config), networks.init, optimizer)
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_update, stochastic)

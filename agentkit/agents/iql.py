@@ -13,43 +13,67 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses, specs
-from agentkit.agents import regression
-from agentkit.agents.off_policy import agent_of_loss, mean_loss
-from agentkit.agents.regression import Networks, RegressionConfig, fit_regression, make_policy
-from agentkit.errors import ConfigError
+from agentkit import learning, losses, specs
+from agentkit import networks as nets
+from agentkit.actors import Policy, clipped_samples
+from agentkit.agents.checks import Positive, Range
+from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(RegressionConfig):
-    """Settings of IQL, beside those of `RegressionConfig`.
+class Config(ActorCriticConfig):
+    """Settings of IQL, beside those of `ActorCriticConfig`.
 
     Attributes:
         expectile: tau, in (0, 1): at 0.5 values are those of whoever made the data, near 1 of the best in them.
-        temperature: 1 / beta of the paper; the less, the greedier.
+        temperature: 1 / beta of the paper, > 0: what an advantage is divided by before the exponential that weighs
+            actions; the less, the greedier.
+        max_weight: the largest such weight, > 0.
     """
 
-    expectile: float = 0.7
-    temperature: float = 1.0 / 3.0
+    expectile: Annotated[float, Range("in (0, 1)", lambda value: 0 < value < 1)] = 0.7
+    temperature: Positive = 1.0 / 3.0
+    max_weight: Positive = 100.0
 
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        if not 0 < self.expectile < 1:
-            raise ConfigError(f"expectile must be in (0, 1), found {self.expectile}.")
+
+class Networks(NamedTuple):
+    """Pure functions of an environment's networks.
+
+    Attributes:
+        policy: ``observation [B, ...] -> DiagonalNormal`` of ``[B, A]``, its means in [-1, 1].
+        critics: ``observation [B, ...], action [B, A] -> (q [B], q [B])``, two critics that share nothing.
+        value: ``observation [B, ...] -> [B]``.
+    """
+
+    policy: nets.Network
+    critics: nets.Network
+    value: nets.Network
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A policy, twin critics and a value."""
-    return regression.make_networks(environment_spec, config, "IQL")
+    """A policy, twin critics and a value for an environment of continuous actions in [-1, 1]."""
+    sizes = config.hidden_sizes
+    policy, critics, _ = nets.actor_critic_networks(
+        environment_spec,
+        "IQL",
+        policy=lambda observation, size: nets.gaussian_action(observation, size, sizes),
+        critic=lambda observation, action: nets.twin_action_values(observation, action, sizes),
+    )
+    value = nets.network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
+    return Networks(policy, critics, value)
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """A sample of the policy, clipped to [-1, 1]; in evaluation its mean."""
+    del config
+    return clipped_samples(networks.policy.apply, evaluation)
 
 
 def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
@@ -66,7 +90,7 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
         q_target = least(targets.critic["critics"], o_tm1, action)
         value_loss = losses.expectile_loss(jax.lax.stop_gradient(q_target) - v_tm1, config.expectile)  # eq. 5
         twins = networks.critics.apply(judges["critics"], o_tm1, action)
-        errors = [losses.action_value_error(q, reward, discount, v_t) for q in twins]  # eq. 6
+        errors = [learning.action_value_error(q, reward, discount, v_t) for q in twins]  # eq. 6
         per_item = jnp.square(errors[0]) + jnp.square(errors[1]) + value_loss
         metrics = {"q": jnp.mean(twins[0]), "value": jnp.mean(v_tm1)}
         return mean_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors[0]))
@@ -80,14 +104,16 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     return ActorCriticLosses(critic_loss, policy_loss)
 
 
-def fit(make_losses: Callable[[Networks, Config], ActorCriticLosses], networks: Networks, config: Config) -> Update:
+def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update:
     """A step on value, critics and policy (paper, algorithm 1; the policy, which changes no value, beside them)."""
 
     def init_judges(key: jax.Array) -> dict[str, Any]:
         critics_key, value_key = jax.random.split(key)
         return {"critics": networks.critics.init(critics_key), "value": networks.value.init(value_key)}
 
-    return fit_regression(make_losses(networks, config), init_judges, networks, config)
+    init, optimizer = ActorCritic(networks.policy.init, init_judges), learning.adam(config.learning_rate)
+    both = ActorCritic(optimizer, optimizer)
+    return learning.deterministic_actor_critic(losses, init, both, learning.polyak(config.tau))
 
 
 Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

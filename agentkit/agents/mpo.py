@@ -19,17 +19,19 @@ Deviations from the papers:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentkit import actors, losses, specs
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import check_counts, check_positive
+from agentkit.actors import Policy, clipped_samples
+from agentkit.agents.checks import Count, Positive, Range
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
 from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, descend, periodic
+from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 LARGEST_LOG_DUAL = 18.0
@@ -64,37 +66,16 @@ class Config(OffPolicyConfig):
     critic_learning_rate: float = 3e-4
     dual_learning_rate: float = 1e-2
     target_update_period: int = 100
-    num_samples: int = 20
-    epsilon: float = 0.1
-    epsilon_mean: float = 2.5e-3
-    epsilon_std: float = 1e-5
-    epsilon_penalty: float | None = 1e-3
-    initial_std: float = 0.7
-    min_std: float = 1e-3
-    initial_temperature: float = 1.0
-    initial_alpha_mean: float = 10.0
-    initial_alpha_std: float = 100.0
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_counts(self, "num_samples")
-        check_positive(self, "epsilon", "epsilon_mean", "epsilon_std", "epsilon_penalty")
-        check_positive(self, "initial_std", "min_std", "initial_temperature", "initial_alpha_mean", "initial_alpha_std")
-
-
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        policy: ``observation [B, ...] -> DiagonalNormal`` of ``[B, A]``, whose samples may be out of [-1, 1].
-        critic: ``observation [B, ...], action [B, A] -> q [B]``, of the action clipped to [-1, 1].
-        action_size: A.
-    """
-
-    policy: nets.Network
-    critic: nets.Network
-    action_size: int
+    num_samples: Count = 20
+    epsilon: Positive = 0.1
+    epsilon_mean: Positive = 2.5e-3
+    epsilon_std: Positive = 1e-5
+    epsilon_penalty: Annotated[float | None, Range("> 0", lambda value: value > 0)] = 1e-3
+    initial_std: Positive = 0.7
+    min_std: Positive = 1e-3
+    initial_temperature: Positive = 1.0
+    initial_alpha_mean: Positive = 10.0
+    initial_alpha_std: Positive = 100.0
 
 
 class Learned(NamedTuple):
@@ -123,37 +104,29 @@ class TrainingState(NamedTuple):
     num_updates: jax.Array
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A Gaussian policy and a critic for an environment of continuous actions in [-1, 1]."""
-    observations, actions = environment_spec.observations, environment_spec.actions
-    size = specs.canonical_action_size(actions, "MPO")
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
+    """A Gaussian policy, whose samples may be out of [-1, 1], and a critic of actions that it clips to that."""
     softplus_of_initial = np.log(np.expm1(config.initial_std))
 
-    def policy(observation: Nest) -> nets.DiagonalNormal:
+    def policy(observation: Nest, size: int) -> nets.DiagonalNormal:
         outputs = nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, 2 * size, output_scale=0.01)
         mean, raw_std = jnp.split(outputs, 2, axis=-1)
         std = jax.nn.softplus(raw_std + softplus_of_initial)
         return nets.DiagonalNormal(mean, jnp.log(jnp.maximum(std, config.min_std)))
 
     def critic(observation: Nest, action: jax.Array) -> jax.Array:
-        return nets.critic(observation, jnp.clip(action, -1.0, 1.0), config.hidden_sizes)[:, 0]
+        return nets.action_value(observation, jnp.clip(action, -1.0, 1.0), config.hidden_sizes)
 
-    return Networks(nets.network(policy, observations), nets.network(critic, observations, actions), size)
+    return nets.actor_critic_networks(environment_spec, "MPO", policy, critic)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool = False) -> Policy:
     """Samples the policy and clips to the bounds; in evaluation takes its mean."""
     del config
-
-    def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
-        distribution = networks.policy.apply(params, jax.tree.map(lambda x: x[None], observation))
-        action = distribution.mode() if evaluation else distribution.sample(key)
-        return jnp.clip(action[0], -1.0, 1.0)
-
-    return actors.feed_forward(act)
+    return clipped_samples(networks.policy.apply, evaluation)
 
 
-def make_loss(networks: Networks, config: Config) -> Any:
+def make_loss(networks: ActorCriticNetworks, config: Config) -> Any:
     """``(params, targets, batch, key) -> LossOutput`` of all three: each reaches its own part of `params` only."""
 
     def sample_and_judge(targets: ActorCritic, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
@@ -167,7 +140,7 @@ def make_loss(networks: Networks, config: Config) -> Any:
         key_tm1, key_t = jax.random.split(key)
         _, _, q_t = sample_and_judge(targets, o_t, key_t)
         q_tm1 = networks.critic.apply(params.critic, o_tm1, action)
-        errors = losses.action_value_error(q_tm1, reward, discount, jnp.mean(q_t, axis=0))  # [B]
+        errors = reward + discount * jnp.mean(q_t, axis=0) - q_tm1  # [B]; no gradient reaches the lagged q_t.
         output = mean_loss(jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
 
         target, samples, q = sample_and_judge(targets, o_tm1, key_tm1)
@@ -188,7 +161,7 @@ def make_loss(networks: Networks, config: Config) -> Any:
     return loss
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: ActorCriticNetworks, config: Config) -> Update:
     """A step each on critic, policy and duals; the lagged networks are copied now and then."""
     loss, follow = make_loss(networks, config), periodic(config.target_update_period)
     rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
@@ -196,7 +169,7 @@ def make_update(networks: Networks, config: Config) -> Update:
 
     def init(key: jax.Array) -> TrainingState:
         key, policy_key, critic_key = jax.random.split(key, 3)
-        duals = initial_duals(config, networks.action_size)
+        duals = initial_duals(config, networks.action_shape)
         params = Learned(networks.policy.init(policy_key), networks.critic.init(critic_key), duals)
         targets = jax.tree.map(jnp.copy, ActorCritic(params.policy, params.critic))
         opt_states = Learned(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
@@ -226,9 +199,9 @@ def make_update(networks: Networks, config: Config) -> Update:
     return Update(init, update, lambda state: {"policy": state.params.policy})
 
 
-def initial_duals(config: Config, action_size: int) -> losses.MpoDuals:
+def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MpoDuals:
     """The logarithms of the multipliers as they begin."""
-    eta, shape = jnp.log(jnp.float32(config.initial_temperature)), (action_size,)
+    eta = jnp.log(jnp.float32(config.initial_temperature))
     return losses.MpoDuals(
         log_temperature=eta,
         log_alpha_mean=jnp.full(shape, np.log(config.initial_alpha_mean), jnp.float32),

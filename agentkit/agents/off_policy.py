@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from agentkit import specs
 from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear, noiseless, noisy
 from agentkit.adders import NStepAdder
-from agentkit.agents.checks import check_fractions
+from agentkit.agents.checks import Fraction, Positive, check_ranges
 from agentkit.core import BatchPlan
 from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
 from agentkit.replay import Prioritized, Replay, Table, Uniform
@@ -44,7 +44,7 @@ class OffPolicyConfig:
         importance_exponent: beta, how much of its bias is undone, where `prioritized`.
     """
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     n_step: int = 1
     batch_size: int = 256
     updates_per_step: float = 1.0
@@ -56,8 +56,8 @@ class OffPolicyConfig:
     importance_exponent: float = 0.4
 
     def __post_init__(self) -> None:
-        """Refuses what is out of its range; what concerns replay is refused by it."""
-        check_fractions(self, "discount")
+        """Refuses what is out of its field's `checks.Range`; what concerns replay is refused by it."""
+        check_ranges(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +90,36 @@ class ValueConfig(OffPolicyConfig):
     epsilon_steps: int = 5_000
     epsilon_evaluation: float = 0.0
     epsilon_ladder: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticConfig(OffPolicyConfig):
+    """Settings of those with a policy that is a distribution of continuous actions, and critics (SAC, IQL, CRR).
+
+    Attributes:
+        hidden_sizes: units of each hidden layer, in the policy and in each critic.
+        learning_rate: Adam's step size, for all that is learned.
+        tau: fraction by which the targets move at each update, in (0, 1].
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    learning_rate: float = 3e-4
+    tau: float = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftConfig(ActorCriticConfig):
+    """Settings of those with soft values, which maximise rewards and the policy's entropy (SAC and its relatives).
+
+    Attributes:
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: tune alpha to a target entropy; False keeps `initial_temperature`.
+        num_random_steps: an actor's first steps, with uniform actions.
+    """
+
+    initial_temperature: Positive = 1.0
+    learn_temperature: bool = True
+    num_random_steps: int = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,16 +171,23 @@ def explore_actions(networks: Any, config: DeterministicConfig, evaluation: bool
     return noisy(policy, networks.action_shape, sigma, num_random_steps, correlation)
 
 
-def fit_values(make_loss: Callable[[Any, Any], Loss], networks: Any, config: Any) -> Update:
+def fit_values(loss: Loss, networks: Any, config: Any) -> Update:
     """Adam on a loss, with a target network that is copied now and then (Mnih et al. 2015, algorithm 1).
 
     Args:
-        make_loss: ``(networks, config) -> loss``.
+        loss: what to minimise.
         networks: have ``init: key -> params``.
         config: has the step size and the period.
     """
     optimizer = adam(config.learning_rate, config.max_grad_norm)
-    return sgd(make_loss(networks, config), networks.init, optimizer, periodic(config.target_update_period))
+    return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
+
+
+def fit_loss(
+    fit: Callable[[Any, Any, Any], Update], make_loss: Callable[[Any, Any], Any], networks: Any, config: Any
+) -> Update:
+    """`fit` of what `make_loss` makes."""
+    return fit(make_loss(networks, config), networks, config)
 
 
 def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
@@ -249,7 +286,7 @@ def agent_of_loss(
     make_networks: Callable[[specs.EnvironmentSpec, Any], Any],
     make_policy: Callable[[Any, Any, bool], Policy],
     make_loss: Callable[[Any, Any], Any],
-    fit: Callable[[Callable[[Any, Any], Any], Any, Any], Update] = fit_values,
+    fit: Callable[[Any, Any, Any], Update] = fit_values,
 ) -> Callable[..., OffPolicyAgent]:
     """What an algorithm's file calls `Agent`, where a loss (or several) says what is learned.
 
@@ -258,7 +295,7 @@ def agent_of_loss(
         make_networks: ``(environment_spec, config) -> networks``.
         make_policy: ``(networks, config, evaluation) -> Policy``.
         make_loss: ``(networks, config) -> loss``.
-        fit: ``(make_loss, networks, config) -> Update`` that minimises it.
+        fit: ``(loss, networks, config) -> Update`` that minimises it.
 
     Returns:
         ``(config=None, *, make_networks=..., make_loss=...) -> OffPolicyAgent``: with default settings where none
@@ -266,7 +303,7 @@ def agent_of_loss(
     """
 
     def make(config: Any = None, *, make_networks: Any = make_networks, make_loss: Any = make_loss) -> OffPolicyAgent:
-        update = functools.partial(fit, make_loss)
+        update = functools.partial(fit_loss, fit, make_loss)
         return OffPolicyAgent(config_class() if config is None else config, make_networks, make_policy, update)
 
     return make

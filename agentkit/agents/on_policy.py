@@ -1,46 +1,38 @@
-"""What agents that learn on-policy from segments share: settings, networks, acting, advantages.
+"""What agents that learn from segments share: settings, the queue that keeps their experience, advantages.
 
-Data go round like this: N environments fill segments of T rows, a short queue hands each to the learner once (see
-`segments`), an update turns all of them into `Rows` with advantages by GAE(lambda) (Schulman et al. 2016), improves
-the parameters by these, and publishes what chooses the next action. An algorithm is its `Improve`: one function of
-the rows. Those of a policy with a memory stay segments, from the state of whose first row the network is unrolled.
+Data go round like this: N environments fill segments of T rows (see `agentkit.adders.BatchedSegmentAdder`), a short
+queue hands each to the learner once, an update turns all of them into `Rows` with advantages by GAE(lambda) (Schulman
+et al. 2016), improves the parameters by these, and publishes what chooses the next action (`actors.Acting`). An
+algorithm is its `Improve`: one function of the rows. Those of networks with a memory stay segments, from the state of
+whose first row these are unrolled. IMPALA has the queue from here, and an update of its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
-import haiku as hk
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents import recurrent_policy
-from agentkit.agents.checks import check_counts, check_fractions, check_positive
-from agentkit.learning import (
-    RunningStatistics,
-    Update,
-    UpdateOutput,
-    deviation,
-    init_nest_statistics,
-    init_statistics,
-    normalize_nest,
-    update_nest_statistics,
-    update_statistics,
-)
+from agentkit.actors import Acting, Policy, on_normalized, stochastic
+from agentkit.adders import BatchedSegmentAdder, SegmentAdder, segment_layout
+from agentkit.agents.checks import Count, Fraction, Positive, check_ranges
+from agentkit.core import BatchPlan
+from agentkit.errors import ConfigError
+from agentkit.learning import Update, UpdateOutput
+from agentkit.replay import Replay, Table, queue_table
 from agentkit.types import Nest, ReplaySample, Step, has_action
 
-MAX_NORMALIZED = 10.0
-"""Normalised observations are clipped to this absolute value."""
+TABLE = "segments"
 
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicyConfig:
-    """Settings that each of these agents has.
+    """Settings that each of these agents has, but for IMPALA.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.
@@ -58,51 +50,20 @@ class OnPolicyConfig:
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    segment_length: int = 128
-    batch_size: int | None = None
-    discount: float = 0.99
-    gae_lambda: float = 0.95
+    segment_length: Count = 128
+    batch_size: Count | None = None
+    discount: Fraction = 0.99
+    gae_lambda: Fraction = 0.95
     learning_rate: float = 1e-3
     max_grad_norm: float | None = 0.5
     normalize_observations: bool = True
     normalize_values: bool = True
     normalize_advantages: bool = True
-    initial_std: float = 1.0
+    initial_std: Positive = 1.0
 
     def __post_init__(self) -> None:
         """Refuses what is out of its range."""
-        check_fractions(self, "discount", "gae_lambda")
-        check_positive(self, "initial_std")
-        check_counts(self, "segment_length", "batch_size")
-
-
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        init: ``key -> params``.
-        apply: ``(params, observation [B, ...]) -> (distribution, value [B])``; the distribution is a
-            `networks.Categorical`, a `networks.DiagonalNormal`, or a `networks.Joint` of these.
-        to_action: a sample of the distribution, without a batch axis, as the environment takes it.
-        observation_spec: nest of the observations' specs.
-    """
-
-    init: Callable[[jax.Array], Any]
-    apply: Callable[[Any, Nest], tuple[Any, jax.Array]]
-    to_action: Callable[[jax.Array], jax.Array]
-    observation_spec: Nest
-
-
-class Acting(NamedTuple):
-    """What is published: all that acting needs.
-
-    Attributes:
-        params: of the networks.
-        statistics: of the observations' float leaves; ``()`` where they are not normalised.
-    """
-
-    params: Any
-    statistics: tuple[RunningStatistics, ...]
+        check_ranges(self)
 
 
 class OnPolicyState(NamedTuple):
@@ -117,22 +78,10 @@ class OnPolicyState(NamedTuple):
     """
 
     acting: Acting
-    returns: RunningStatistics
+    returns: nets.RunningStatistics
     opt_state: Any
     key: jax.Array
     num_updates: jax.Array
-
-
-class Memory(NamedTuple):
-    """What a network with a memory needs beside the observations.
-
-    Attributes:
-        start_of_episode: where it begins anew, bool ``[B, T]``.
-        core: its state before the first rows, ``[B, ...]``.
-    """
-
-    start_of_episode: jax.Array
-    core: Nest
 
 
 class Rows(NamedTuple):
@@ -145,7 +94,7 @@ class Rows(NamedTuple):
         target: for the value network.
         old_value: the value network's output before the update.
         mask: 0 in rows without an action, else 1.
-        memory: of networks with a memory, which `evaluate` needs; else None.
+        memory: of networks with a memory, to be applied with; else None.
     """
 
     observation: Nest
@@ -154,7 +103,7 @@ class Rows(NamedTuple):
     target: jax.Array
     old_value: jax.Array
     mask: jax.Array
-    memory: Memory | None = None
+    memory: nets.Memory | None = None
 
 
 class Progress(NamedTuple):
@@ -174,66 +123,12 @@ class Progress(NamedTuple):
 Improve = Callable[[Any, Any, Rows, Progress], tuple[Any, Any, dict[str, jax.Array]]]
 """``(params, opt_state, rows, progress) -> (params, opt_state, metrics)``: an algorithm."""
 
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: OnPolicyConfig) -> Networks:
-    """Policy and value for an environment of one discrete, or of one bounded continuous action."""
-    actions = environment_spec.actions
-    nets.check_policy_actions(actions, "A policy-gradient agent")
-
-    def network(observation: Nest) -> tuple[Any, jax.Array]:
-        features = nets.torso(observation)
-        value = nets.orthogonal_mlp(features, config.hidden_sizes, 1, activation=jnp.tanh)
-        return nets.policy_head(features, actions, config.hidden_sizes, config.initial_std, observation), value[:, 0]
-
-    transformed: hk.Transformed = hk.without_apply_rng(hk.transform(network))
-    dummy = jax.tree.map(lambda x: x[None], specs.zeros(environment_spec.observations))
-    return Networks(
-        init=lambda key: transformed.init(key, dummy),
-        apply=transformed.apply,
-        to_action=nets.sample_to_action(actions),
-        observation_spec=environment_spec.observations,
-    )
-
-
-def make_policy(
-    networks: Networks | recurrent_policy.Networks, config: OnPolicyConfig, evaluation: bool = False
-) -> Policy:
-    """Samples the policy; in evaluation takes its mode."""
-    if isinstance(networks, recurrent_policy.Networks):
-        return _with_memory(recurrent_policy.make_policy(networks, config, evaluation))
-
-    def act(acting: Acting, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
-        observation = normalize_nest(acting.statistics, observation, MAX_NORMALIZED)
-        distribution, _ = networks.apply(acting.params, jax.tree.map(lambda x: x[None], observation))
-        if evaluation:
-            return networks.to_action(_first(distribution.mode())), state, ()
-        sample = distribution.sample(key)
-        extras = _first(nets.Sampled(sample, distribution.log_prob(sample)))
-        return networks.to_action(extras.sample), state, extras
-
-    return Policy(act)
-
-
-def _first(batch: Any) -> Any:
-    """What a batch of one holds."""
-    return jax.tree.map(lambda x: x[0], batch)
-
-
-def _with_memory(policy: Policy) -> Policy:
-    """`policy`, of parameters and normalised observations, as one of `Acting` and observations."""
-
-    def act(acting: Acting, key: jax.Array, observation: Nest, core: Nest) -> tuple[Nest, Nest, Nest]:
-        observation = normalize_nest(acting.statistics, observation, MAX_NORMALIZED)
-        return policy.act(acting.params, key, observation, core)
-
-    return policy._replace(act=act)
+RowsLoss = Callable[[Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]
+"""``(params, rows) -> (loss [], metrics)``."""
 
 
 def learn_from_segments(
-    networks: Networks | recurrent_policy.Networks,
-    config: OnPolicyConfig,
-    init_opt_state: Callable[[Any], Any],
-    improve: Improve,
+    networks: nets.PolicyValue, config: OnPolicyConfig, init_opt_state: Callable[[Any], Any], improve: Improve
 ) -> Update:
     """Turns each batch of segments into rows, improves the parameters by them, and takes in the statistics afterwards.
 
@@ -244,15 +139,15 @@ def learn_from_segments(
         improve: the algorithm.
 
     Returns:
-        An `Update` of batches of segments, which publishes `Acting` under the name "policy".
+        An `Update` of batches of segments, which publishes `actors.Acting` under the name "policy".
     """
 
     def init(key: jax.Array) -> OnPolicyState:
         key, params_key = jax.random.split(key)
         params = networks.init(params_key)
-        statistics = init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         opt_state, num_updates = init_opt_state(params), jnp.zeros((), jnp.int32)
-        return OnPolicyState(Acting(params, statistics), init_statistics(()), opt_state, key, num_updates)
+        return OnPolicyState(Acting(params, statistics), nets.init_statistics(()), opt_state, key, num_updates)
 
     def update(state: OnPolicyState, batch: ReplaySample) -> tuple[OnPolicyState, UpdateOutput]:
         key, improve_key = jax.random.split(state.key)
@@ -260,19 +155,44 @@ def learn_from_segments(
         progress = Progress(improve_key, state.num_updates, state.num_updates * float(rows.mask.size))
         params, opt_state, metrics = improve(state.acting.params, state.opt_state, rows, progress)
         seen = jax.tree.map(lambda x: _flat(x[:, :-1]), batch.data.observation)  # The rest is seen again.
-        acting = Acting(params, update_nest_statistics(state.acting.statistics, seen))
+        acting = Acting(params, nets.update_nest_statistics(state.acting.statistics, seen))
         metrics |= {"explained_variance": explained_variance}
         return OnPolicyState(acting, returns, opt_state, key, state.num_updates + 1), UpdateOutput(metrics)
 
     return Update(init, update, lambda state: {"policy": state.acting})
 
 
-def evaluate(networks: Any, params: Any, observation: Nest, memory: Memory | None) -> tuple[Any, jax.Array]:
-    """(distribution, value) of rows: of each alone, ``[M]``, or with a memory of segments, ``[B, T]``."""
-    if memory is None:
-        return networks.apply(params, observation)
-    outputs, _ = networks.network.unroll(params, observation, memory.start_of_episode, memory.core)
-    return outputs
+def prepare(
+    networks: nets.PolicyValue, config: OnPolicyConfig, state: OnPolicyState, segments: Step
+) -> tuple[Rows, nets.RunningStatistics, jax.Array]:
+    """What is to be learned from segments, leaves ``[B, T + 1, ...]``, by the state they were made with.
+
+    Returns: rows, the statistics of returns with these taken in, and the explained variance ``[]``. The rows are
+    ``[B T, ...]``; of networks with a memory ``[B, T, ...]``, to be unrolled from the state that the actor had.
+    """
+    observation, memory = state.acting.normalized(segments.observation), nets.stored_memory(segments)
+    _, outputs = networks.apply(state.acting.params, observation, memory)  # [B, T + 1]
+    mean, scale = _scale(config, state.returns)
+    values = mean + scale * outputs
+    mask = has_action(segments.start_of_episode)  # [B, T]
+    reward, discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
+    advantages = losses.generalized_advantages(reward, config.discount * discount, values, mask, config.gae_lambda)
+    targets = advantages + values[:, :-1]
+    returns = nets.update_statistics(state.returns, _flat(targets), _flat(mask))
+    mean, scale = _scale(config, returns)
+    rows = Rows(
+        observation=jax.tree.map(lambda x: x[:, :-1], observation),
+        sampled=jax.tree.map(lambda x: x[:, :-1], segments.extras._replace(core=())),
+        advantage=advantages,
+        target=(targets - mean) / scale,
+        old_value=outputs[:, :-1],
+        mask=mask,
+    )
+    if networks.has_memory:
+        rows = rows._replace(memory=memory._replace(start_of_episode=memory.start_of_episode[:, :-1]))
+    else:
+        rows = jax.tree.map(_flat, rows)
+    return rows, returns, losses.explained_variance(values[:, :-1], targets, mask)
 
 
 def advantages(config: OnPolicyConfig, rows: Rows) -> jax.Array:
@@ -280,49 +200,150 @@ def advantages(config: OnPolicyConfig, rows: Rows) -> jax.Array:
     return losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
 
 
-def prepare(
-    networks: Networks | recurrent_policy.Networks, config: OnPolicyConfig, state: OnPolicyState, segments: Step
-) -> tuple[Rows, RunningStatistics, jax.Array]:
-    """What is to be learned from segments, leaves ``[B, T + 1, ...]``, by the state they were made with.
-
-    Returns: rows, the statistics of returns with these taken in, and the explained variance ``[]``. The rows are
-    ``[B T, ...]``; of networks with a memory ``[B, T, ...]``, to be unrolled from the state that the actor had.
-    """
-    observation = normalize_nest(state.acting.statistics, segments.observation, MAX_NORMALIZED)
-    sampled, memory = segments.extras, None
-    if isinstance(networks, recurrent_policy.Networks):
-        sampled, core = segments.extras
-        memory = Memory(jnp.asarray(segments.start_of_episode), jax.tree.map(lambda x: x[:, 0], core))
-    seen = jax.tree.map(_flat, observation) if memory is None else observation
-    _, outputs = evaluate(networks, state.acting.params, seen, memory)
-    outputs = outputs.reshape(segments.start_of_episode.shape)  # [B, T + 1]
-    mean, scale = _scale(config, state.returns)
-    values = mean + scale * outputs
-    mask = has_action(segments.start_of_episode)  # [B, T]
-    reward, discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
-    advantages = losses.generalized_advantages(reward, config.discount * discount, values, mask, config.gae_lambda)
-    targets = advantages + values[:, :-1]
-    returns = update_statistics(state.returns, _flat(targets), _flat(mask))
-    mean, scale = _scale(config, returns)
-    rows = Rows(
-        observation=jax.tree.map(lambda x: x[:, :-1], observation),
-        sampled=jax.tree.map(lambda x: x[:, :-1], sampled),
-        advantage=advantages,
-        target=(targets - mean) / scale,
-        old_value=outputs[:, :-1],
-        mask=mask,
-    )
-    if memory is None:
-        rows = jax.tree.map(_flat, rows)
-    else:
-        rows = rows._replace(memory=memory._replace(start_of_episode=memory.start_of_episode[:, :-1]))
-    return rows, returns, losses.explained_variance(values[:, :-1], targets, mask)
-
-
 def _flat(x: jax.Array) -> jax.Array:
     return x.reshape(-1, *x.shape[2:])
 
 
-def _scale(config: OnPolicyConfig, returns: RunningStatistics) -> tuple[Any, Any]:
+def _scale(config: OnPolicyConfig, returns: nets.RunningStatistics) -> tuple[Any, Any]:
     """Mean and deviation of returns: the value network's output is in units of these."""
-    return (returns.mean, deviation(returns)) if config.normalize_values else (0.0, 1.0)
+    return (returns.mean, nets.deviation(returns)) if config.normalize_values else (0.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedValueConfig(OnPolicyConfig):
+    """Settings of agents that fit the value apart from the policy: their `learning_rate` and `max_grad_norm` are its.
+
+    Attributes:
+        num_value_epochs: passes of the value's fit over the data of an update.
+        num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
+    """
+
+    num_value_epochs: Count = 10
+    num_minibatches: Count = 4
+
+
+def value_loss(networks: nets.PolicyValue, params: nets.ActorCritic) -> RowsLoss:
+    """0.5 (v - target)^2 by the parameters of the value, which share nothing with the policy's in `params`."""
+
+    def loss(critic: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
+        _, value = networks.apply(params._replace(critic=critic), rows.observation)
+        mean = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
+        return mean, {"value_loss": mean}
+
+    return loss
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OnPolicyAgent:
+    """An algorithm's functions with a queue of segments: a `core.Agent`, whose policy emits a `networks.Sampled`.
+
+    Attributes:
+        config: the settings that the functions are given.
+        networks: ``(environment_spec, config) -> PolicyValue``.
+        policy: ``(networks, evaluation) -> Policy``.
+        update: ``(networks, config) -> Update``, of batches of `Step`s ``[B, T + 1, ...]``.
+        num_envs: environments of an actor.
+    """
+
+    config: Any
+    networks: Callable[[specs.EnvironmentSpec, Any], nets.PolicyValue]
+    policy: Callable[[nets.PolicyValue, bool], Policy]
+    update: Callable[[nets.PolicyValue, Any], Update]
+    num_envs: int = 1
+
+    def with_num_envs(self, num_envs: int) -> OnPolicyAgent:
+        """See `core.Agent`."""
+        return dataclasses.replace(self, num_envs=num_envs)
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `core.Agent`."""
+        size = self.config.batch_size
+        return BatchPlan(TABLE, self.num_envs if size is None else size)
+
+    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> nets.PolicyValue:
+        """See `core.Agent`."""
+        return self.networks(environment_spec, self.config)
+
+    def make_policy(self, networks: nets.PolicyValue, evaluation: bool = False) -> Policy:
+        """See `core.Agent`."""
+        return self.policy(networks, evaluation)
+
+    def make_update(self, networks: nets.PolicyValue) -> Update:
+        """See `core.Agent`; a ConfigError where the data of an update cannot be divided into the minibatches."""
+        num_segments, length = self.batch_plan.batch_size, self.config.segment_length
+        num_minibatches = getattr(self.config, "num_minibatches", 1)  # Not all have some.
+        if num_segments * length % num_minibatches:
+            raise ConfigError(
+                f"num_minibatches={num_minibatches} does not divide the rows of an update: {num_segments} "
+                f"segments of {length}. Choose a divisor."
+            )
+        if networks.has_memory and num_segments % num_minibatches:
+            raise ConfigError(
+                f"num_minibatches={num_minibatches} does not divide the {num_segments} segments of an update, which a "
+                f"policy with a memory learns from whole. Choose a divisor, more environments or another batch_size."
+            )
+        return self.update(networks, self.config)
+
+    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
+        """See `core.Agent`: a queue, as short as can be, so that what is learned from is new, or of ``queue_size``."""
+        num_segments = self.batch_plan.batch_size
+        least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
+        wanted = getattr(self.config, "queue_size", None)  # Not all have one.
+        size = least if wanted is None else wanted
+        if size < least:
+            raise ConfigError(
+                f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
+                f"environments, found {size}. Raise it, or leave it out."
+            )
+        return [queue_table(TABLE, segment_layout(environment_spec, **self._segments(environment_spec)), size)]
+
+    def make_adder(self, replay: Replay, environment_spec: specs.EnvironmentSpec) -> SegmentAdder:
+        """See `core.Agent`."""
+        settings = self._segments(environment_spec)
+        return SegmentAdder(replay.writer(1), environment_spec, tables=TABLE, **settings)
+
+    def make_batched_adder(
+        self, replay: Replay, environment_spec: specs.EnvironmentSpec, num_envs: int
+    ) -> BatchedSegmentAdder:
+        """See `core.Agent`."""
+        settings = self._segments(environment_spec)
+        return BatchedSegmentAdder(replay.writer(1), environment_spec, tables=TABLE, num_envs=num_envs, **settings)
+
+    def _segments(self, environment_spec: specs.EnvironmentSpec) -> dict[str, Any]:
+        stored = self.make_networks(environment_spec).sampled_spec
+        return {"length": self.config.segment_length, "extras_spec": stored}
+
+
+def sample_normalized(networks: nets.PolicyValue, evaluation: bool = False) -> Policy:
+    """The policy that `learn_from_segments` publishes `Acting` for: samples; in evaluation takes the mode."""
+    return on_normalized(stochastic(networks, evaluation))
+
+
+def agent_of_update(
+    config_class: type,
+    make_networks: Callable[[specs.EnvironmentSpec, Any], nets.PolicyValue],
+    make_update: Callable[[nets.PolicyValue, Any], Update],
+    make_policy: Callable[[nets.PolicyValue, bool], Policy] = sample_normalized,
+) -> Callable[..., OnPolicyAgent]:
+    """What an algorithm's file calls `Agent`.
+
+    Args:
+        config_class: of the settings.
+        make_networks: ``(environment_spec, config) -> PolicyValue``.
+        make_update: ``(networks, config) -> Update``.
+        make_policy: ``(networks, evaluation) -> Policy``, of what the update publishes.
+
+    Returns:
+        ``(config=None, *, make_networks=..., make_update=...) -> OnPolicyAgent``: with default settings where none
+        are given, and with other networks or another update than the file's where they are.
+    """
+
+    def make(
+        config: Any = None, *, make_networks: Any = make_networks, make_update: Any = make_update
+    ) -> OnPolicyAgent:
+        config = config_class() if config is None else config
+        return OnPolicyAgent(config, make_networks, make_policy, make_update)
+
+    return make

@@ -23,26 +23,24 @@ Deviations from the paper (most are of the authors' code, github.com/openai/base
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses, specs
-from agentkit.agents import on_policy, recurrent_policy
-from agentkit.agents.checks import check_counts, check_positive
+from agentkit import networks as nets
+from agentkit.agents.checks import Count, Positive
 from agentkit.agents.on_policy import (
     OnPolicyConfig,
     Progress,
     Rows,
+    RowsLoss,
     advantages,
-    evaluate,
+    agent_of_update,
     learn_from_segments,
-    make_policy,
 )
-from agentkit.agents.segments import agent_of_update
-from agentkit.learning import Update, adam, annealed, descend, run_epochs
+from agentkit.learning import Update, adam, annealed, gradient_step, run_epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,38 +59,29 @@ class Config(OnPolicyConfig):
         anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
     """
 
-    core_size: int | None = None
-    num_epochs: int = 10
-    num_minibatches: int = 4
-    clip_epsilon: float = 0.2
-    value_clip: float | None = None
+    core_size: Count | None = None
+    num_epochs: Count = 10
+    num_minibatches: Count = 4
+    clip_epsilon: Positive = 0.2
+    value_clip: Positive | None = None
     value_cost: float = 0.5
     entropy_cost: float = 0.0
-    target_kl: float | None = None
-    anneal_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_positive(self, "clip_epsilon", "value_clip", "target_kl", "anneal_steps")
-        check_counts(self, "core_size", "num_epochs", "num_minibatches")
+    target_kl: Positive | None = None
+    anneal_steps: Count | None = None
 
 
-Networks = on_policy.Networks | recurrent_policy.Networks
-"""Those with a memory if there is a core_size."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Tanh layers for the policy and others for the value; with a core_size ReLU layers and an LSTM for both."""
+    if config.core_size is None:
+        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+    return nets.recurrent_policy_value(environment_spec, config.hidden_sizes, config.initial_std, config.core_size)
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Policy and value for an environment of one discrete, or of one bounded continuous action."""
-    family = on_policy if config.core_size is None else recurrent_policy
-    return family.make_networks(environment_spec, config)
-
-
-def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """``(params, minibatch of Rows) -> (loss, metrics)`` (paper, eq. 9)."""
+def make_loss(networks: nets.PolicyValue, config: Config) -> RowsLoss:
+    """The clipped surrogate, value and entropy (paper, eq. 9)."""
 
     def loss(params: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
-        distribution, value = evaluate(networks, params, rows.observation, rows.memory)
+        distribution, value = networks.apply(params, rows.observation, rows.memory)
         log_ratio = distribution.log_prob(rows.sampled.sample) - rows.sampled.log_prob
         # Of the zeros in rows without an action any number may come, also one whose exponential overflows.
         log_ratio = jnp.where(rows.mask > 0, log_ratio, 0.0)
@@ -113,20 +102,15 @@ def make_loss(networks: Networks, config: Config) -> Callable[[Any, Rows], tuple
     return loss
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     """All epochs over the segments of one batch, as one update (paper, algorithm 1)."""
     optimizer = adam(1.0, config.max_grad_norm)
     loss = make_loss(networks, config)
 
     def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
         learning_rate = annealed(config.learning_rate, progress.num_rows, config.anneal_steps)
-
-        def step(learned: tuple[Any, Any], minibatch: Rows) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
-            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], minibatch)
-            return descend(optimizer, grads, *learned, learning_rate), metrics
-
         (params, opt_state), metrics = run_epochs(
-            step,
+            gradient_step(loss, optimizer, learning_rate),
             (params, opt_state),
             rows,
             progress.key,
@@ -139,4 +123,4 @@ def make_update(networks: Networks, config: Config) -> Update:
     return learn_from_segments(networks, config, optimizer.init, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_update)

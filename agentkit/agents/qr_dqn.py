@@ -14,8 +14,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import check_counts, check_not_negative
+from agentkit.agents.checks import Count, NotNegative
 from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -39,64 +38,57 @@ class Config(ValueConfig):
             paper's QR-DQN-0).
     """
 
-    num_quantiles: int = 51
-    huber_delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_counts(self, "num_quantiles")
-        check_not_negative(self, "huber_delta")
+    num_quantiles: Count = 51
+    huber_delta: NotNegative = 1.0
 
 
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+    """The quantiles ``[B, N, A]`` of each action's return; quantile i of N is at the fraction (2 i + 1) / 2 N."""
 
-    Attributes:
-        init: ``key -> params``.
-        quantiles: ``(params, observation [B, ...]) -> [B, N, A]``; quantile i of N at the fraction (2 i + 1) / 2 N.
-    """
-
-    init: Callable[[jax.Array], Any]
-    quantiles: Callable[[Any, Nest], jax.Array]
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A network of quantiles for an environment of discrete actions."""
-    num_actions = specs.num_discrete_actions(environment_spec.actions, "QR-DQN")
-
-    def quantiles(observation: Nest) -> jax.Array:
+    def quantiles(observation: Nest, num_actions: int) -> jax.Array:
         outputs = nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes)
         return nets.mask_illegal(jnp.swapaxes(outputs, 1, 2), observation)
 
-    return Networks(*nets.network(quantiles, environment_spec.observations))
+    return nets.value_network(environment_spec, "QR-DQN", quantiles)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
+def make_policy(networks: nets.Network, config: Config, evaluation: bool = False) -> Policy:
     """Epsilon-greedy in the mean of the quantiles."""
 
     def q_values(params: Any, observation: Nest) -> jax.Array:
-        return jnp.mean(networks.quantiles(params, observation), axis=1)
+        return jnp.mean(networks.apply(params, observation), axis=1)
 
     return explore_values(q_values, config, evaluation)
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
+def make_loss(networks: nets.Network, config: Config) -> Loss:
     """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        quantiles_tm1 = networks.quantiles(params, o_tm1)  # [B, N, A]
-        quantiles_t = networks.quantiles(target_params, o_t)
+        quantiles_tm1 = networks.apply(params, batch.data.observation)  # [B, N, A]
+        quantiles_t = networks.apply(target_params, batch.data.next_observation)
         taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])
-        per_item = losses.quantile_q_learning_loss(
-            quantiles_tm1, taus, action, reward, discount, quantiles_t, quantiles_t, config.huber_delta
-        )
-        return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
+        return quantile_loss(quantiles_tm1, taus, quantiles_t, quantiles_t, batch, config)
 
     return loss
+
+
+def quantile_loss(
+    quantiles_tm1: jax.Array,
+    taus_tm1: jax.Array,
+    quantiles_t: jax.Array,
+    selector: jax.Array,
+    batch: ReplaySample,
+    config: Config,
+) -> LossOutput:
+    """The quantile regression of a batch; see `losses.quantile_q_learning_loss` for the arguments."""
+    _, action, reward, discount, _, _ = batch.data
+    per_item = losses.quantile_q_learning_loss(
+        quantiles_tm1, taus_tm1, action, reward, discount, quantiles_t, selector, config.huber_delta
+    )
+    return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
 
 Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

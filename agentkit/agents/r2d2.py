@@ -18,7 +18,7 @@ Deviations from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,21 +26,55 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.off_policy import mean_loss
-from agentkit.agents.sequences import SequenceConfig, agent_of_loss, explore_values_with_memory
+from agentkit.agents.checks import Count, Fraction
+from agentkit.agents.off_policy import ValueConfig, explore_values, mean_loss
+from agentkit.agents.sequences import agent_of_loss
+from agentkit.errors import ConfigError
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample, has_action
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SequenceConfig):
-    """Settings of R2D2, beside those of `SequenceConfig`.
+class Config(ValueConfig):
+    """Settings of R2D2, beside those of `ValueConfig`.
+
+    There "transitions" are sequences here, but that `updates_per_step` are for each row of an actor.
 
     Attributes:
+        core_size: units of the LSTM.
+        sequence_length: rows that are unrolled, T; one more is stored, to bootstrap from.
+        sequence_period: rows from the start of one sequence to the next; at most `sequence_length` - `burn_in`, so
+            that each row is learned from.
+        burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
+        priority_max_weight: eta, how much of a sequence's priority is its largest error; the rest is their mean.
         rescale_values: learn h(q) and not q, where h is `losses.rescale`, so that rewards need no clipping.
     """
 
+    hidden_sizes: tuple[int, ...] = (64,)
+    n_step: Count = 5
+    batch_size: int = 32
+    updates_per_step: float = 0.125
+    replay_size: int = 10_000
+    min_replay_size: int = 50
+    prioritized: bool = True
+    priority_exponent: float = 0.9
+    importance_exponent: float = 0.6
+    core_size: Count = 64
+    sequence_length: Count = 40
+    sequence_period: Count = 20
+    burn_in: int = 10
+    priority_max_weight: Fraction = 0.9
     rescale_values: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses what is out of its range, and sequences too short for burn-in."""
+        super().__post_init__()
+        if not 0 <= self.burn_in <= self.sequence_length - self.sequence_period:
+            raise ConfigError(
+                f"Expected 0 <= burn_in <= sequence_length - sequence_period, or some rows are never learned from; "
+                f"found burn_in={self.burn_in}, sequence_length={self.sequence_length}, "
+                f"sequence_period={self.sequence_period}."
+            )
 
 
 Networks = nets.RecurrentNetwork
@@ -60,9 +94,37 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     return nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
 
 
+class Memory(NamedTuple):
+    """The state of a policy that remembers and explores.
+
+    Attributes:
+        core: of the network; that of an episode's start at each reset.
+        exploration: of the policy that chooses by values: an epsilon, or the number of steps taken.
+    """
+
+    core: Nest
+    exploration: Nest
+
+
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy, with the LSTM's state as extras."""
-    return explore_values_with_memory(networks, config, evaluation)
+    """Epsilon-greedy; its extras are the LSTM's state before the observation, and nothing in evaluation."""
+    choose = explore_values(lambda _, q: q, config, evaluation)  # Of which the observations are the values.
+
+    def init(key: jax.Array) -> Memory:
+        return Memory(networks.initial_state, choose.init(key))
+
+    def act(params: Any, key: jax.Array, observation: Nest, state: Memory) -> tuple[Nest, Memory, Nest]:
+        q, core = nets.step_one(networks, params, observation, state.core)
+        action, exploration, _ = choose.act((), key, q, state.exploration)
+        return action, Memory(core, exploration), () if evaluation else state.core
+
+    def reset(state: Memory) -> Memory:
+        return state._replace(core=networks.initial_state)
+
+    def spread(state: Memory, index: Any, count: int) -> Memory:
+        return state._replace(exploration=choose.spread(state.exploration, index, count))
+
+    return Policy(act, init, reset, spread)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:

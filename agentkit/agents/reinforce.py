@@ -23,31 +23,39 @@ from typing import Any
 
 import jax
 
-from agentkit import losses
-from agentkit.agents.fitted_value import FittedValueConfig, make_networks, value_fit
+from agentkit import losses, specs
+from agentkit import networks as nets
+from agentkit.agents.checks import Fraction
 from agentkit.agents.on_policy import (
-    Networks,
+    FittedValueConfig,
     Progress,
     Rows,
     advantages,
+    agent_of_update,
     learn_from_segments,
-    make_policy,
+    value_loss,
 )
-from agentkit.agents.segments import agent_of_update
-from agentkit.learning import ActorCritic, Update, adam, descend, global_norm
+from agentkit.learning import Update, adam, descend, global_norm, gradient_step, run_epochs
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(FittedValueConfig):
     """Settings of REINFORCE: `FittedValueConfig`'s; its `learning_rate` and `max_grad_norm` are the policy's, too."""
 
-    gae_lambda: float = 1.0
+    gae_lambda: Fraction = 1.0
 
 
-def make_loss(networks: Networks, config: Config) -> Callable[[Any, Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Tanh layers for the policy and others for the value, whose parameters are apart."""
+    return nets.independent_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+
+
+def make_loss(
+    networks: nets.PolicyValue, config: Config
+) -> Callable[[Any, Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
     """``(policy parameters, all parameters, Rows) -> (loss, metrics)`` (paper, section 5, episodic REINFORCE)."""
 
-    def loss(policy: Any, params: ActorCritic, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(policy: Any, params: nets.ActorCritic, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         log_prob = distribution.log_prob(rows.sampled.sample)
         per_row = losses.policy_gradient_loss(log_prob, advantages(config, rows))
@@ -58,26 +66,31 @@ def make_loss(networks: Networks, config: Config) -> Callable[[Any, Any, Rows], 
     return loss
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     """A step on the policy, then the fit of its baseline."""
-    optimizer, baseline = adam(1.0, config.max_grad_norm), value_fit(networks, config)
+    optimizer = adam(1.0, config.max_grad_norm)
     gradient = jax.grad(make_loss(networks, config), has_aux=True)
 
-    def init_opt_state(params: ActorCritic) -> ActorCritic:
-        return ActorCritic(optimizer.init(params.policy), baseline.init(params))
+    def init_opt_state(params: nets.ActorCritic) -> nets.ActorCritic:
+        return nets.ActorCritic(*map(optimizer.init, params))
 
     def improve(
-        params: ActorCritic, opt_state: ActorCritic, rows: Rows, progress: Progress
-    ) -> tuple[ActorCritic, ActorCritic, dict[str, jax.Array]]:
+        params: nets.ActorCritic, opt_state: nets.ActorCritic, rows: Rows, progress: Progress
+    ) -> tuple[nets.ActorCritic, nets.ActorCritic, dict[str, jax.Array]]:
         grads, metrics = gradient(params.policy, params, rows)
         policy, policy_state = descend(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
-        params, baseline_state, value_loss = baseline.fit(
-            params._replace(policy=policy), opt_state.critic, rows, progress.key
+        (baseline, baseline_state), fitted = run_epochs(
+            gradient_step(value_loss(networks, params), optimizer, config.learning_rate),
+            (params.critic, opt_state.critic),
+            rows,
+            progress.key,
+            num_epochs=config.num_value_epochs,
+            num_minibatches=config.num_minibatches,
         )
-        metrics |= {"grad_norm": global_norm(grads), "value_loss": value_loss}
-        return params, ActorCritic(policy_state, baseline_state), metrics
+        metrics |= {"grad_norm": global_norm(grads), "value_loss": fitted["value_loss"]}
+        return nets.ActorCritic(policy, baseline), nets.ActorCritic(policy_state, baseline_state), metrics
 
     return learn_from_segments(networks, config, init_opt_state, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_update)

@@ -1,4 +1,4 @@
-"""What agents that learn off-policy from sequences share: settings, acting with a memory, how experience is kept.
+"""What agents that learn off-policy from sequences share: how experience is kept.
 
 Data go round like this: an actor's rows (its steps, and the final observation of each episode) become overlapping
 sequences, each row with the memory that the policy had when it chose; the learner draws sequences as often as the
@@ -13,105 +13,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
-
-import jax
+from typing import Any, final
 
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
 from agentkit.adders import SequenceAdder
-from agentkit.agents.checks import check_counts, check_fractions
-from agentkit.agents.off_policy import ValueConfig, explore_values, fit_values
+from agentkit.agents.off_policy import fit_loss, fit_values
 from agentkit.core import BatchPlan
-from agentkit.errors import ConfigError
 from agentkit.learning import Loss, Update, rate_limit
 from agentkit.replay import Prioritized, Replay, Table, Uniform
 from agentkit.types import Nest
 
 TABLE = "sequences"
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceConfig(ValueConfig):
-    """Settings of those that learn the values of discrete actions from sequences, beside those of `ValueConfig`.
-
-    There "transitions" are sequences here, but that `updates_per_step` are for each row of an actor.
-
-    Attributes:
-        core_size: units of the LSTM.
-        sequence_length: rows that are unrolled, T; one more is stored, to bootstrap from.
-        sequence_period: rows from the start of one sequence to the next; at most `sequence_length` - `burn_in`, so
-            that each row is learned from.
-        burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
-        priority_max_weight: eta, how much of a sequence's priority is its largest error; the rest is their mean.
-    """
-
-    hidden_sizes: tuple[int, ...] = (64,)
-    n_step: int = 5
-    batch_size: int = 32
-    updates_per_step: float = 0.125
-    replay_size: int = 10_000
-    min_replay_size: int = 50
-    prioritized: bool = True
-    priority_exponent: float = 0.9
-    importance_exponent: float = 0.6
-    core_size: int = 64
-    sequence_length: int = 40
-    sequence_period: int = 20
-    burn_in: int = 10
-    priority_max_weight: float = 0.9
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_fractions(self, "priority_max_weight")
-        check_counts(self, "n_step", "core_size", "sequence_length", "sequence_period")
-        if not 0 <= self.burn_in <= self.sequence_length - self.sequence_period:
-            raise ConfigError(
-                f"Expected 0 <= burn_in <= sequence_length - sequence_period, or some rows are never learned from; "
-                f"found burn_in={self.burn_in}, sequence_length={self.sequence_length}, "
-                f"sequence_period={self.sequence_period}."
-            )
-
-
-class Memory(NamedTuple):
-    """The state of a policy that remembers and explores.
-
-    Attributes:
-        core: of the network; that of an episode's start at each reset.
-        exploration: of the policy that chooses by values: an epsilon, or the number of steps taken.
-    """
-
-    core: Nest
-    exploration: Nest
-
-
-def explore_values_with_memory(network: nets.RecurrentNetwork, config: SequenceConfig, evaluation: bool) -> Policy:
-    """`explore_values` by the values of a recurrent network; emits the memory that it had before the observation.
-
-    Args:
-        network: its outputs are action values ``[B, A]``.
-        config: has the epsilons.
-        evaluation: whether the policy is to be judged; it then emits nothing.
-    """
-    choose = explore_values(lambda _, q: q, config, evaluation)  # Of which the observations are the values.
-
-    def init(key: jax.Array) -> Memory:
-        return Memory(network.initial_state, choose.init(key))
-
-    def act(params: Any, key: jax.Array, observation: Nest, state: Memory) -> tuple[Nest, Memory, Nest]:
-        q, core = nets.step_one(network, params, observation, state.core)
-        action, exploration, _ = choose.act((), key, q, state.exploration)
-        return action, Memory(core, exploration), () if evaluation else state.core
-
-    def reset(state: Memory) -> Memory:
-        return state._replace(core=network.initial_state)
-
-    def spread(state: Memory, index: Any, count: int) -> Memory:
-        return state._replace(exploration=choose.spread(state.exploration, index, count))
-
-    return Policy(act, init, reset, spread)
 
 
 @final
@@ -196,7 +110,7 @@ def agent_of_loss(
     """
 
     def make(config: Any = None, *, make_networks: Any = make_networks, make_loss: Any = make_loss) -> SequenceAgent:
-        update = functools.partial(fit_values, make_loss)
+        update = functools.partial(fit_loss, fit_values, make_loss)
         config = config_class() if config is None else config
         return SequenceAgent(config, make_networks, make_policy, update, extras_spec)
 

@@ -13,18 +13,17 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import learning, losses, specs
+from agentkit import learning, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.checks import check_not_negative
+from agentkit.agents.checks import NotNegative
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -43,86 +42,46 @@ class Config(DeterministicConfig):
     learning_rate: float = 3e-4
     tau: float = 0.005
     policy_period: int = 2
-    target_noise: float = 0.2
-    target_noise_clip: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_not_negative(self, "target_noise", "target_noise_clip")
+    target_noise: NotNegative = 0.2
+    target_noise_clip: NotNegative = 0.5
 
 
-class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
-
-    Attributes:
-        policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
-        critics: ``observation [B, ...], action [B, A] -> (q [B], q [B])``, two critics that share nothing.
-        action_shape: ``(A,)``.
-    """
-
-    policy: nets.Network
-    critics: nets.Network
-    action_shape: tuple[int, ...]
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
     """A policy and twin critics for an environment of continuous actions in [-1, 1]."""
-    size = specs.canonical_action_size(environment_spec.actions, "TD3")
-
-    def twins(observation: Nest, action: jax.Array) -> tuple[jax.Array, ...]:
-        # No array [2, B]: to climb one of its rows would compute the other's gradient, too.
-        return tuple(nets.critic(observation, action, config.hidden_sizes)[:, 0] for _ in range(2))
-
-    return Networks(
-        policy=nets.network(
-            lambda observation: nets.tanh_action(observation, size, config.hidden_sizes),
-            environment_spec.observations,
-        ),
-        critics=nets.network(twins, environment_spec.observations, environment_spec.actions),
-        action_shape=(size,),
-    )
+    return nets.deterministic_networks(environment_spec, "TD3", config.hidden_sizes, nets.twin_action_values)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """The network's actions; to explore, with independent Gaussian noise."""
-    return explore_actions(networks, config, evaluation)
+def smoothed_action(action: jax.Array, noise: jax.Array, max_noise: float) -> jax.Array:
+    """Target policy smoothing (paper, eq. 14): clipped noise on actions ``[..., A]`` in [-1, 1]."""
+    return jnp.clip(action + jnp.clip(noise, -max_noise, max_noise), -1.0, 1.0)
 
 
-def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
+def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
-
-    def smoothed(policy: Any, observation: Nest, key: jax.Array) -> jax.Array:
-        action = networks.policy.apply(policy, observation)
-        noise = config.target_noise * jax.random.normal(key, action.shape)
-        return losses.smoothed_action(action, noise, config.target_noise_clip)  # eq. 14
+    twins_at = networks.critic.apply
 
     def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         o_tm1, action, reward, discount, o_t, _ = batch.data
-        next_action = smoothed(targets.policy, o_t, key)
-        q_t = jnp.minimum(*networks.critics.apply(targets.critic, o_t, next_action))  # eq. 10
-        twins_tm1 = networks.critics.apply(critics, o_tm1, action)
-        errors = [losses.action_value_error(q_tm1, reward, discount, q_t) for q_tm1 in twins_tm1]
+        plain = networks.policy.apply(targets.policy, o_t)
+        noise = config.target_noise * jax.random.normal(key, plain.shape)
+        next_action = smoothed_action(plain, noise, config.target_noise_clip)
+        q_t = jnp.minimum(*twins_at(targets.critic, o_t, next_action))  # eq. 10
+        twins_tm1 = twins_at(critics, o_tm1, action)
+        errors = [learning.action_value_error(q_tm1, reward, discount, q_t) for q_tm1 in twins_tm1]
         squared = jnp.square(errors[0]) + jnp.square(errors[1])  # [B]
         metrics = {"q": jnp.mean(twins_tm1[0]), "critics_gap": jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))}
         return mean_loss(squared, metrics, batch, config, priorities=jnp.abs(errors[0]))
 
-    def policy_loss(policy: Any, critics: Any, batch: ReplaySample) -> jax.Array:
-        action = networks.policy.apply(policy, batch.data.observation)
-        return -jnp.mean(networks.critics.apply(critics, batch.data.observation, action)[0])
+    def first_at(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
+        return twins_at(critics, observation, action)[0]
 
-    return ActorCriticLosses(critic_loss, policy_loss)
+    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(networks.policy.apply, first_at))
 
 
-def fit(make_losses: Callable[[Networks, Config], ActorCriticLosses], networks: Networks, config: Config) -> Update:
+def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config) -> Update:
     """A step on both critics; on the policy, and of all targets, at each `policy_period`-th (paper, algorithm 1)."""
-    return learning.deterministic_actor_critic(
-        make_losses(networks, config),
-        ActorCritic(networks.policy.init, networks.critics.init),
-        ActorCritic(learning.adam(config.learning_rate), learning.adam(config.learning_rate)),
-        learning.polyak(config.tau),
-        config.policy_period,
-    )
+    rates = (config.learning_rate, config.learning_rate)
+    return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau), config.policy_period)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+Agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)

@@ -18,11 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
 from agentkit.agents import td3
-from agentkit.agents.checks import check_not_negative
-from agentkit.agents.off_policy import agent_of_loss
+from agentkit.agents.checks import NotNegative
+from agentkit.agents.off_policy import agent_of_loss, explore_actions
 from agentkit.learning import ActorCriticLosses
+from agentkit.networks import ActorCriticNetworks
 from agentkit.types import ReplaySample
 
 
@@ -34,25 +34,32 @@ class Config(td3.Config):
         value_weight: alpha, what the critic counts beside the distance from the data's actions; 0 only clones.
     """
 
-    value_weight: float = 2.5
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_not_negative(self, "value_weight")
+    value_weight: NotNegative = 2.5
 
 
-def make_losses(networks: td3.Networks, config: Config) -> ActorCriticLosses:
+def regularized_policy_loss(q: jax.Array, squared_distance: jax.Array, weight: float) -> jax.Array:
+    """-lambda q + (pi(s) - a)^2, ``[B]``, lambda = weight / mean |q| (paper, eq. 3 and 5).
+
+    Args:
+        q: of the policy's actions, ``[B]``.
+        squared_distance: of these from the data's actions, ``[B]``.
+        weight: alpha; at 0 this is behavioural cloning. No gradient passes through lambda.
+    """
+    scale = weight / jnp.maximum(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), 1e-8)
+    return squared_distance - scale * q
+
+
+def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
     """TD3's loss of the critics, and the policy's with the cloning term, on `Transition`s ``[B, ...]``."""
 
     def policy_loss(policy: Any, critics: Any, batch: ReplaySample) -> jax.Array:
         observation = batch.data.observation
         action = networks.policy.apply(policy, observation)
-        q = networks.critics.apply(critics, observation, action)[0]
+        q = networks.critic.apply(critics, observation, action)[0]
         squared_distance = jnp.sum(jnp.square(action - batch.data.action), axis=-1)  # [B]
-        return jnp.mean(losses.regularized_policy_loss(q, squared_distance, config.value_weight))
+        return jnp.mean(regularized_policy_loss(q, squared_distance, config.value_weight))
 
     return ActorCriticLosses(td3.make_losses(networks, config).critic, policy_loss)
 
 
-Agent = agent_of_loss(Config, td3.make_networks, td3.make_policy, make_losses, td3.fit)
+Agent = agent_of_loss(Config, td3.make_networks, explore_actions, make_losses, td3.fit)

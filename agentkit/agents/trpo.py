@@ -18,18 +18,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses
-from agentkit.agents.checks import check_counts, check_positive
-from agentkit.agents.fitted_value import NaturalConfig, make_networks, natural_direction, step_and_fit
-from agentkit.agents.on_policy import Networks, Rows, advantages, make_policy
-from agentkit.agents.segments import agent_of_update
-from agentkit.errors import ConfigError
-from agentkit.learning import ActorCritic, Update
+from agentkit import networks as nets
+from agentkit.agents.checks import Count, Positive, Range
+from agentkit.agents.npg import (
+    NaturalConfig,
+    PolicyStep,
+    divergence_from,
+    make_networks,
+    natural_gradient,
+    step_and_fit,
+)
+from agentkit.agents.on_policy import Rows, advantages, agent_of_update
+from agentkit.learning import Update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +48,9 @@ class Config(NaturalConfig):
         max_backtracks: lengths that it tries; where none will do, the policy stays.
     """
 
-    segment_length: int = 64
-    max_kl: float = 0.01
-    backtrack_factor: float = 0.8
-    max_backtracks: int = 10
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        super().__post_init__()
-        check_positive(self, "max_kl")
-        check_counts(self, "max_backtracks")
-        if not 0 < self.backtrack_factor < 1:
-            raise ConfigError(f"backtrack_factor must be between 0 and 1, found {self.backtrack_factor}.")
+    max_kl: Positive = 0.01
+    backtrack_factor: Annotated[float, Range("between 0 and 1", lambda value: 0 < value < 1)] = 0.8
+    max_backtracks: Count = 10
 
 
 class Found(NamedTuple):
@@ -112,10 +109,10 @@ def line_search(
     return Found(chosen, fraction, gain, kl)
 
 
-def make_step(networks: Networks, config: Config) -> Callable[[ActorCritic, Rows], tuple[Any, dict[str, jax.Array]]]:
-    """``(params, Rows) -> (policy parameters, metrics)`` (paper, section 6 and appendix C)."""
+def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
+    """The largest step that the bound and the surrogate allow (paper, section 6 and appendix C)."""
 
-    def step(params: ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
+    def step(params: nets.ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
         advantage = advantages(config, rows)
 
         def surrogate(policy: Any) -> jax.Array:
@@ -125,8 +122,8 @@ def make_step(networks: Networks, config: Config) -> Callable[[ActorCritic, Rows
             ratio = jnp.exp(jnp.where(rows.mask > 0, log_ratio, 0.0))
             return losses.masked_mean(ratio * advantage, rows.mask)
 
-        gradient = jax.grad(surrogate)(params.policy)
-        natural, divergence = natural_direction(networks, config, params, rows, gradient)
+        divergence, gradient = divergence_from(networks, params, rows), jax.grad(surrogate)(params.policy)
+        natural = natural_gradient(divergence, params.policy, gradient, config.cg_iterations, config.damping)
         length = jnp.sqrt(2.0 * config.max_kl / jnp.maximum(natural.curvature, 1e-12))  # That far the model has max_kl.
         whole = jax.tree.map(lambda x: length * x, natural.direction)
         found = line_search(surrogate, divergence, params.policy, whole, config)
@@ -137,9 +134,9 @@ def make_step(networks: Networks, config: Config) -> Callable[[ActorCritic, Rows
     return step
 
 
-def make_update(networks: Networks, config: Config) -> Update:
+def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     """The policy's step, then the value's fit, which leaves the policy within its bound."""
     return step_and_fit(networks, config, make_step(networks, config))
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+Agent = agent_of_update(Config, make_networks, make_update)

@@ -119,13 +119,29 @@ def read_episodes(path: str | pathlib.Path) -> EpisodeData:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        path = next((found for found in (path / _MAIN, path / "data" / _MAIN) if found.is_file()), path / _MAIN)
+        path = _in_folder(path)
     if not path.is_file():
         raise ConfigError(f"There is no file {path}. Expected HDF5 in Minari's layout, or a .npz of columns of steps.")
     data = EpisodeData(_read_npz(path), None) if path.suffix == ".npz" else _read_hdf5(path)
     for number, episode in enumerate(data.episodes):
         check_episode(episode, f"{path}, episode {number}")
     return data
+
+
+def _in_folder(folder: pathlib.Path) -> pathlib.Path:
+    """The file of a Minari data set: its HDF5, whether that is there or not."""
+    for inner in (folder, folder / "data"):
+        if (inner / _MAIN).is_file():
+            return inner / _MAIN
+        metadata = inner / "metadata.json"
+        stored = json.loads(metadata.read_text()).get("data_format", "hdf5") if metadata.is_file() else "hdf5"
+        if stored != "hdf5":
+            raise ConfigError(
+                f"{folder}: expected a Minari data set stored as hdf5, found {stored!r}. Load it with minari, "
+                "and write its episodes with `agentkit.datasets.write_episodes` (a `datasets.Episode` of each one's "
+                "arrays)."
+            )
+    return folder / _MAIN
 
 
 def _read_hdf5(path: pathlib.Path) -> EpisodeData:

@@ -1,11 +1,17 @@
 """Learning: an algorithm is an `Update` of pure functions; `Learner` runs any of them."""
 
-from agentkit.learning.actor_critic import ActorCriticLosses, ActorCriticState, deterministic_actor_critic
+from agentkit.learning.actor_critic import (
+    ActorCriticLosses,
+    ActorCriticState,
+    action_value_error,
+    adam_actor_critic,
+    deterministic_actor_critic,
+    deterministic_policy_loss,
+)
 from agentkit.learning.curiosity import RndConfig, random_network_distillation
 from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.imitation import GailConfig, generative_adversarial_imitation
 from agentkit.learning.learner import (
-    ActorCritic,
     Learner,
     LearnerOutlets,
     Loss,
@@ -21,25 +27,18 @@ from agentkit.learning.learner import (
     polyak,
     sgd,
 )
-from agentkit.learning.minibatches import run_epochs
-from agentkit.learning.natural_gradient import (
-    NaturalGradient,
-    conjugate_gradient,
-    fisher_vector_product,
-    natural_gradient,
-)
+from agentkit.learning.minibatches import gradient_step, run_epochs
 from agentkit.learning.schedule import rate_limit
-from agentkit.learning.soft import Bootstrap, SoftLosses, SoftState, Temperature, soft_actor_critic, soft_target
-from agentkit.learning.statistics import (
-    RunningStatistics,
-    deviation,
-    init_nest_statistics,
-    init_statistics,
-    normalize,
-    normalize_nest,
-    update_nest_statistics,
-    update_statistics,
+from agentkit.learning.soft import (
+    Bootstrap,
+    SoftLosses,
+    SoftState,
+    Temperature,
+    adam_soft_actor_critic,
+    soft_actor_critic,
+    soft_target,
 )
+from agentkit.networks import ActorCritic
 
 __all__ = [
     "ActorCritic",
@@ -50,9 +49,7 @@ __all__ = [
     "Learner",
     "LearnerOutlets",
     "Loss",
-    "NaturalGradient",
     "RndConfig",
-    "RunningStatistics",
     "SgdState",
     "SoftLosses",
     "SoftState",
@@ -60,21 +57,18 @@ __all__ = [
     "Temperature",
     "Update",
     "UpdateOutput",
+    "action_value_error",
     "adam",
+    "adam_actor_critic",
+    "adam_soft_actor_critic",
     "annealed",
     "apply_gradients",
-    "conjugate_gradient",
     "descend",
     "deterministic_actor_critic",
-    "deviation",
-    "fisher_vector_product",
+    "deterministic_policy_loss",
     "generative_adversarial_imitation",
     "global_norm",
-    "init_nest_statistics",
-    "init_statistics",
-    "natural_gradient",
-    "normalize",
-    "normalize_nest",
+    "gradient_step",
     "periodic",
     "polyak",
     "random_network_distillation",
@@ -83,6 +77,4 @@ __all__ = [
     "sgd",
     "soft_actor_critic",
     "soft_target",
-    "update_nest_statistics",
-    "update_statistics",
 ]

@@ -1,4 +1,4 @@
-"""A critic that is fitted and a policy that climbs it: the update of DDPG, TD3 and D4PG."""
+"""A critic that is fitted and a policy that climbs it or is weighed by it: the update of DDPG, TD3, D4PG, CRR, IQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import ActorCritic, Params, TargetUpdate, Update, UpdateOutput, descend
+from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, descend
+from agentkit.networks import ActorCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
 CriticLoss = Callable[[Params, ActorCritic, ReplaySample, jax.Array], LossOutput]
@@ -129,6 +130,51 @@ def deterministic_actor_critic(
         return new_state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.params.policy})
+
+
+def adam_actor_critic(
+    losses: ActorCriticLosses,
+    networks: Any,
+    learning_rates: tuple[float, float],
+    target_update: TargetUpdate,
+    policy_period: int = 1,
+) -> Update:
+    """`deterministic_actor_critic` with Adam.
+
+    Args:
+        losses: as there.
+        networks: have ``policy`` and ``critic``, each with ``init: key -> params``.
+        learning_rates: step sizes of policy and critic.
+        target_update: as there.
+        policy_period: as there.
+    """
+    init_params = ActorCritic(networks.policy.init, networks.critic.init)
+    return deterministic_actor_critic(
+        losses, init_params, ActorCritic(*map(adam, learning_rates)), target_update, policy_period
+    )
+
+
+def action_value_error(q_tm1: Array, r_t: Array, discount_t: Array, q_t: Array) -> Array:
+    """TD errors ``[B]`` of a policy's action values (Sutton 1988; Lillicrap et al. 2016, eq. 4 and 5).
+
+    r + discount * q(s', policy(s')) - q(s, a). Gradients reach `q_tm1` only.
+    """
+    return jax.lax.stop_gradient(r_t + discount_t * q_t) - q_tm1
+
+
+def deterministic_policy_loss(policy_at: Callable[..., Array], q_at: Callable[..., Array]) -> PolicyLoss:
+    """Minus the mean value of the policy's actions (Silver et al. 2014; its gradient: Lillicrap et al. 2016, eq. 6).
+
+    Args:
+        policy_at: ``(policy_params, observation [B, ...]) -> action [B, A]``.
+        q_at: ``(critic_params, observation, action) -> q [B]``.
+    """
+
+    def loss(policy: Params, critic: Params, batch: ReplaySample) -> Array:
+        observation = batch.data.observation
+        return -jnp.mean(q_at(critic, observation, policy_at(policy, observation)))
+
+    return loss
 
 
 def _minimize(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit.errors import ConfigError
 from agentkit.learning.learner import Params, Update, UpdateOutput, adam, descend
-from agentkit.learning.statistics import (
+from agentkit.networks import (
     RunningStatistics,
     deviation,
     init_nest_statistics,

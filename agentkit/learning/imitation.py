@@ -15,7 +15,7 @@ from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.learning.curiosity import check_transitions
 from agentkit.learning.learner import Params, Update, UpdateOutput, adam, descend
-from agentkit.learning.statistics import (
+from agentkit.networks import (
     RunningStatistics,
     init_nest_statistics,
     normalize_nest,

@@ -60,13 +60,6 @@ class Update(NamedTuple):
     apply: Callable[[Nest, Params], Nest] | None = None
 
 
-class ActorCritic(NamedTuple):
-    """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
-
-    policy: Any
-    critic: Any
-
-
 class Publisher(Protocol):
     """Where parameters go: `agentkit.variables.VariableStore` or a transport of its kind."""
 

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
+from agentkit.learning.learner import descend
 from agentkit.types import Array, Nest
+
+if TYPE_CHECKING:
+    import optax
 
 Step = Callable[[Nest, Nest], tuple[Nest, dict[str, Array]]]
 """``(learned, minibatch) -> (learned, metrics)``, a gradient step."""
+
+
+def gradient_step(
+    loss: Callable[[Any, Nest], tuple[Array, dict[str, Array]]],
+    optimizer: optax.GradientTransformation,
+    learning_rate: Array | float,
+) -> Step:
+    """A step of ``(params, opt_state)`` down the gradient of a loss ``(params, minibatch) -> (loss [], metrics)``."""
+
+    def step(learned: tuple[Any, Any], minibatch: Nest) -> tuple[tuple[Any, Any], dict[str, Array]]:
+        grads, metrics = jax.grad(loss, has_aux=True)(learned[0], minibatch)
+        return descend(optimizer, grads, *learned, learning_rate), metrics
+
+    return step
 
 
 def run_epochs(

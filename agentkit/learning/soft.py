@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import ActorCritic, Params, TargetUpdate, Update, UpdateOutput, descend
+from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, descend, polyak
+from agentkit.networks import ActorCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
 if TYPE_CHECKING:
@@ -163,6 +164,23 @@ def soft_actor_critic(
         return new_state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def adam_soft_actor_critic(
+    losses: SoftLosses,
+    init_params: ActorCritic,
+    num_critics: int,
+    config: Any,
+    target_entropy: float,
+    policy_period: int = 1,
+) -> Update:
+    """`soft_actor_critic` with Adam and targets that follow at each update; `target_entropy` is in nats.
+
+    Args as there, but for `config`, which has `learning_rate`, `tau`, `initial_temperature` and `learn_temperature`.
+    """
+    temperature = Temperature(config.initial_temperature, target_entropy if config.learn_temperature else None)
+    optimizer, follow = adam(config.learning_rate), polyak(config.tau)
+    return soft_actor_critic(losses, init_params, num_critics, optimizer, follow, temperature, policy_period)
 
 
 def temperature_gradient(log_prob: Array, target_entropy: float) -> Array:

@@ -9,13 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentkit.losses.continuous import action_value_error as action_value_error
-    from agentkit.losses.continuous import binary_weights as binary_weights
-    from agentkit.losses.continuous import expectile_loss as expectile_loss
-    from agentkit.losses.continuous import exponential_weights as exponential_weights
-    from agentkit.losses.continuous import regularized_policy_loss as regularized_policy_loss
-    from agentkit.losses.continuous import sampled_log_sum_exp as sampled_log_sum_exp
-    from agentkit.losses.continuous import smoothed_action as smoothed_action
     from agentkit.losses.distributional import categorical_q_learning_loss as categorical_q_learning_loss
     from agentkit.losses.distributional import categorical_target as categorical_target
     from agentkit.losses.distributional import categorical_td_loss as categorical_td_loss
@@ -42,6 +35,9 @@ if TYPE_CHECKING:
     from agentkit.losses.recurrent import sequence_priorities as sequence_priorities
     from agentkit.losses.recurrent import taught_rows as taught_rows
     from agentkit.losses.recurrent import unrescale as unrescale
+    from agentkit.losses.regression import binary_weights as binary_weights
+    from agentkit.losses.regression import expectile_loss as expectile_loss
+    from agentkit.losses.regression import exponential_weights as exponential_weights
     from agentkit.losses.value import action_cross_entropy as action_cross_entropy
     from agentkit.losses.value import double_q_learning_error as double_q_learning_error
     from agentkit.losses.value import huber as huber
@@ -51,12 +47,12 @@ if TYPE_CHECKING:
     from agentkit.losses.value import q_learning_error as q_learning_error
 
 _FILES = (
-    "continuous",
     "distributional",
     "mpo",
     "planning",
     "policy_gradient",
     "recurrent",
+    "regression",
     "value",
 )
 
@@ -66,7 +62,6 @@ __all__ = [
     "MpoMeasures",
     "VTrace",
     "action_cross_entropy",
-    "action_value_error",
     "approximate_kl",
     "binary_weights",
     "categorical_q_learning_loss",
@@ -91,11 +86,8 @@ __all__ = [
     "policy_gradient_loss",
     "q_learning_error",
     "quantile_q_learning_loss",
-    "regularized_policy_loss",
     "rescale",
-    "sampled_log_sum_exp",
     "sequence_priorities",
-    "smoothed_action",
     "standardize",
     "taught_rows",
     "two_hot_cross_entropy",

@@ -1,7 +1,19 @@
 """Networks: Haiku modules and distributions; pure once transformed."""
 
 from agentkit.networks.action_mask import action_mask, mask_illegal, mean_legal, refuse_action_mask
+from agentkit.networks.action_values import value_network
+from agentkit.networks.continuous import (
+    ActorCriticNetworks,
+    action_value,
+    actor_critic_networks,
+    deterministic_networks,
+    gaussian_action,
+    state_value,
+    tanh_normal_action,
+    twin_action_values,
+)
 from agentkit.networks.distributional import (
+    CategoricalNetwork,
     action_outputs,
     categorical_mean,
     evenly_spaced_atoms,
@@ -20,8 +32,26 @@ from agentkit.networks.mlp import (
     torso,
 )
 from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
+from agentkit.networks.normalization import (
+    RunningStatistics,
+    deviation,
+    init_nest_statistics,
+    init_statistics,
+    normalize,
+    normalize_nest,
+    update_nest_statistics,
+    update_statistics,
+)
 from agentkit.networks.policy_heads import Sampled, check_policy_actions, policy_head, sample_to_action, sampled_spec
-from agentkit.networks.pure import Network, network
+from agentkit.networks.policy_value import (
+    Memory,
+    PolicyValue,
+    independent_policy_value,
+    policy_value,
+    recurrent_policy_value,
+    stored_memory,
+)
+from agentkit.networks.pure import ActorCritic, Network, network
 from agentkit.networks.recurrent import (
     RecurrentNetwork,
     hidden_layers,
@@ -29,31 +59,46 @@ from agentkit.networks.recurrent import (
     state_spec,
     step_one,
     unroll_after_burn_in,
+    without_memory,
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
+    "ActorCritic",
+    "ActorCriticNetworks",
     "AtariTorso",
     "Categorical",
+    "CategoricalNetwork",
     "DiagonalNormal",
     "Joint",
+    "Memory",
     "Network",
     "NoisyLinear",
+    "PolicyValue",
     "RecurrentNetwork",
     "ResidualTorso",
+    "RunningStatistics",
     "Sampled",
     "TanhNormal",
     "action_mask",
     "action_outputs",
+    "action_value",
+    "actor_critic_networks",
     "categorical_mean",
     "check_policy_actions",
     "critic",
+    "deterministic_networks",
+    "deviation",
     "dropout_critic",
     "duelling_q_values",
     "evenly_spaced_atoms",
+    "gaussian_action",
     "hidden_layers",
     "implicit_quantiles",
+    "independent_policy_value",
+    "init_nest_statistics",
+    "init_statistics",
     "mask_illegal",
     "mean_legal",
     "mlp",
@@ -61,10 +106,14 @@ __all__ = [
     "network",
     "noisy_duelling_logits",
     "noisy_mlp",
+    "normalize",
+    "normalize_nest",
     "orthogonal_mlp",
     "policy_head",
+    "policy_value",
     "q_values",
     "recurrent_network",
+    "recurrent_policy_value",
     "refuse_action_mask",
     "residual_torso",
     "sample",
@@ -72,8 +121,16 @@ __all__ = [
     "sample_to_action",
     "sampled_spec",
     "state_spec",
+    "state_value",
     "step_one",
+    "stored_memory",
     "tanh_action",
+    "tanh_normal_action",
     "torso",
+    "twin_action_values",
     "unroll_after_burn_in",
+    "update_nest_statistics",
+    "update_statistics",
+    "value_network",
+    "without_memory",
 ]

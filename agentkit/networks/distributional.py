@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -36,6 +37,24 @@ def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
 def categorical_mean(logits: Array, atoms: Array) -> Array:
     """Action values ``[B, A]``, the means of distributions ``[B, A, N]`` on `atoms` ``[N]``."""
     return jax.nn.softmax(logits) @ atoms
+
+
+class CategoricalNetwork(NamedTuple):
+    """A network of return distributions on atoms.
+
+    Attributes:
+        init: ``key -> params``.
+        logits: ``(params, observation [B, ...]) -> [B, A, N]``, of the probability of each atom.
+        atoms: the returns, rising, float32 ``[N]``.
+    """
+
+    init: Callable[[jax.Array], Any]
+    logits: Callable[..., Array]
+    atoms: Array
+
+    def q_values(self, logits: Array, observation: Nest) -> Array:
+        """The mean returns ``[B, A]``, `specs.ILLEGAL_VALUE` for actions that the observation rules out."""
+        return mask_illegal(categorical_mean(logits, self.atoms), observation)
 
 
 def implicit_quantiles(

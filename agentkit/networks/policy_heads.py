@@ -49,14 +49,16 @@ class Sampled(NamedTuple):
         sample: what was drawn, before it was clipped: int32 ``[]`` for a discrete action, float32 ``[A]`` for a
             continuous one, A its size; a tuple of these where an action has several parts.
         log_prob: its log-probability when it was drawn, float32 ``[]``.
+        core: the network's state before it saw the observation; ``()`` of one without a memory.
     """
 
     sample: Any
     log_prob: Any
+    core: Any = ()
 
 
 def sampled_spec(actions: Nest) -> Sampled:
-    """The specs of `Sampled` for these actions."""
+    """The specs of `Sampled` for these actions, by a network without a memory."""
     return Sampled(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
 
 

@@ -81,6 +81,21 @@ def recurrent_network(
     return RecurrentNetwork(lambda key: network.init(key, example, states), apply_step, apply_unroll, initial_state)
 
 
+def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
+    """A network that looks at each row alone, as one whose state is ``()``.
+
+    Args:
+        init: ``key -> params``.
+        apply: ``(params, observation [B, ...]) -> outputs [B, ...]``.
+    """
+
+    def unroll(params: Any, observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
+        outputs = apply(params, jax.tree.map(_merge, observation))
+        return jax.tree.map(lambda x: x.reshape(*start_of_episode.shape, *x.shape[1:]), outputs), state
+
+    return RecurrentNetwork(init, lambda params, observation, state: (apply(params, observation), state), unroll, ())
+
+
 def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> Array:
     """A trunk: a torso, from observations to features, and ReLU layers of `hidden_sizes`, ``[B, F]``."""
     features = torso(observation)

@@ -10,6 +10,7 @@ import numpy as np
 
 from agentkit import networks as nets
 from agentkit import specs
+from agentkit.actors import Acting
 from agentkit.agents import on_policy
 from agentkit.learning import Update
 from agentkit.types import ReplaySample, Step
@@ -93,7 +94,7 @@ def segments(kind: str) -> ReplaySample:
 
 def state_of(update: Update, params: Any) -> on_policy.OnPolicyState:
     """The first training state, but for the parameters; nothing is normalised."""
-    return update.init(KEY)._replace(acting=on_policy.Acting(params, ()))
+    return update.init(KEY)._replace(acting=Acting(params, ()))
 
 
 class Element(NamedTuple):

@@ -7,9 +7,8 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import cql, sac
-from agentkit.agents.soft import Networks
 from agentkit.learning import Bootstrap
-from agentkit.networks import Network, TanhNormal
+from agentkit.networks import ActorCriticNetworks, Network, TanhNormal
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
@@ -73,7 +72,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         np.testing.assert_allclose(np.mean(q, axis=0), values(0.8, terminates), atol=0.15)
 
 
-NETWORKS = Networks(
+NETWORKS = ActorCriticNetworks(
     Network(None, lambda params, o: TanhNormal(jnp.zeros_like(o), jnp.zeros_like(o))),
     Network(None, lambda params, o, a: params * jnp.sum(jnp.square(a), axis=-1)),
     (1,),
@@ -110,6 +109,17 @@ def test_without_the_penalty_it_is_sac() -> None:
     td_key, _ = jax.random.split(KEY)
     sacs = sac.make_losses(NETWORKS, sac.Config()).critic(critics, bootstrap, _batch(), td_key)
     np.testing.assert_allclose(mine.loss, sacs.loss, rtol=1e-6)
+
+
+def test_importance_sampling_finds_the_integral() -> None:
+    """Of exp(2 a) over [-1, 1], half of the actions uniform and half from a density that favours large ones."""
+    rng, count = np.random.default_rng(0), 40_000
+    uniform, other = rng.uniform(-1, 1, count), np.sqrt(rng.uniform(0, 1, count)) * 2 - 1
+    actions = np.concatenate([uniform, other])
+    log_density = np.log(np.concatenate([np.full(count, 0.5), np.maximum(0.5 * (other + 1), 1e-9)]))
+    q = np.float32(2.0 * actions)[:, None]
+    found = cql.sampled_log_sum_exp(q, np.float32(log_density)[:, None])
+    np.testing.assert_allclose(found, [np.log((np.exp(2) - np.exp(-2)) / 2)], atol=0.03)
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import crr
-from agentkit.agents.regression import Networks
 from agentkit.errors import UnknownNameError
 from agentkit.learning import ActorCritic
-from agentkit.networks import DiagonalNormal, Network
+from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
@@ -57,16 +56,16 @@ def test_other_weights_are_refused() -> None:
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = crr.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(crr.Agent(config), Chain(terminates), num_updates=3_000)
-    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.2)
 
 
 def _losses(log_std: float, **settings: Any) -> Any:
     """A Gaussian policy whose mean is its parameter; critics that are parameters times observations and actions."""
-    networks = Networks(
+    networks = ActorCriticNetworks(
         Network(None, lambda params, o: DiagonalNormal(jnp.full(o.shape, params), jnp.full(o.shape, log_std))),
         Network(None, lambda params, o, a: (params[0] * o[:, 0] + a[:, 0], params[1] * o[:, 0] + a[:, 0])),
-        Network(None, None),
+        (1,),
     )
     return crr.make_losses(networks, crr.Config(**settings))
 

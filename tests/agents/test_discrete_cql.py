@@ -46,7 +46,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         conservative_weight=0.02,
     )
     networks, state = learned(discrete_cql.Agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
-    q = networks.q_values(state.params, np.eye(4, dtype=np.float32))
+    q = networks.apply(state.params, np.eye(4, dtype=np.float32))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
@@ -72,7 +72,7 @@ def test_the_loss_is_dqns_and_the_penalty() -> None:
     params, batch = networks.init(KEY), _batch()
     found = discrete_cql.make_loss(networks, agent.config)(params, params, batch, KEY)
     plain = dqn.make_loss(networks, agent.config)(params, params, batch, KEY)
-    q = np.asarray(networks.q_values(params, batch.data.observation), np.float64)
+    q = np.asarray(networks.apply(params, batch.data.observation), np.float64)
     gap = np.mean(np.log(np.sum(np.exp(q), axis=-1)) - q[np.arange(3), batch.data.action])
     np.testing.assert_allclose(found.metrics["conservative_gap"], gap, rtol=1e-5)
     np.testing.assert_allclose(found.loss, plain.loss + 3.0 * gap, rtol=1e-5)
@@ -88,5 +88,5 @@ def test_what_the_data_never_do_is_not_overestimated() -> None:
     state, step = update.init(KEY), jax.jit(update.update)
     for _ in range(200):
         state, _ = step(state, batch)
-    q = np.asarray(networks.q_values(state.params, batch.data.observation))
+    q = np.asarray(networks.apply(state.params, batch.data.observation))
     assert np.all(q[:, 0] > q[:, 1:].max(axis=-1) + 0.5)

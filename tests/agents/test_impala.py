@@ -9,7 +9,7 @@ import tree
 
 from agentkit import envs, specs
 from agentkit import networks as nets
-from agentkit.agents import impala, recurrent_policy, segments
+from agentkit.agents import impala, on_policy
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
@@ -154,10 +154,10 @@ def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_s
         data, start = batch.data, jnp.asarray(batch.data.start_of_episode)
         core = jax.tree.map(lambda x: x[:, 0], data.extras.core)
         (distribution, _), _ = training.networks.network.unroll(training.state.params, data.observation, start, core)
-        log_prob = distribution.log_prob(jnp.asarray(data.extras.sampled.sample))[:, :-1]
+        log_prob = distribution.log_prob(jnp.asarray(data.extras.sample))[:, :-1]
         mask = has_action(start) > 0
         starts += int(data.start_of_episode[:, 1:-1].sum())
-        np.testing.assert_allclose(log_prob[mask], data.extras.sampled.log_prob[:, :-1][mask], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(log_prob[mask], data.extras.log_prob[:, :-1][mask], rtol=1e-3, atol=1e-4)
         assert abs(training.learn(batch)["kl"]) < 1e-6
         training.publish()
     assert starts > 0
@@ -181,8 +181,8 @@ def by_hand(networks: Any, config: impala.Config, params: Any, data: Any) -> dic
         if data.start_of_episode[0, t + 1]:  # A final observation.
             target_after, error_after = value, 0.0
             continue
-        log_prob = float(distribution.log_prob(data.extras.sampled.sample[0, t]))
-        ratio = np.exp(log_prob - data.extras.sampled.log_prob[0, t])
+        log_prob = float(distribution.log_prob(data.extras.sample[0, t]))
+        ratio = np.exp(log_prob - data.extras.log_prob[0, t])
         discount = config.discount * data.discount[0, t]
         reward = data.reward[0, t]
         advantage = min(config.policy_rho_clip, ratio) * (reward + discount * target_after - value)
@@ -276,7 +276,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
     )
     agent, chain = impala.Agent(config), Chain(terminates, num_actions=2)
     core = agent.make_networks(specs.make_environment_spec(chain)).network.initial_state
-    extras = recurrent_policy.Extras(nets.Sampled(np.int32(0), np.float32(-0.5)), tree.map_structure(np.asarray, core))
+    extras = nets.Sampled(np.int32(0), np.float32(-0.5), tree.map_structure(np.asarray, core))
     networks, state = learned(agent, chain, num_updates=1_200, num_steps=1_200, extras=extras)
     cores = jax.tree.map(lambda x: np.tile(x, (4, 1)), core)
     (_, value), _ = networks.network.step(state.params, np.eye(4, dtype=np.float32), cores)
@@ -288,7 +288,7 @@ def test_the_queue_is_as_long_as_the_settings_say() -> None:
     for num_envs, batch_size, queue_size, expected in [(4, None, None, 4), (4, 3, None, 6), (4, None, 32, 32)]:
         agent = impala.Agent(impala.Config(**SMALL, batch_size=batch_size, queue_size=queue_size))
         (table,) = agent.with_num_envs(num_envs).make_tables(spec)
-        assert table.name == segments.TABLE and table.max_size == expected and table.max_times_sampled == 1
+        assert table.name == on_policy.TABLE and table.max_size == expected and table.max_times_sampled == 1
     with pytest.raises(ConfigError, match=r"queue_size must be at least 4 .* found 3"):
         impala.Agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
 

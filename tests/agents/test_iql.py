@@ -7,7 +7,6 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import iql
-from agentkit.agents.regression import Networks
 from agentkit.learning import ActorCritic
 from agentkit.networks import DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
@@ -46,7 +45,7 @@ def test_critics_and_value_find_the_values_of_a_chain(terminates: bool) -> None:
 
 def _losses(**settings: Any) -> Any:
     """A Gaussian policy whose mean is its parameter; values that are parameters times observations and actions."""
-    networks = Networks(
+    networks = iql.Networks(
         Network(None, lambda params, o: DiagonalNormal(jnp.full(o.shape, params), jnp.full(o.shape, -0.5))),
         Network(None, lambda params, o, a: (params[0] * o[:, 0] + a[:, 0], params[1] * o[:, 0] - a[:, 0])),
         Network(None, lambda params, o: params * o[:, 0]),

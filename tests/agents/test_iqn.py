@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
+from agentkit import networks as nets
 from agentkit.agents import iqn
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
@@ -60,11 +61,11 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     )
     networks, state = learned(iqn.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
     taus = np.tile(np.linspace(0.05, 0.95, 10, dtype=np.float32), (4, 1))
-    q = networks.quantiles(state.params, np.eye(4, dtype=np.float32), taus).mean(axis=1)  # [4, 2]
+    q = networks.apply(state.params, np.eye(4, dtype=np.float32), taus).mean(axis=1)  # [4, 2]
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _gambler() -> tuple[iqn.Networks, Any, iqn.Agent]:
+def _gambler() -> tuple[nets.Network, Any, iqn.Agent]:
     """Learned: action 0 always pays 1, action 1 pays 0 or 4 (mean 2)."""
     agent = iqn.Agent(iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
@@ -80,7 +81,7 @@ def _gambler() -> tuple[iqn.Networks, Any, iqn.Agent]:
 def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() -> None:
     networks, params, agent = _gambler()
     observation = np.eye(4, dtype=np.float32)[0]
-    quantiles = networks.quantiles(params, observation[None], np.float32([[0.15, 0.85]]))[0]  # [2, A]
+    quantiles = networks.apply(params, observation[None], np.float32([[0.15, 0.85]]))[0]  # [2, A]
     np.testing.assert_allclose(quantiles, [[1, 0], [1, 4]], atol=0.5)
     for risk_level, best in ((1.0, 1), (0.3, 0)):  # The mean of the worst 30 % is 1 for action 0, and 0 for action 1.
         config = dataclasses.replace(agent.config, risk_level=risk_level)

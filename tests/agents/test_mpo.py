@@ -8,7 +8,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import mpo
 from agentkit.learning import ActorCritic
-from agentkit.networks import DiagonalNormal, Network
+from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -80,7 +80,7 @@ def test_the_critic_finds_the_values_of_a_chain(n_step: int, terminates: bool) -
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
 
 
-def _linear_networks() -> mpo.Networks:
+def _linear_networks() -> ActorCriticNetworks:
     """The policy's mean and log deviation are two numbers; a value is a number times the clipped action."""
 
     def policy(params: jax.Array, observation: jax.Array) -> DiagonalNormal:
@@ -89,7 +89,7 @@ def _linear_networks() -> mpo.Networks:
     def critic(params: jax.Array, observation: jax.Array, action: jax.Array) -> jax.Array:
         return params * action[:, 0]
 
-    return mpo.Networks(Network(None, policy), Network(None, critic), 1)
+    return ActorCriticNetworks(Network(None, policy), Network(None, critic), (1,))
 
 
 def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_priorities_are_the_errors() -> None:
@@ -101,7 +101,7 @@ def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_prio
     info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(ones, 0.5 * ones, reward, discount, ones))
     certain = jnp.array([0.25, -20.0], jnp.float32)
-    params = mpo.Learned(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, 1))
+    params = mpo.Learned(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))
     output = loss(params, ActorCritic(certain, jnp.float32(8.0)), batch, KEY)
     errors = np.array([1.0 + 0.5 * 8.0 * 0.25, -1.0]) - 3.0 * 0.5
     np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
@@ -113,7 +113,7 @@ def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
     loss = mpo.make_loss(_linear_networks(), mpo.Config(num_samples=2_000))
     ones, zeros = np.ones((2, 1), np.float32), np.zeros(2, np.float32)
     batch = ReplaySample((), Transition(ones, 0.0 * ones, zeros, zeros + 1.0, ones))
-    params = mpo.Learned(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), 1))
+    params = mpo.Learned(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), (1,)))
     output = loss(params, ActorCritic(jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
     np.testing.assert_allclose(output.metrics["critic_loss"], 0.3**2, atol=0.05)
 

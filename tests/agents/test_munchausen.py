@@ -64,7 +64,7 @@ def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
             q.insert(0, bonus + gamma * (q[0] + entropy))
     else:
         q = [(1.0 + bonus + gamma * entropy) / (1 - gamma)] * 4
-    found = networks.q_values(state.params, np.eye(4, dtype=np.float32))
+    found = networks.apply(state.params, np.eye(4, dtype=np.float32))
     np.testing.assert_allclose(found, np.tile(np.array(q)[:, None], 2), atol=0.05)
 
 

@@ -7,7 +7,7 @@ from jax.flatten_util import ravel_pytree
 
 from agentkit import envs
 from agentkit.agents import npg, on_policy
-from agentkit.learning import ActorCritic
+from agentkit.networks import ActorCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand

@@ -10,7 +10,7 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo, segments
+from agentkit.agents import on_policy, ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
@@ -120,7 +120,7 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
     batches = []
     for _ in range(6):
         batch = training.next_batch()
-        assert training.replay.info(segments.TABLE).size == 0
+        assert training.replay.info(on_policy.TABLE).size == 0
         batches.append(batch.data)
         training.learn(batch)
     rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *batches)
@@ -169,7 +169,9 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
     spec = specs.EnvironmentSpec(FLOAT, specs.DiscreteArray(2, np.int32), FLOAT, FLOAT)
     settings = {**SMALL, "segment_length": length, "num_minibatches": 1}
     agent = ppo.Agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
-    networks = agent.make_networks(spec)._replace(apply=lambda params, o: (None, o * o + 1.0))
+    networks = agent.make_networks(spec)
+    square = nets.without_memory(networks.init, lambda params, o: (None, o * o + 1.0))
+    networks = networks._replace(network=square)
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
     extras = nets.Sampled(np.int32(0), np.float32(-0.5))
     episodes, number, num_rows = [], 0, 0

@@ -43,7 +43,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         hidden_sizes=(32,), discount=0.8, n_step=n_step, learning_rate=3e-3, target_update_period=50, num_quantiles=8
     )
     networks, state = learned(qr_dqn.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
-    quantiles = networks.quantiles(state.params, np.eye(4, dtype=np.float32))  # [4, 8, 2], all equal
+    quantiles = networks.apply(state.params, np.eye(4, dtype=np.float32))  # [4, 8, 2], all equal
     expected = np.broadcast_to(values(0.8, terminates)[:, None, None], quantiles.shape)
     np.testing.assert_allclose(quantiles, expected, atol=0.15)
 
@@ -61,7 +61,7 @@ def test_the_quantiles_of_random_rewards_are_learned() -> None:
     state, step = update.init(jax.random.PRNGKey(0)), jax.jit(update.update)
     for _ in range(1_500):
         state, _ = step(state, ReplaySample((), data))
-    quantiles = networks.quantiles(state.params, observation[:1])[0, :, 0]
+    quantiles = networks.apply(state.params, observation[:1])[0, :, 0]
     np.testing.assert_allclose(quantiles, [0.5, 2.5, 4.5, 6.5], atol=0.6)
 
 

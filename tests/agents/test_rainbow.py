@@ -76,7 +76,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _parts() -> tuple[rainbow.Agent, rainbow.Networks, Any, ReplaySample]:
+def _parts() -> tuple[rainbow.Agent, nets.CategoricalNetwork, Any, ReplaySample]:
     """A small agent, its networks and parameters, and a batch in which item 3 was drawn by a small chance."""
     config = rainbow.Config(hidden_sizes=(8,), num_atoms=11, vmin=-2.0, vmax=2.0, n_step=1)
     agent = rainbow.Agent(config)

@@ -12,7 +12,7 @@ import tree
 
 from agentkit import envs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo, recurrent_policy
+from agentkit.agents import on_policy, ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.agent import AgentContract, Change
@@ -62,7 +62,7 @@ def compiled_prepare(training: Training) -> Any:
 def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None) -> None:
     """Unrolled from stored states, over ends of episodes, what actors stored is what the learner finds."""
     training = start(name, num_envs, learning_rate=0.01)
-    evaluate = jax.jit(functools.partial(on_policy.evaluate, training.networks))
+    evaluate = jax.jit(training.networks.apply)
     prepare, starts = compiled_prepare(training), 0
     for _ in range(4):
         batch = training.next_batch()
@@ -140,7 +140,8 @@ def loss_step_by_step(networks: Any, config: ppo.Config, params: Any, rows: Any)
     outputs = [steps[i][t] for i, t in taken]
     distribution, value = jax.tree.map(lambda *x: jnp.stack(x), *outputs)  # [M]
     sample, log_prob, advantage, old, target = (
-        np.stack([x[i, t] for i, t in taken]) for x in (*rows.sampled, rows.advantage, rows.old_value, rows.target)
+        np.stack([x[i, t] for i, t in taken])
+        for x in (rows.sampled.sample, rows.sampled.log_prob, rows.advantage, rows.old_value, rows.target)
     )
     advantage = (advantage - advantage.mean()) / advantage.std()
     ratio = jnp.exp(distribution.log_prob(sample) - log_prob)
@@ -184,9 +185,8 @@ def test_memory_begins_anew_with_each_episode_in_acting_and_in_learning() -> Non
         assert np.all(core[:, :-1][first] == 0.0)
         assert np.all(np.any(core[:, :-1][~first & ~last] != 0.0, axis=-1))
     begin = 1 + np.flatnonzero(first[0, 1:])[0]
-    memory = on_policy.Memory(jnp.asarray(data.start_of_episode), jax.tree.map(lambda x: x[:, 0], data.extras.core))
-
-    evaluate = jax.jit(functools.partial(on_policy.evaluate, training.networks, training.state.acting.params))
+    memory = nets.stored_memory(data)
+    evaluate = jax.jit(functools.partial(training.networks.apply, training.state.acting.params))
 
     def values(observation: Any, memory: Any) -> np.ndarray:
         return np.asarray(evaluate(observation, memory)[1])[0]
@@ -228,7 +228,7 @@ def test_minibatches_that_would_cut_segments_are_refused_before_anything_runs() 
 
 def test_networks_of_ones_own_say_what_their_memory_is() -> None:
     def make_networks(spec: Any, config: ppo.Config) -> Any:
-        return recurrent_policy.make_networks(spec, dataclasses.replace(config, core_size=6))
+        return nets.recurrent_policy_value(spec, config.hidden_sizes, config.initial_std, core_size=6)
 
     agent = ppo.Agent(ppo.Config(**SMALL), make_networks=make_networks)
     training = Training(agent, "agentkit:catch", 2)

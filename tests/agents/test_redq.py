@@ -63,7 +63,7 @@ def test_all_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (3, 1)), atol=0.05)
 
 
-def _constant_networks() -> redq.Networks:
+def _constant_networks() -> nets.ActorCriticNetworks:
     """A critic's value is its one parameter, whatever it sees; the policy is a standard normal before tanh."""
 
     def policy(params: Any, observation: Any) -> nets.TanhNormal:
@@ -74,7 +74,7 @@ def _constant_networks() -> redq.Networks:
         del action
         return params * np.ones(len(observation), np.float32)
 
-    return redq.Networks(Network(None, policy), Network(None, critic), (1,))
+    return nets.ActorCriticNetworks(Network(None, policy), Network(None, critic), (1,))
 
 
 def _batch(size: int, info: Any = ()) -> ReplaySample:

@@ -6,7 +6,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import on_policy, reinforce
-from agentkit.learning import ActorCritic
+from agentkit.networks import ActorCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand

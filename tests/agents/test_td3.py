@@ -8,7 +8,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import td3
 from agentkit.learning import ActorCritic
-from agentkit.networks import Network
+from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -37,12 +37,12 @@ class TestTd3(AgentContract):
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(td3.Agent(config), Chain(terminates), num_updates=1_500)
-    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     assert q.shape == (2, 4)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
 
 
-def _linear_networks() -> td3.Networks:
+def _linear_networks() -> ActorCriticNetworks:
     """The policy is a number; the critics' values are the parameters' two rows times (observation, action)."""
 
     def policy(params: jax.Array, observation: jax.Array) -> jax.Array:
@@ -51,7 +51,7 @@ def _linear_networks() -> td3.Networks:
     def critics(params: jax.Array, observation: jax.Array, action: jax.Array) -> jax.Array:
         return params @ jnp.concatenate([observation, action], axis=-1).T  # [2, B]
 
-    return td3.Networks(Network(None, policy), Network(None, critics), (1,))
+    return ActorCriticNetworks(Network(None, policy), Network(None, critics), (1,))
 
 
 def _batch(observation: np.ndarray, discount: np.ndarray, info: Any = ()) -> ReplaySample:
@@ -106,9 +106,15 @@ def test_the_twins_share_nothing() -> None:
     agent = td3.Agent(td3.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
     inputs = np.ones((3, 2), np.float32), np.ones((3, 2), np.float32)
-    gradients = jax.grad(lambda p: jnp.sum(networks.critics.apply(p, *inputs)[0]))(networks.critics.init(KEY))
+    gradients = jax.grad(lambda p: jnp.sum(networks.critic.apply(p, *inputs)[0]))(networks.critic.init(KEY))
     touched = [bool(np.any(leaf)) for leaf in jax.tree.leaves(gradients)]
     assert sum(touched) == len(touched) // 2 > 0
+
+
+def test_smoothed_actions_by_hand() -> None:
+    action, noise = np.array([[0.0, 0.9], [-0.95, 0.2]]), np.array([[0.1, 0.3], [-0.8, -0.7]])
+    found = td3.smoothed_action(action, noise, 0.5)
+    np.testing.assert_allclose(found, [[0.1, 1.0], [-1.0, -0.3]], rtol=1e-6)
 
 
 @pytest.mark.slow

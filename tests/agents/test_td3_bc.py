@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.agents import td3, td3_bc
-from agentkit.networks import Network
+from agentkit.agents import td3_bc
+from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
@@ -33,7 +33,7 @@ class TestTd3Bc(AgentContract):
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3_bc.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(td3_bc.Agent(config), Chain(terminates), num_updates=1_500)
-    q = np.stack(networks.critics.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
 
 
@@ -46,7 +46,7 @@ def _losses(value_weight: float) -> Any:
     def critics(params: jax.Array, observation: jax.Array, action: jax.Array) -> jax.Array:
         return params @ jnp.concatenate([observation, action], axis=-1).T  # [2, B]
 
-    networks = td3.Networks(Network(None, policy), Network(None, critics), (1,))
+    networks = ActorCriticNetworks(Network(None, policy), Network(None, critics), (1,))
     return td3_bc.make_losses(networks, td3_bc.Config(value_weight=value_weight))
 
 
@@ -75,6 +75,14 @@ def test_the_size_of_rewards_does_not_matter_to_the_policy() -> None:
     critics = np.float32([[1.0, 2.0], [9.0, 9.0]])
     slopes = [jax.grad(_losses(2.5).policy)(jnp.float32(0.25), scale * critics, _batch()) for scale in (1.0, 1_000.0)]
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)
+
+
+def test_the_policys_loss_weighs_values_by_their_size() -> None:
+    q, distance = np.float32([1.0, -3.0]), np.float32([0.5, 0.25])
+    np.testing.assert_allclose(td3_bc.regularized_policy_loss(q, distance, 2.5), distance - 1.25 * q, rtol=1e-6)
+    np.testing.assert_allclose(td3_bc.regularized_policy_loss(q, distance, 0.0), distance)
+    slope = jax.grad(lambda x: td3_bc.regularized_policy_loss(x, distance, 2.5).sum())(q)
+    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -67,6 +67,43 @@ def test_minaris_folder_is_read(tmp_path: pathlib.Path) -> None:
         assert_same(data.episodes[0], episode)
 
 
+def test_what_minari_itself_wrote_is_read() -> None:
+    """A data set of minari.DataCollector (0.5.4, hdf5), with infos: one episode terminated, one truncated.
+
+    Its observations are ``Dict(a=Box(2), pair=Tuple(Discrete(3), Box(4, 4, 3, uint8)))``, its rewards the actions.
+    """
+    data = read_episodes(pathlib.Path(__file__).parent / "written_by_minari")
+    assert data.actions == {"type": "Box", "dtype": "float32", "shape": [1], "low": [-2.0], "high": [3.0]}
+    first, second = data.episodes
+    assert [len(e.rewards) for e in data.episodes] == [4, 5]
+    np.testing.assert_array_equal(first.observations["pair"][0], [2, 0, 0, 0, 1])
+    np.testing.assert_array_equal(second.observations["pair"][0], [1, 0, 1, 2, 0, 0])
+    assert second.observations["pair"][1].shape == (6, 4, 4, 3)
+    assert second.observations["pair"][1].dtype == np.uint8
+    for episode in data.episodes:
+        np.testing.assert_allclose(episode.rewards, episode.actions[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(first.rewards, [0.55910814, 2.75231838, -1.27920198, 2.74324727], rtol=1e-6)
+    np.testing.assert_array_equal(first.terminations, [False, False, False, True])
+    assert not first.truncations.any()
+    assert not second.terminations.any()
+    np.testing.assert_array_equal(second.truncations, [False, False, False, False, True])
+
+
+def test_minaris_arrow_storage_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data" / "0").mkdir(parents=True)
+    (tmp_path / "data" / "metadata.json").write_text(json.dumps({"data_format": "arrow"}))
+    for path in (tmp_path, tmp_path / "data"):
+        with pytest.raises(ConfigError, match="expected a Minari data set stored as hdf5, found 'arrow'"):
+            read_episodes(path)
+
+
+def test_a_data_set_without_its_file_is_missed_whatever_its_metadata_leave_out(tmp_path: pathlib.Path) -> None:
+    """Minari's metadata name no format before 0.5: what is missing then is the file."""
+    (tmp_path / "metadata.json").write_text(json.dumps({"total_episodes": 1}))
+    with pytest.raises(ConfigError, match=r"There is no file .*main_data\.hdf5"):
+        read_episodes(tmp_path)
+
+
 def _damage(path: pathlib.Path, change: Any) -> pathlib.Path:
     write_episodes(path, EPISODES)
     with h5py.File(path, "r+") as file:

@@ -41,25 +41,6 @@ def test_weights() -> None:
         np.testing.assert_array_equal(jax.grad(lambda x, f=weights: f(x).sum())(advantage), np.zeros(4))
 
 
-def test_the_policys_loss_weighs_values_by_their_size() -> None:
-    q, distance = np.float32([1.0, -3.0]), np.float32([0.5, 0.25])
-    np.testing.assert_allclose(losses.regularized_policy_loss(q, distance, 2.5), distance - 1.25 * q, rtol=1e-6)
-    np.testing.assert_allclose(losses.regularized_policy_loss(q, distance, 0.0), distance)
-    slope = jax.grad(lambda x: losses.regularized_policy_loss(x, distance, 2.5).sum())(q)
-    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)
-
-
-def test_importance_sampling_finds_the_integral() -> None:
-    """Of exp(2 a) over [-1, 1], half of the actions uniform and half from a density that favours large ones."""
-    count = 40_000
-    uniform, other = RNG.uniform(-1, 1, count), np.sqrt(RNG.uniform(0, 1, count)) * 2 - 1
-    actions = np.concatenate([uniform, other])
-    log_density = np.log(np.concatenate([np.full(count, 0.5), np.maximum(0.5 * (other + 1), 1e-9)]))
-    q = np.float32(2.0 * actions)[:, None]
-    found = losses.sampled_log_sum_exp(q, np.float32(log_density)[:, None])
-    np.testing.assert_allclose(found, [np.log((np.exp(2) - np.exp(-2)) / 2)], atol=0.03)
-
-
 def test_likely_actions() -> None:
     logits = np.log(np.float32([[0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]))
     np.testing.assert_array_equal(losses.likely_actions(logits, 0.4), [[True, False, True], [False, True, False]])

@@ -31,27 +31,6 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def test_action_value_errors_by_hand() -> None:
-    q_tm1, q_t = np.array([2.0, 3.0, 0.0], np.float32), np.array([100.0, 4.0, -1.0], np.float32)
-    errors = losses.action_value_error(q_tm1, REWARD, DISCOUNT, q_t)
-    np.testing.assert_allclose(errors, [0.5 - 2.0, -1 + 0.9 * 4 - 3, 2 + 0.81 * -1 - 0], rtol=1e-6)
-
-
-def test_gradients_of_the_error_reach_the_predicted_value_only() -> None:
-    def total(q_tm1: jax.Array, q_t: jax.Array) -> jax.Array:
-        return jnp.sum(losses.action_value_error(q_tm1, REWARD, DISCOUNT, q_t))
-
-    by_q_tm1, by_q_t = jax.grad(total, argnums=(0, 1))(jnp.ones(3), jnp.ones(3))
-    np.testing.assert_array_equal(by_q_tm1, -np.ones(3))
-    assert not np.any(by_q_t)
-
-
-def test_smoothed_actions_by_hand() -> None:
-    action, noise = np.array([[0.0, 0.9], [-0.95, 0.2]]), np.array([[0.1, 0.3], [-0.8, -0.7]])
-    found = losses.smoothed_action(action, noise, 0.5)
-    np.testing.assert_allclose(found, [[0.1, 1.0], [-1.0, -0.3]], rtol=1e-6)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_categorical_target_against_a_loop_over_atoms(seed: int) -> None:
     """Rewards that push the distribution over both ends of the atoms, too."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkit.learning import init_statistics, normalize, update_statistics
+from agentkit.networks import init_statistics, normalize, update_statistics
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""Running mean and variance as a pure pair, for normalising observations or returns in an update."""
+"""Running mean and variance as a pure pair, for normalising observations or returns, in updates and in acting."""
 
 from __future__ import annotations
 

@@ -1,0 +1,57 @@
+"""Sampling a stochastic policy, with or without a memory; and observations normalised by what the learner has seen."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from agentkit.actors.policy import Params, Policy, PolicyState, unchanged
+from agentkit.networks import PolicyValue, RunningStatistics, Sampled, normalize_nest, step_one
+from agentkit.types import Nest
+
+MAX_NORMALIZED = 10.0
+"""Normalised observations are clipped to this absolute value."""
+
+
+class Acting(NamedTuple):
+    """What is published where observations are normalised: all that acting needs.
+
+    Attributes:
+        params: of the networks.
+        statistics: of the observations' float leaves; ``()`` where they are not normalised.
+    """
+
+    params: Params
+    statistics: tuple[RunningStatistics, ...]
+
+    def normalized(self, observation: Nest) -> Nest:
+        """One observation, or any batch of them, as the networks see it."""
+        return normalize_nest(self.statistics, observation, MAX_NORMALIZED)
+
+
+def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
+    """Samples the policy, and says with which probability (`networks.Sampled`); in evaluation takes its mode.
+
+    The state is that of the networks, anew in each episode.
+    """
+    network = networks.network
+
+    def act(params: Params, key: jax.Array, observation: Nest, core: PolicyState) -> tuple[Nest, PolicyState, Nest]:
+        (distribution, _), next_core = step_one(network, params, observation, core)
+        if evaluation:
+            return networks.to_action(distribution.mode()), next_core, ()
+        sample = distribution.sample(key)
+        return networks.to_action(sample), next_core, Sampled(sample, distribution.log_prob(sample), core)
+
+    reset = (lambda core: network.initial_state) if networks.has_memory else unchanged
+    return Policy(act, init=lambda key: network.initial_state, reset=reset)
+
+
+def on_normalized(policy: Policy) -> Policy:
+    """`policy`, of parameters, as one of `Acting`, which sees observations normalised by the published statistics."""
+
+    def act(acting: Acting, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
+        return policy.act(acting.params, key, acting.normalized(observation), state)
+
+    return policy._replace(act=act)

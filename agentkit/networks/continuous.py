@@ -1,0 +1,103 @@
+"""Policies and critics for continuous actions in [-1, 1]: what the actor-critic agents' networks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax.numpy as jnp
+
+from agentkit import specs
+from agentkit.networks.distributions import DiagonalNormal
+from agentkit.networks.mlp import critic, orthogonal_mlp, tanh_action, torso
+from agentkit.networks.pure import Network, network
+from agentkit.networks.tanh_normal import TanhNormal
+from agentkit.types import Array, Nest
+
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+"""Of `gaussian_action`; the bounds of IQL's authors."""
+
+
+class ActorCriticNetworks(NamedTuple):
+    """Pure functions of an environment's networks.
+
+    Attributes:
+        policy: ``observation [B, ...] -> action [B, A]``, or a distribution of actions.
+        critic: ``observation [B, ...], action [B, A] -> q [B]``, or whatever an algorithm's critic says of them.
+        action_shape: ``(A,)``.
+    """
+
+    policy: Network
+    critic: Network
+    action_shape: tuple[int, ...]
+
+
+def actor_critic_networks(
+    environment_spec: specs.EnvironmentSpec,
+    agent: str,
+    policy: Callable[[Nest, int], Any],
+    critic: Callable[[Nest, Array], Any],
+) -> ActorCriticNetworks:
+    """For an environment of continuous actions in [-1, 1].
+
+    Args:
+        environment_spec: of the environment.
+        agent: who needs them, for the error.
+        policy: ``(observation [B, ...], A) -> action`` or distribution; uses Haiku modules.
+        critic: ``(observation [B, ...], action [B, A]) -> q``; likewise.
+
+    Raises:
+        SpecError: other actions.
+    """
+    observations, actions = environment_spec.observations, environment_spec.actions
+    size = specs.canonical_action_size(actions, agent)
+    acting = network(lambda observation: policy(observation, size), observations)
+    return ActorCriticNetworks(acting, network(critic, observations, actions), (size,))
+
+
+def deterministic_networks(
+    environment_spec: specs.EnvironmentSpec,
+    agent: str,
+    hidden_sizes: Sequence[int],
+    critic: Callable[[Nest, Array, Sequence[int]], Any],
+) -> ActorCriticNetworks:
+    """`actor_critic_networks` with `tanh_action`; `critic` takes the sizes of hidden layers as third argument."""
+    return actor_critic_networks(
+        environment_spec,
+        agent,
+        policy=lambda observation, size: tanh_action(observation, size, hidden_sizes),
+        critic=lambda observation, action: critic(observation, action, hidden_sizes),
+    )
+
+
+def tanh_normal_action(
+    observation: Nest, action_size: int, hidden_sizes: Sequence[int], min_log_std: float, max_log_std: float
+) -> TanhNormal:
+    """A policy's squashed Gaussian of ``[B, A]``, whose deviation depends on the observation (1812.05905, app. C)."""
+    outputs = orthogonal_mlp(torso(observation), hidden_sizes, 2 * action_size, output_scale=0.01)
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
+    return TanhNormal(mean, jnp.clip(log_std, min_log_std, max_log_std))
+
+
+def gaussian_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> DiagonalNormal:
+    """A policy's Gaussian of ``[B, A]``, means in [-1, 1], whose deviation is learned and the same everywhere."""
+    mean = tanh_action(observation, action_size, hidden_sizes)  # [B, A]
+    log_std = jnp.clip(hk.get_parameter("log_std", (action_size,), init=jnp.zeros), MIN_LOG_STD, MAX_LOG_STD)
+    return DiagonalNormal(mean, jnp.broadcast_to(log_std, mean.shape))
+
+
+def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> Array:
+    """A critic's value ``[B]`` of actions ``[B, A]``."""
+    return critic(observation, action, hidden_sizes)[:, 0]
+
+
+def twin_action_values(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> tuple[Array, Array]:
+    """Two critics' values ``[B]`` of actions ``[B, A]``; they share nothing (Fujimoto et al. 2018, 1802.09477)."""
+    # No array [2, B]: to climb one of its rows would compute the other's gradient, too.
+    return action_value(observation, action, hidden_sizes), action_value(observation, action, hidden_sizes)
+
+
+def state_value(observation: Nest, hidden_sizes: Sequence[int]) -> Array:
+    """The value ``[B]`` of observations."""
+    return orthogonal_mlp(torso(observation), hidden_sizes, 1)[:, 0]
