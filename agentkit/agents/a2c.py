@@ -58,7 +58,7 @@ class Config(OnPolicyConfig):
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     rms_decay: Fraction = 0.99
-    rms_epsilon: Positive = 1e-5
+    rms_epsilon: Positive = 1e-10
     anneal_steps: Count | None = None
 
 

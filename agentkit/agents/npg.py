@@ -16,42 +16,23 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import cg
 
-from agentkit import losses, specs
+from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.checks import Count, Positive
-from agentkit.agents.on_policy import (
-    FittedValueConfig,
-    Progress,
-    Rows,
-    advantages,
-    agent_of_update,
-    learn_from_segments,
-    value_loss,
+from agentkit.agents.checks import Positive
+from agentkit.agents.on_policy import Rows, advantages, agent_of_update
+from agentkit.agents.policy_steps import (
+    NaturalConfig,
+    PolicyStep,
+    divergence_from,
+    make_networks,
+    natural_gradient,
+    step_and_fit,
 )
-from agentkit.learning import Update, adam, gradient_step, run_epochs
-from agentkit.types import Array, Nest
-
-
-@dataclasses.dataclass(frozen=True)
-class NaturalConfig(FittedValueConfig):
-    """Settings of agents whose policy follows the natural gradient: NPG and TRPO.
-
-    Attributes:
-        cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
-        damping: times the identity is added to the Fisher matrix.
-    """
-
-    segment_length: Count = 64
-    cg_iterations: Count = 10
-    damping: Positive = 0.1
+from agentkit.learning import Update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,81 +44,6 @@ class Config(NaturalConfig):
     """
 
     step_size: Positive = 0.1
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: NaturalConfig) -> nets.PolicyValue:
-    """Tanh layers for the policy and others for the value, whose parameters are apart."""
-    return nets.independent_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
-
-
-Divergence = Callable[[Nest], Array]
-"""``params -> KL [] of the distribution at these parameters from a fixed one``; least, 0, where they agree."""
-
-
-def fisher_vector_product(divergence: Divergence, params: Nest, vector: Nest) -> Nest:
-    """F v, a nest like `params`, with F the Fisher matrix at `params`.
-
-    F is the Hessian of the KL from the distribution at `params` (Schulman et al. 2015, appendix C), and its product
-    with a vector the derivative of the KL's gradient along it (Pearlmutter 1994).
-
-    Args:
-        divergence: from the distribution at `params`.
-        params: where the Fisher matrix is taken.
-        vector: a nest like `params`.
-    """
-    return jax.jvp(jax.grad(divergence), (params,), (vector,))[1]
-
-
-class NaturalGradient(NamedTuple):
-    """What `natural_gradient` finds.
-
-    Attributes:
-        direction: x with (F + damping I) x = gradient, a nest like the parameters.
-        curvature: x (F + damping I) x, float32 ``[]``: a step of c x changes the KL by about c^2 / 2 times that.
-        residual: what conjugate gradients left of the gradient, |gradient - (F + damping I) x| / |gradient|, ``[]``.
-    """
-
-    direction: Nest
-    curvature: Array
-    residual: Array
-
-
-def natural_gradient(
-    divergence: Divergence, params: Nest, gradient: Nest, num_iterations: int, damping: float
-) -> NaturalGradient:
-    """The direction that climbs most for its change of the distribution (Kakade 2001), by conjugate gradients.
-
-    Args:
-        divergence: from the distribution at `params`.
-        params: of the policy.
-        gradient: of what is to be climbed, at `params`.
-        num_iterations: of conjugate gradients (Hestenes & Stiefel 1952), which end early at a residual of 1e-5.
-        damping: times the identity is added to the Fisher matrix, which need not have full rank; > 0.
-    """
-    b, to_nest = ravel_pytree(gradient)
-
-    def product(v: Array) -> Array:
-        return ravel_pytree(fisher_vector_product(divergence, params, to_nest(v)))[0] + damping * v
-
-    x, _ = cg(product, b, maxiter=num_iterations)
-    image, norm = product(x), jnp.linalg.norm(b)
-    residual = jnp.linalg.norm(b - image) / jnp.where(norm > 0, norm, 1.0)
-    return NaturalGradient(to_nest(x), jnp.vdot(x, image), residual)
-
-
-def divergence_from(networks: nets.PolicyValue, params: nets.ActorCritic, rows: Rows) -> Divergence:
-    """From the policy of `params`, in mean over the rows, where there is an action."""
-    old, _ = networks.apply(params, rows.observation)
-
-    def divergence(policy: Any) -> jax.Array:
-        new, _ = networks.apply(params._replace(policy=policy), rows.observation)
-        return losses.masked_mean(old.kl(new), rows.mask)
-
-    return divergence
-
-
-PolicyStep = Callable[[nets.ActorCritic, Rows], tuple[Any, dict[str, jax.Array]]]
-"""``(params, rows) -> (policy parameters, metrics)``: a step that needs no optimiser."""
 
 
 def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
@@ -159,25 +65,6 @@ def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
         return policy, {**metrics, "kl": divergence(policy), "cg_residual": natural.residual}
 
     return step
-
-
-def step_and_fit(networks: nets.PolicyValue, config: NaturalConfig, step: PolicyStep) -> Update:
-    """For each batch one step of the policy on all of its rows, then a fit of the value, which leaves that as it is."""
-    optimizer = adam(1.0, config.max_grad_norm)
-
-    def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
-        policy, metrics = step(params, rows)
-        (value, opt_state), fitted = run_epochs(
-            gradient_step(value_loss(networks, params), optimizer, config.learning_rate),
-            (params.critic, opt_state),
-            rows,
-            progress.key,
-            num_epochs=config.num_value_epochs,
-            num_minibatches=config.num_minibatches,
-        )
-        return nets.ActorCritic(policy, value), opt_state, {**metrics, "value_loss": fitted["value_loss"]}
-
-    return learn_from_segments(networks, config, lambda params: optimizer.init(params.critic), improve)
 
 
 def make_update(networks: nets.PolicyValue, config: Config) -> Update:

@@ -209,30 +209,6 @@ def _scale(config: OnPolicyConfig, returns: nets.RunningStatistics) -> tuple[Any
     return (returns.mean, nets.deviation(returns)) if config.normalize_values else (0.0, 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class FittedValueConfig(OnPolicyConfig):
-    """Settings of agents that fit the value apart from the policy: their `learning_rate` and `max_grad_norm` are its.
-
-    Attributes:
-        num_value_epochs: passes of the value's fit over the data of an update.
-        num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
-    """
-
-    num_value_epochs: Count = 10
-    num_minibatches: Count = 4
-
-
-def value_loss(networks: nets.PolicyValue, params: nets.ActorCritic) -> RowsLoss:
-    """0.5 (v - target)^2 by the parameters of the value, which share nothing with the policy's in `params`."""
-
-    def loss(critic: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
-        _, value = networks.apply(params._replace(critic=critic), rows.observation)
-        mean = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
-        return mean, {"value_loss": mean}
-
-    return loss
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class OnPolicyAgent:

@@ -40,7 +40,8 @@ from agentkit.agents.on_policy import (
     agent_of_update,
     learn_from_segments,
 )
-from agentkit.learning import Update, adam, annealed, gradient_step, run_epochs
+from agentkit.agents.policy_steps import gradient_step, run_epochs
+from agentkit.learning import Update, adam, annealed
 
 
 @dataclasses.dataclass(frozen=True)

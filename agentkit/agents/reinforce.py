@@ -23,19 +23,12 @@ from typing import Any
 
 import jax
 
-from agentkit import losses, specs
+from agentkit import losses
 from agentkit import networks as nets
 from agentkit.agents.checks import Fraction
-from agentkit.agents.on_policy import (
-    FittedValueConfig,
-    Progress,
-    Rows,
-    advantages,
-    agent_of_update,
-    learn_from_segments,
-    value_loss,
-)
-from agentkit.learning import Update, adam, descend, global_norm, gradient_step, run_epochs
+from agentkit.agents.on_policy import Progress, Rows, advantages, agent_of_update, learn_from_segments
+from agentkit.agents.policy_steps import FittedValueConfig, gradient_step, make_networks, run_epochs, value_loss
+from agentkit.learning import Update, adam, descend, global_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +36,6 @@ class Config(FittedValueConfig):
     """Settings of REINFORCE: `FittedValueConfig`'s; its `learning_rate` and `max_grad_norm` are the policy's, too."""
 
     gae_lambda: Fraction = 1.0
-
-
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
-    """Tanh layers for the policy and others for the value, whose parameters are apart."""
-    return nets.independent_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
 
 
 def make_loss(

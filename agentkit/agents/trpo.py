@@ -26,7 +26,8 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.agents.checks import Count, Positive, Range
-from agentkit.agents.npg import (
+from agentkit.agents.on_policy import Rows, advantages, agent_of_update
+from agentkit.agents.policy_steps import (
     NaturalConfig,
     PolicyStep,
     divergence_from,
@@ -34,7 +35,6 @@ from agentkit.agents.npg import (
     natural_gradient,
     step_and_fit,
 )
-from agentkit.agents.on_policy import Rows, advantages, agent_of_update
 from agentkit.learning import Update
 
 

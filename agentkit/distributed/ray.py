@@ -18,6 +18,7 @@ import contextlib
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import sys
@@ -206,6 +207,7 @@ class RunningActor:
         self._ray.kill(self._actor, no_restart=True)
         waited_for = [self._result] if signalled is None else [self._result, signalled]
         self._ray.wait(waited_for, num_returns=len(waited_for), timeout=_KILL_SECONDS)
+        self._await_end()
         self._code = _KILLED
 
     def _is_there(self, reference: Any) -> bool:
@@ -225,8 +227,20 @@ class RunningActor:
         except self._ray.exceptions.RayError as error:
             self._note(f"Ray says: {error}")
             code = _KILLED
-        self._ray.kill(self._actor, no_restart=True)  # Its process goes, and what it held is free.
+        self._ray.kill(self._actor, no_restart=True)
+        self._await_end()
         return code
+
+    def _await_end(self) -> None:
+        """Waits until its process is gone, where that is this machine's: what it held, as a port, is free then."""
+        if self.pid is None or self.machine != self._here:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self.pid)
+            try:
+                select.select([process], [], [], _KILL_SECONDS)
+            finally:
+                os.close(process)
 
     def _signal(self, number: signal.Signals) -> Any:
         """Signals the node's process; where that is another machine's, the reference to when it is done."""

@@ -27,7 +27,6 @@ from agentkit.learning.learner import (
     polyak,
     sgd,
 )
-from agentkit.learning.minibatches import gradient_step, run_epochs
 from agentkit.learning.schedule import rate_limit
 from agentkit.learning.soft import (
     Bootstrap,
@@ -68,12 +67,10 @@ __all__ = [
     "deterministic_policy_loss",
     "generative_adversarial_imitation",
     "global_norm",
-    "gradient_step",
     "periodic",
     "polyak",
     "random_network_distillation",
     "rate_limit",
-    "run_epochs",
     "sgd",
     "soft_actor_critic",
     "soft_target",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from agentkit.losses.planning import cross_entropy as cross_entropy
     from agentkit.losses.planning import n_step_targets as n_step_targets
     from agentkit.losses.planning import two_hot_cross_entropy as two_hot_cross_entropy
-    from agentkit.losses.policy_gradient import VTrace as VTrace
     from agentkit.losses.policy_gradient import approximate_kl as approximate_kl
     from agentkit.losses.policy_gradient import clipped_policy_loss as clipped_policy_loss
     from agentkit.losses.policy_gradient import clipped_value_loss as clipped_value_loss
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from agentkit.losses.policy_gradient import masked_mean as masked_mean
     from agentkit.losses.policy_gradient import policy_gradient_loss as policy_gradient_loss
     from agentkit.losses.policy_gradient import standardize as standardize
-    from agentkit.losses.policy_gradient import vtrace as vtrace
     from agentkit.losses.recurrent import n_step_double_q_learning_error as n_step_double_q_learning_error
     from agentkit.losses.recurrent import rescale as rescale
     from agentkit.losses.recurrent import sequence_priorities as sequence_priorities
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from agentkit.losses.regression import binary_weights as binary_weights
     from agentkit.losses.regression import expectile_loss as expectile_loss
     from agentkit.losses.regression import exponential_weights as exponential_weights
+    from agentkit.losses.v_trace import VTrace as VTrace
+    from agentkit.losses.v_trace import vtrace as vtrace
     from agentkit.losses.value import action_cross_entropy as action_cross_entropy
     from agentkit.losses.value import double_q_learning_error as double_q_learning_error
     from agentkit.losses.value import huber as huber
@@ -53,6 +53,7 @@ _FILES = (
     "policy_gradient",
     "recurrent",
     "regression",
+    "v_trace",
     "value",
 )
 

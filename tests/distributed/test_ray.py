@@ -180,7 +180,8 @@ def test_a_node_whose_process_is_hit_is_restarted(cluster, tmp_path, place, numb
 
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     node = status["nodes"][f"{place}-0"]
-    assert not any(is_alive(pid) for pid in pids)
+    assert place == "side" or not any(is_alive(pid) for pid in pids)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), 10.0)  # Another machine's go when Ray gets to it.
     assert (reason, len(pids)) == ("restarted", 2) and node["restarts"] >= 1
     expected = {
         signal.SIGKILL: "was killed by SIGKILL",
@@ -215,7 +216,7 @@ def test_a_lost_machine_is_survived(cluster, tmp_path):
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     cluster.remove_node(lost[1])
     assert (reason, status["nodes"]["roomy-0"]["restarts"]) == ("back", 1)
-    assert not is_alive(lost[0])
+    wait_until(lambda: not is_alive(lost[0]), 10.0)
 
 
 @slow_ray

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from agentkit.learning import gradient_step, run_epochs
+from agentkit.agents.policy_steps import gradient_step, run_epochs
 
 KEY = jax.random.PRNGKey(1)
 # With this key no two minibatches have the same sum.
