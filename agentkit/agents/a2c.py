@@ -11,8 +11,9 @@ Deviations from the paper:
   * Observations and returns are normalised by running statistics, gradients clipped to a global norm. Policy and
     value share nothing but the convolutions of images. The standard deviation of Gaussian actions does not depend on
     the observation; they are clipped to the bounds on their way to the environment.
-  * RMSProp's mean of squares begins at 1, which keeps the first steps small, and its epsilon, inside the root, is
-    1e-5 (both as in github.com/openai/baselines, a2c). The learning rate stays, unless `anneal_steps` says when it
+  * RMSProp's mean of squares begins at 1, which keeps the first steps small (as in github.com/openai/baselines, a2c).
+    Its epsilon, inside the root, is 1e-10: gradients clipped to a norm of 0.5 are about 1e-3 each, and less for the
+    value, which learns slowly with baselines' 1e-5. The learning rate stays, unless `anneal_steps` says when it
     reaches 0.
   * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.
 """

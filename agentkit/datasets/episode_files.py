@@ -133,8 +133,7 @@ def _in_folder(folder: pathlib.Path) -> pathlib.Path:
     for inner in (folder, folder / "data"):
         if (inner / _MAIN).is_file():
             return inner / _MAIN
-        metadata = inner / "metadata.json"
-        stored = json.loads(metadata.read_text()).get("data_format", "hdf5") if metadata.is_file() else "hdf5"
+        stored = _metadata(inner).get("data_format", "hdf5")
         if stored != "hdf5":
             raise ConfigError(
                 f"{folder}: expected a Minari data set stored as hdf5, found {stored!r}. Load it with minari, "
@@ -142,6 +141,20 @@ def _in_folder(folder: pathlib.Path) -> pathlib.Path:
                 "arrays)."
             )
     return folder / _MAIN
+
+
+def _metadata(folder: pathlib.Path) -> dict[str, Any]:
+    """What Minari says of a data set, beside its file; nothing where it does not."""
+    path = folder / "metadata.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}. Restore it, or delete it to do without.") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found {str(found)[:80]!r}.")
+    return found
 
 
 def _read_hdf5(path: pathlib.Path) -> EpisodeData:
@@ -178,9 +191,8 @@ def _read(node: Any) -> Nest:
 
 
 def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None:
-    metadata = path.with_name("metadata.json")
-    if attribute is None and metadata.is_file():
-        attribute = json.loads(metadata.read_text()).get("action_space")
+    if attribute is None:
+        attribute = _metadata(path.parent).get("action_space")
     if attribute is None:
         return None
     space = json.loads(attribute) if isinstance(attribute, str | bytes) else attribute

@@ -97,6 +97,13 @@ def test_minaris_arrow_storage_is_refused_by_name(tmp_path: pathlib.Path) -> Non
             read_episodes(path)
 
 
+@pytest.mark.parametrize(("text", "found"), [('{"data_format": ', "cannot be read as JSON"), ("[1]", "found '\\[1\\]'")])
+def test_broken_metadata_of_a_folder_are_named(tmp_path: pathlib.Path, text: str, found: str) -> None:
+    (tmp_path / "metadata.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"metadata.json.*{found}"):
+        read_episodes(tmp_path)
+
+
 def test_a_data_set_without_its_file_is_missed_whatever_its_metadata_leave_out(tmp_path: pathlib.Path) -> None:
     """Minari's metadata name no format before 0.5: what is missing then is the file."""
     (tmp_path / "metadata.json").write_text(json.dumps({"total_episodes": 1}))
