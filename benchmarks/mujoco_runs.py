@@ -66,7 +66,7 @@ _LONG_START = ("num_random_steps=10000", "min_replay_size=10000")
 PLANS = {
     "ppo": Plan(1_000_000, ON_POLICY, 64, (*_SEGMENTS, "num_minibatches=32", "learning_rate=5e-4", "target_kl=0.05")),
     "trpo": Plan(1_000_000, ON_POLICY, 64, ("segment_length=16", "initial_std=0.6")),
-    "a2c": Plan(1_000_000, ON_POLICY, 32, (*_A2C, "segment_length=16", "learning_rate=1.5e-3", "rms_decay=0.9")),
+    "a2c": Plan(1_000_000, ON_POLICY, 32, (*_A2C, "segment_length=16", "learning_rate=1e-3", "rms_decay=0.9")),
     "sac": Plan(300_000, ("HalfCheetah",)),
     "td3": Plan(300_000, ("HalfCheetah",), settings=_LONG_START),
 }
