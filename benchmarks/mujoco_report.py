@@ -1,4 +1,4 @@
-"""Table and plots of what `mujoco_runs.py` recorded."""
+"""Table and plots of what `mujoco_runs.py` and `cartpole_runs.py` recorded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ paused for other work meanwhile, which is counted.
 """
 
 
-def write(runs: dict[str, Any], folder: pathlib.Path) -> None:
-    """Writes ``mujoco.md`` and a plot for each environment."""
+def write(runs: dict[str, Any], folder: pathlib.Path, name: str = "mujoco", about: str = _ABOUT) -> None:
+    """Writes ``NAME.md``, which begins with `about`, and a plot for each environment."""
     if not runs:
         raise SystemExit("Nothing is recorded.")
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
@@ -34,16 +34,16 @@ def write(runs: dict[str, Any], folder: pathlib.Path) -> None:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     rows += [_row(*key, group) for key, group in sorted(groups.items())]
-    plots = [_plot(environment, groups, folder) for environment in sorted({key[0] for key in groups})]
+    plots = [_plot(environment, groups, folder, name) for environment in sorted({key[0] for key in groups})]
     # One for each agent and number of steps: they differ in environment and seed.
     commands = dict.fromkeys(
         run["command"].replace(run["environment"], "ENVIRONMENT").replace(f"--seed {run['seed']} ", "--seed SEED ")
         for run in runs.values()
     )
     evaluations = max(len(run["curve"]) for run in runs.values())
-    text = _ABOUT.format(num=evaluations) + "\n".join(rows) + "\n\n"
-    text += "\n".join(f"![{name}]({name})" for name in plots)
-    (folder / "mujoco.md").write_text(text + "\n\n```\n" + "\n".join(commands) + "\n```\n")
+    text = about.format(num=evaluations) + "\n".join(rows) + "\n\n"
+    text += "\n".join(f"![{plot}]({plot})" for plot in plots)
+    (folder / f"{name}.md").write_text(text + "\n\n```\n" + "\n".join(commands) + "\n```\n")
 
 
 def _row(environment: str, agent: str, num_steps: int, group: list[dict[str, Any]]) -> str:
@@ -66,7 +66,9 @@ def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.array([[value for _, value in run["curve"][:num]] for run in group])
 
 
-def _plot(environment: str, groups: dict[tuple[str, str, int], list[dict[str, Any]]], folder: pathlib.Path) -> str:
+def _plot(
+    environment: str, groups: dict[tuple[str, str, int], list[dict[str, Any]]], folder: pathlib.Path, prefix: str
+) -> str:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
@@ -79,6 +81,6 @@ def _plot(environment: str, groups: dict[tuple[str, str, int], list[dict[str, An
         axis.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, color=line.get_color())
     axis.set(title=environment, xlabel="environment steps", ylabel="evaluation return (mean; least to greatest seed)")
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # Beside the curves, which fill the plot.
-    file = f"mujoco-{environment}.png"
+    file = f"{prefix}-{environment}.png"
     figure.savefig(folder / file, dpi=90)
     return file

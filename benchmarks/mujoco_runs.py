@@ -100,6 +100,7 @@ class Job:
     def command(self, out: str) -> list[str]:
         plan = self.plan
         prefix, version = ("gymnasium", 5) if plan.num_envs is None else ("envpool", 4)
+        version = 1 if self.environment == "CartPole" else version  # Of `cartpole_runs.py`.
         words = ["train", self.agent, "--env", f"{prefix}:{self.environment}-v{version}"]
         words += ["--steps", str(plan.num_steps), "--seed", str(self.seed), "--out", out]
         words += ["--eval-every", str(plan.num_steps // NUM_EVALUATIONS), "--checkpoint-every", str(plan.num_steps)]

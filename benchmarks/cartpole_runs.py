@@ -1,0 +1,68 @@
+"""Trains the agents for discrete actions on CartPole-v1 and records what they reached in docs/results/cartpole.md.
+
+    python benchmarks/cartpole_runs.py                       # what is not recorded yet, one run per core
+    python benchmarks/cartpole_runs.py --agents c51 iqn --cores 2 3
+    python benchmarks/cartpole_runs.py --agents              # only write table and plot again
+
+Runs and records are as those of `mujoco_runs.py`. Agents that step many environments at once have EnvPool's CartPole,
+the others gymnasium's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+
+import mujoco_report
+from mujoco_runs import DOCS, Job, Plan, read, run_all
+
+# Returns of many steps and a discount that looks further: of one step, values of CartPole grow without end (see
+# docs/results/README.md).
+_FAR = ("n_step=20", "discount=0.995")
+OFF_POLICY: dict[str, tuple[str, ...]] = {
+    "dqn": _FAR,
+    "munchausen_dqn": _FAR,
+    "c51": (),
+    "qr_dqn": (),
+    "iqn": (),
+    "rainbow": (),
+    "discrete_sac": (),
+    "r2d2": (),
+}
+ON_POLICY: dict[str, tuple[str, ...]] = {
+    "reinforce": (),
+    "a2c": (),
+    "ppo": (),
+    "npg": (),
+    "trpo": (),
+    "impala": (),
+}
+PLANS = {name: Plan(50_000, ("CartPole",), settings=settings) for name, settings in OFF_POLICY.items()}
+PLANS |= {name: Plan(200_000, ("CartPole",), 8, settings) for name, settings in ON_POLICY.items()}
+
+_ABOUT = """# CartPole
+
+Made by `benchmarks/cartpole_runs.py`, which has the settings; commands are below. 500 is the most an episode can have,
+and gymnasium calls 475 solved. "Last" is the mean of 20 episodes of the last checkpoint, "best" the largest mean over
+seeds of the evaluations on the way (10 episodes each, {num} in a run). Agents that step eight environments at once are
+on EnvPool's, the others on gymnasium's. Seconds are of one run pinned to one core, with others beside it.
+
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", nargs="*", choices=sorted(PLANS), default=sorted(PLANS))
+    parser.add_argument("--cores", type=int, nargs="*", default=sorted(os.sched_getaffinity(0)))
+    parser.add_argument("--record", type=pathlib.Path, default=DOCS / "cartpole.json")
+    options = parser.parse_args()
+    jobs = [Job(name, "CartPole", seed, PLANS[name]) for name in options.agents for seed in PLANS[name].seeds]
+    recorded = read(options.record)
+    failed = run_all([job for job in jobs if job.name not in recorded], options.cores, options.record)
+    mujoco_report.write(read(options.record), options.record.parent, "cartpole", _ABOUT)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
