@@ -29,6 +29,7 @@ OFF_POLICY: dict[str, tuple[str, ...]] = {
     "rainbow": (),
     "discrete_sac": (),
     "r2d2": (),
+    "gumbel_muzero": (),
 }
 ON_POLICY: dict[str, tuple[str, ...]] = {
     "reinforce": (),

@@ -21,8 +21,14 @@ paused for other work meanwhile, which is counted.
 """
 
 
-def write(runs: dict[str, Any], folder: pathlib.Path, name: str = "mujoco", about: str = _ABOUT) -> None:
-    """Writes ``NAME.md``, which begins with `about`, and a plot for each environment."""
+def write(
+    runs: dict[str, Any],
+    folder: pathlib.Path,
+    name: str = "mujoco",
+    about: str = _ABOUT,
+    counted: str = "environment steps",
+) -> None:
+    """Writes ``NAME.md``, which begins with `about`, and a plot over `counted` for each environment."""
     if not runs:
         raise SystemExit("Nothing is recorded.")
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
@@ -34,7 +40,10 @@ def write(runs: dict[str, Any], folder: pathlib.Path, name: str = "mujoco", abou
         "|---|---|---|---|---|---|---|---|---|",
     ]
     rows += [_row(*key, group) for key, group in sorted(groups.items())]
-    plots = [_plot(environment, groups, folder, name) for environment in sorted({key[0] for key in groups})]
+    plots = [
+        _plot([(key, group) for key, group in sorted(groups.items()) if key[0] == environment], counted, folder / name)
+        for environment in sorted({key[0] for key in groups})
+    ]
     # One for each agent and number of steps: they differ in environment and seed.
     commands = dict.fromkeys(
         run["command"].replace(run["environment"], "ENVIRONMENT").replace(f"--seed {run['seed']} ", "--seed SEED ")
@@ -66,21 +75,19 @@ def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.array([[value for _, value in run["curve"][:num]] for run in group])
 
 
-def _plot(
-    environment: str, groups: dict[tuple[str, str, int], list[dict[str, Any]]], folder: pathlib.Path, prefix: str
-) -> str:
+def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], counted: str, name: pathlib.Path) -> str:
+    """The name of the plot of one environment's runs, which is that of the report and the environment's."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axis = figure.subplots()
-    for (name, agent, _), group in sorted(groups.items()):
-        if name != environment:
-            continue
+    environment = groups[0][0][0]
+    for (_, agent, _), group in groups:
         steps, returns = _curves(group)
         (line,) = axis.plot(steps, returns.mean(axis=0), label=f"{agent}, {len(group)} seed{'s' * (len(group) > 1)}")
         axis.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, color=line.get_color())
-    axis.set(title=environment, xlabel="environment steps", ylabel="evaluation return (mean; least to greatest seed)")
+    axis.set(title=environment, xlabel=counted, ylabel="evaluation return (mean; least to greatest seed)")
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # Beside the curves, which fill the plot.
-    file = f"{prefix}-{environment}.png"
-    figure.savefig(folder / file, dpi=90)
-    return file
+    file = name.with_name(f"{name.name}-{environment}.png")
+    figure.savefig(file, dpi=90)
+    return file.name
