@@ -26,7 +26,7 @@ SOURCES = {
     "CartPole": ("dqn", "--steps", "20000", "--set", "n_step=20", "--set", "discount=0.995"),
 }
 NUM_EPISODES = 100
-PLANS = {name: Plan(50_000, ("HalfCheetah",)) for name in ("bc", "td3_bc", "cql", "iql", "crr")}
+PLANS = {name: Plan(30_000, ("HalfCheetah",)) for name in ("bc", "td3_bc", "cql", "iql", "crr")}
 PLANS |= {name: Plan(10_000, ("CartPole",)) for name in ("discrete_bcq", "discrete_cql")}
 
 _ABOUT = """# Offline
