@@ -39,8 +39,8 @@ ON_POLICY: dict[str, tuple[str, ...]] = {
     "trpo": (),
     "impala": (),
 }
-PLANS = {name: Plan(50_000, ("CartPole",), settings=settings) for name, settings in OFF_POLICY.items()}
-PLANS |= {name: Plan(200_000, ("CartPole",), 8, settings) for name, settings in ON_POLICY.items()}
+PLANS = {name: Plan(50_000, ("CartPole",), settings=settings, version=1) for name, settings in OFF_POLICY.items()}
+PLANS |= {name: Plan(200_000, ("CartPole",), 8, settings, version=1) for name, settings in ON_POLICY.items()}
 
 _ABOUT = """# CartPole
 

@@ -82,9 +82,11 @@ def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], count
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axis = figure.subplots()
     environment = groups[0][0][0]
-    for (_, agent, _), group in groups:
+    for number, ((_, agent, _), group) in enumerate(groups):
         steps, returns = _curves(group)
-        (line,) = axis.plot(steps, returns.mean(axis=0), label=f"{agent}, {len(group)} seed{'s' * (len(group) > 1)}")
+        style = "-" if number < 10 else "--"  # There are ten colours.
+        label = f"{agent}, {len(group)} seed{'s' * (len(group) > 1)}"
+        (line,) = axis.plot(steps, returns.mean(axis=0), style, label=label)
         axis.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, color=line.get_color())
     axis.set(title=environment, xlabel=counted, ylabel="evaluation return (mean; least to greatest seed)")
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # Beside the curves, which fill the plot.

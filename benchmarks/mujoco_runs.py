@@ -49,13 +49,14 @@ PUBLISHED = {agent: dict(zip(_COLUMNS, returns, strict=True)) for agent, returns
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How an agent is run: steps, environments at once, settings."""
+    """How an agent is run: steps, environments at once, settings; `version` of the environment, None for MuJoCo's."""
 
     num_steps: int
     environments: tuple[str, ...]
     num_envs: int | None = None
     settings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
+    version: int | None = None
 
 
 _SEGMENTS = ("segment_length=32", "anneal_steps=1000000", "initial_std=0.6")
@@ -100,8 +101,7 @@ class Job:
     def command(self, out: str) -> list[str]:
         plan = self.plan
         prefix, version = ("gymnasium", 5) if plan.num_envs is None else ("envpool", 4)
-        version = 1 if self.environment == "CartPole" else version  # Of `cartpole_runs.py`.
-        words = ["train", self.agent, "--env", f"{prefix}:{self.environment}-v{version}"]
+        words = ["train", self.agent, "--env", f"{prefix}:{self.environment}-v{plan.version or version}"]
         words += ["--steps", str(plan.num_steps), "--seed", str(self.seed), "--out", out]
         words += ["--eval-every", str(plan.num_steps // NUM_EVALUATIONS), "--checkpoint-every", str(plan.num_steps)]
         if plan.num_envs is not None:

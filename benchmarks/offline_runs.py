@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 import mujoco_report
-from mujoco_runs import DOCS, NUM_EVALUATIONS, Plan, read, run_all
+from mujoco_runs import DOCS, NUM_EVALUATIONS, Job, Plan, read, run_all
 
 ENVIRONMENTS = {"HalfCheetah": "gymnasium:HalfCheetah-v5", "CartPole": "gymnasium:CartPole-v1"}
 # Whose episodes: of the policy that explores, at the end of the run.
@@ -40,18 +40,10 @@ on the way (10 episodes each, {{num}} in a run). Seconds are of one run pinned t
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """One training, as `mujoco_runs.Job` but of a file."""
+class OfflineJob(Job):
+    """One training on a file."""
 
-    agent: str
-    environment: str
-    seed: int
-    plan: Plan
     data: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.agent}/{self.environment}/{self.plan.num_steps}/{self.seed}"
 
     def command(self, out: str) -> list[str]:
         updates = self.plan.num_steps
@@ -96,7 +88,7 @@ def main() -> int:
     for name in options.agents:
         plan = PLANS[name]
         (environment,) = plan.environments
-        jobs += [Job(name, environment, seed, plan, str(files[environment])) for seed in options.seeds]
+        jobs += [OfflineJob(name, environment, seed, plan, str(files[environment])) for seed in options.seeds]
     failed = run_all([job for job in jobs if job.name not in recorded], options.cores, options.record)
     data = ", ".join(f"{environment} {mean_return(file)}" for environment, file in files.items())
     about = _ABOUT.format(episodes=NUM_EPISODES, data=data)
