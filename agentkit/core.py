@@ -7,7 +7,7 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
     adder = NStepAdder(replay.writer(history=2), spec, tables="transitions", n=1, discount=0.99)
     dataset = ReplayDataset(replay, BatchPlan("transitions", batch_size=64))
     store = VariableStore()                                   # where parameters are published
-    learner = Learner(update, dataset, key, outlets=LearnerOutlets(publisher=store))
+    learner = Learner(update, dataset, key, callbacks=LearnerCallbacks(publisher=store))
     actor = PolicyActor(policy, key, VariableClient(store), adder)
 
     timestep = environment.reset()

@@ -51,7 +51,7 @@ def make_sleepy(seed: int) -> Sleepy:
 def measure(num_actors: int, seconds: float) -> dict[str, Any]:
     """Steps a second of a program in its steady state, its memory per actor, and the learner's wait."""
     config = dqn.Config(hidden_sizes=(16,), min_replay_size=200, updates_per_step=0.05, replay_size=20_000)
-    experiment = ExperimentConfig(dqn.Agent(config), make_sleepy, num_steps=10**9, evaluation_period=0)
+    experiment = ExperimentConfig(dqn.make_agent(config), make_sleepy, num_steps=10**9, evaluation_period=0)
     began = time.monotonic()
     seen: dict[str, Any] = {"start": None, "first_update": None, "row": None}
 

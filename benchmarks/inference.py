@@ -46,7 +46,7 @@ def make_policy(network: str) -> tuple[Any, Fixed]:
 
     from agentkit.agents import dqn
 
-    agent = dqn.Agent(dqn.Config(hidden_sizes=NETWORKS[network]))
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=NETWORKS[network]))
     networks = agent.make_networks(SPEC)
     return agent.make_policy(networks), Fixed(networks.init(jax.random.PRNGKey(0)))
 

@@ -18,7 +18,7 @@ from agentkit import specs
 from agentkit.agents import registry
 from agentkit.datasets import FixedDataset, ReplayDataset
 from agentkit.experiment import ExperimentConfig
-from agentkit.learning import Learner, LearnerOutlets
+from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import InProcessReplay
 from agentkit.types import ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
@@ -57,8 +57,8 @@ def random_batch(table: Any, batch_size: int, num: int = 4) -> list[ReplaySample
 
 def _learner(agent: Any, spec: specs.EnvironmentSpec, dataset: Iterator[ReplaySample]) -> Learner:
     update = agent.make_update(agent.make_networks(spec))
-    outlets = LearnerOutlets(publisher=VariableStore())
-    return Learner(update, dataset, jax.random.PRNGKey(0), outlets=outlets)
+    callbacks = LearnerCallbacks(publisher=VariableStore())
+    return Learner(update, dataset, jax.random.PRNGKey(0), callbacks=callbacks)
 
 
 def _steps(learner: Learner, number: int) -> Callable[[], float]:

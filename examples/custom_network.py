@@ -34,7 +34,7 @@ class BoardNetwork(hk.Module):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: dqn.Config) -> networks.Network:
-    """Networks for `dqn.Agent`, with the layers that the config asks for."""
+    """Networks for `dqn.make_agent`, with the layers that the config asks for."""
     num_actions = environment_spec.actions.num_values
     network = hk.without_apply_rng(hk.transform(lambda o: BoardNetwork(num_actions, config.hidden_sizes)(o)))
     dummy = specs.zeros(environment_spec.observations)[None]  # Shapes only: [1, rows, columns].
@@ -45,7 +45,7 @@ def main(num_steps: int = 3_000, seed: int = 0) -> float:
     """Trains DQN with it on catch; the mean return of the last evaluation."""
     config = dqn.Config(hidden_sizes=(64,), min_replay_size=500, target_update_period=100, epsilon_steps=1000)
 
-    agent = dqn.Agent(config, make_networks=make_networks)
+    agent = dqn.make_agent(config, make_networks=make_networks)
 
     experiment = agentkit.ExperimentConfig(
         agent, "agentkit:catch", num_steps, seed, evaluation_period=num_steps, evaluation_episodes=50

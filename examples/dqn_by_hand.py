@@ -16,7 +16,7 @@ from agentkit.adders import NStepAdder
 from agentkit.core import BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.learning import Learner, LearnerOutlets, adam, periodic, rate_limit, sgd
+from agentkit.learning import Learner, LearnerCallbacks, adam, periodic, rate_limit, sgd
 from agentkit.replay import InProcessReplay, Table
 from agentkit.types import LossOutput
 from agentkit.variables import VariableClient, VariableStore
@@ -58,7 +58,7 @@ def main(num_steps: int = 4_000, seed: int = 0) -> float:
     adder = NStepAdder(replay.writer(NStepAdder.history(1)), spec, tables="transitions", n=1, discount=0.99)
     variables = VariableStore()
     with replay, closing(ReplayDataset(replay, plan)) as dataset, closing(adder):
-        learner = Learner(update, dataset, learner_key, outlets=LearnerOutlets(publisher=variables))
+        learner = Learner(update, dataset, learner_key, callbacks=LearnerCallbacks(publisher=variables))
         actor = PolicyActor(explore, actor_key, VariableClient(variables), adder)
         loop = EnvironmentLoop(environment, actor)
         while loop.num_steps < num_steps:

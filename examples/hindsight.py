@@ -34,7 +34,7 @@ def make_agent(num_steps: int, num_relabelled: int):
         BitFlip.compute_terminated,  # The goal ends the episode: so it does in hindsight.
         num_relabelled=num_relabelled,
     )
-    return with_hindsight(dqn.Agent(config), hindsight)
+    return with_hindsight(dqn.make_agent(config), hindsight)
 
 
 def train(num_relabelled: int, num_steps: int, num_bits: int, seed: int) -> float:

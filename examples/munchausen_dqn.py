@@ -24,7 +24,7 @@ ALPHA, TAU, LEAST_LOG = 0.9, 0.03, -1.0  # Section 4 of the paper.
 
 
 def munchausen_loss(networks, config):
-    """`make_loss` for `dqn.Agent`; the bonus is for one action, so it wants ``n_step=1``."""
+    """`make_loss` for `dqn.make_agent`; the bonus is for one action, so it wants ``n_step=1``."""
     if config.n_step != 1:
         raise ConfigError(f"The Munchausen loss is for n_step=1, found {config.n_step}.")
 
@@ -51,7 +51,7 @@ def main(num_steps: int = 4_000, seed: int = 0) -> float:
     """Trains it on catch; the mean return of the last evaluation."""
     config = dqn.Config(n_step=1, min_replay_size=500, target_update_period=100, epsilon_steps=1_500)
 
-    agent = dqn.Agent(config, make_loss=munchausen_loss)  # The one line.
+    agent = dqn.make_agent(config, make_loss=munchausen_loss)  # The one line.
 
     experiment = agentkit.ExperimentConfig(
         agent, "agentkit:catch", num_steps, seed, evaluation_period=num_steps, evaluation_episodes=50

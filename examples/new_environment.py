@@ -62,7 +62,7 @@ class Thermostat(dm_env.Environment):
 def main(num_steps: int = 3_000, seed: int = 0) -> float:
     """Trains DQN on it; the mean return of the last evaluation."""
     config = dqn.Config(discount=0.9, min_replay_size=300, epsilon_steps=1_500, target_update_period=50)
-    agent = dqn.Agent(config)
+    agent = dqn.make_agent(config)
     experiment = agentkit.ExperimentConfig(agent, Thermostat, num_steps, seed, evaluation_period=num_steps)
     result = agentkit.run(experiment).evaluations[-1]["episode_return"]
     print(f"Mean error after {num_steps} steps: {-result / 30:.2f} degrees (always off: 10.8, at best: 0.76)")

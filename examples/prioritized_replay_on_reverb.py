@@ -26,7 +26,7 @@ def main(num_steps: int = 3_000, seed: int = 0, replay: str = "reverb") -> float
         target_update_period=100,
         epsilon_steps=1_500,
     )
-    agent = dqn.Agent(config)
+    agent = dqn.make_agent(config)
 
     for table in agent.make_tables(specs.make_environment_spec(envs.make("agentkit:catch"))):
         print(f"table {table.name!r}: sampler {table.sampler}, remover {table.remover}")

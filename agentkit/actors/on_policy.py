@@ -45,7 +45,8 @@ def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
         return networks.to_action(sample), next_core, Sampled(sample, distribution.log_prob(sample), core)
 
     reset = (lambda core: network.initial_state) if networks.has_memory else unchanged
-    return Policy(act, init=lambda key: network.initial_state, reset=reset)
+    extras_spec = () if evaluation else networks.sampled_spec
+    return Policy(act, init=lambda key: network.initial_state, reset=reset, extras_spec=extras_spec)
 
 
 def on_normalized(policy: Policy) -> Policy:

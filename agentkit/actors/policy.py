@@ -55,12 +55,14 @@ class Policy(NamedTuple):
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
+        extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 
     act: Callable[[Params, Any, Nest, PolicyState], tuple[Nest, PolicyState, Nest]]
     init: Callable[[Any], PolicyState] = _stateless
     reset: Callable[[PolicyState], PolicyState] = unchanged
     spread: Callable[[PolicyState, Any, int], PolicyState] = _same
+    extras_spec: Nest = ()
 
 
 def feed_forward(function: Callable[[Params, Any, Nest], Nest]) -> Policy:

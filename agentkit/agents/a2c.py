@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import Count, Fraction, Positive
+from agentkit.agents.common.ranges import Count, Fraction, Positive
 from agentkit.agents.on_policy import (
     OnPolicyConfig,
     Progress,
@@ -38,7 +38,7 @@ from agentkit.agents.on_policy import (
     agent_of_update,
     learn_from_segments,
 )
-from agentkit.learning import Update, annealed, descend, global_norm
+from agentkit.learning import Update, linear_decay, optimizer_step, global_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +98,12 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
         grads, metrics = gradient(params, rows)
         metrics |= {
             "grad_norm": global_norm(grads),
-            "learning_rate": annealed(config.learning_rate, progress.num_rows, config.anneal_steps),
+            "learning_rate": linear_decay(config.learning_rate, progress.num_rows, config.anneal_steps),
         }
-        params, opt_state = descend(optimizer, grads, params, opt_state, metrics["learning_rate"])
+        params, opt_state = optimizer_step(optimizer, grads, params, opt_state, metrics["learning_rate"])
         return params, opt_state, metrics
 
     return learn_from_segments(networks, config, optimizer.init, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_update)
+make_agent = agent_of_update(Config, make_networks, make_update)

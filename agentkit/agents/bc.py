@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy, feed_forward, noiseless
-from agentkit.agents.checks import Fraction
+from agentkit.agents.common.ranges import Fraction
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -106,4 +106,4 @@ def fit(loss: Loss, networks: Networks, config: Config) -> Update:
     return sgd(loss, networks.policy.init, adam(config.learning_rate))
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss, fit)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss, fit)

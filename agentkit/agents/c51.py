@@ -104,4 +104,4 @@ def divergence_loss(
     return loss
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.agents import sac
-from agentkit.agents.checks import Count, NotNegative
+from agentkit.agents.common.ranges import Count, NotNegative
 from agentkit.agents.off_policy import agent_of_loss
 from agentkit.learning import Bootstrap, SoftLosses
 from agentkit.types import LossOutput, ReplaySample
@@ -88,4 +88,4 @@ def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
     return SoftLosses(critic_loss, soft.policy)
 
 
-Agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, sac.fit)
+make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, sac.fit)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from agentkit import learning, losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.checks import Count, Positive
+from agentkit.agents.common.ranges import Count, Positive
 from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
 from agentkit.errors import unknown_name
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
@@ -109,4 +109,4 @@ def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config
     return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau))
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -104,4 +104,4 @@ def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update
     return learning.adam_actor_critic(losses, networks, rates, learning.periodic(config.target_update_period))
 
 
-Agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)

@@ -79,4 +79,4 @@ def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config
     return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau))
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.agents import dqn
-from agentkit.agents.checks import NotNegative
+from agentkit.agents.common.ranges import NotNegative
 from agentkit.agents.off_policy import agent_of_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, ReplaySample
@@ -54,4 +54,4 @@ def make_loss(networks: nets.Network, config: Config) -> Loss:
     return loss
 
 
-Agent = agent_of_loss(Config, dqn.make_networks, dqn.make_policy, make_loss)
+make_agent = agent_of_loss(Config, dqn.make_networks, dqn.make_policy, make_loss)

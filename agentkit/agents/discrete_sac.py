@@ -29,7 +29,7 @@ import numpy as np
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import Fraction, Positive
+from agentkit.agents.common.ranges import Fraction, Positive
 from agentkit.agents.off_policy import SoftConfig, agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, adam_soft_actor_critic, soft_target
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -130,4 +130,4 @@ def fit(losses: SoftLosses, networks: Networks, config: Config) -> Update:
     return adam_soft_actor_critic(losses, init, 2, config, target_entropy)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

@@ -1,12 +1,12 @@
 """DQN: deep Q-network (Mnih et al. 2015, "Human-level control through deep reinforcement learning").
 
-Switches add double Q-learning (van Hasselt et al. 2016), duelling networks (Wang et al. 2016), n-step
-returns (Sutton 1988; as in Hessel et al. 2018) and prioritised replay (Schaul et al. 2016).
+Options add double Q-learning (van Hasselt et al. 2016), duelling networks (Wang et al. 2016), n-step returns (Sutton
+1988) and prioritised replay (Schaul et al. 2016).
 
-Deviations from the paper:
-  * Adam instead of RMSProp, and an optional clip of the gradients' global norm; the TD error goes
-    through a Huber loss, whose gradient is the paper's clipped error.
-  * Epsilon falls linearly over `epsilon_steps` of an actor's own steps.
+Differences from the paper:
+  * Adam instead of RMSProp, with optional clipping of the global gradient norm; Huber loss instead of clipped errors
+    (the same gradient).
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
   * Truncated episodes bootstrap.
   * New transitions get priority 1, not the largest priority so far.
   * Defaults fit small problems (CartPole), not Atari.
@@ -23,72 +23,105 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
-from agentkit.learning import Loss
-from agentkit.types import LossOutput, ReplaySample, Transition
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
+from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of DQN, beside those of `ValueConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of DQN, in addition to those of `ReplayConfig`.
 
     Attributes:
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
         duelling: separate value and advantage streams (Wang et al. 2016).
         double: select the bootstrap action with the online network (van Hasselt et al. 2016).
         huber_delta: where the loss turns from squared to linear; None for squared everywhere.
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
     """
 
+    n_step: Count = 10
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
     duelling: bool = False
     double: bool = True
-    huber_delta: float | None = 1.0
+    huber_delta: Positive | None = 1.0
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
-    """Action values ``[B, A]`` for an environment of discrete actions."""
+    """Builds action values ``[B, A]`` for an environment of discrete actions."""
     head = nets.duelling_q_values if config.duelling else nets.q_values
     return nets.value_network(environment_spec, "DQN", lambda o, num_actions: head(o, num_actions, config.hidden_sizes))
 
 
-def make_policy(networks: nets.Network, config: ValueConfig, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy."""
-    return explore_values(networks.apply, config, evaluation)
+def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily: by a falling epsilon or on the ladder; in evaluation by a fixed epsilon."""
+    if evaluation:
+        return epsilon_greedy(network.apply, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(network.apply)
+    return epsilon_greedy(network.apply, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
-def make_loss(networks: nets.Network, config: Config) -> Loss:
-    """The TD loss on a batch of `Transition`s ``[B, ...]``."""
-
-    def errors(q_tm1: jax.Array, params: Any, target_params: Any, transition: Transition) -> jax.Array:
-        q_target_t = networks.apply(target_params, transition.next_observation)  # [B, A]
-        arguments = (q_tm1, transition.action, transition.reward, transition.discount, q_target_t)
-        if not config.double:
-            return losses.q_learning_error(*arguments)  # [B]
-        return losses.double_q_learning_error(*arguments, networks.apply(params, transition.next_observation))
-
-    return huber_loss(errors, networks, config, config.huber_delta)
-
-
-def huber_loss(
-    errors: Callable[..., jax.Array], networks: nets.Network, config: ValueConfig, delta: float | None
-) -> Loss:
-    """Of TD errors; where replay is prioritised, by their absolute values.
-
-    Args:
-        errors: ``(q_tm1 [B, A], params, target_params, Transition) -> [B]``.
-        networks: action values.
-        config: says whether to prioritise.
-        delta: where the loss turns from squared to linear; None for squared everywhere.
-    """
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds the Huber loss of the TD errors, on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        q_tm1 = networks.apply(params, batch.data.observation)  # [B, A]
-        found = errors(q_tm1, params, target_params, batch.data)
-        metrics = {"q": nets.mean_legal(q_tm1)}
-        return mean_loss(losses.huber(found, delta), metrics, batch, config, priorities=jnp.abs(found))
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        q_tm1, q_target_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, A]
+        if config.double:
+            q_t = network.apply(params, o_t)
+            errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B]
+        else:
+            errors = losses.q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t)
+        per_item, metrics = losses.huber(errors, config.huber_delta), {"q": nets.mean_legal(q_tm1)}
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
 
     return loss
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
-"""To plug in a loss: ``Agent(make_loss=lambda networks, config: my_loss)``."""
+def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates (algorithm 1)."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.Network] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.Network]:
+    """Returns DQN as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

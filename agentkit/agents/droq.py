@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.agents import sac
-from agentkit.agents.checks import Range
+from agentkit.agents.common.ranges import Range
 from agentkit.agents.off_policy import agent_of_loss
 from agentkit.learning import Bootstrap, SoftLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -87,4 +87,4 @@ def fit(losses: SoftLosses, networks: sac.Networks, config: Config) -> Update:
     return sac.fit_ensemble(losses, networks, config, NUM_CRITICS)
 
 
-Agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)

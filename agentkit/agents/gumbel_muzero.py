@@ -28,7 +28,7 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import Count, Positive
+from agentkit.agents.common.ranges import Count, Positive
 from agentkit.agents.off_policy import OffPolicyConfig, mean_loss
 from agentkit.agents.sequences import agent_of_loss
 from agentkit.errors import missing_extra
@@ -251,4 +251,4 @@ def _extras_spec(networks: Networks) -> specs.Array:
     return specs.Array((networks.num_actions,), np.float32, "searched policy")
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss, _extras_spec)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss, _extras_spec)

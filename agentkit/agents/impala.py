@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import stochastic
-from agentkit.agents.checks import Count, Fraction, Positive, check_ranges
+from agentkit.agents.common.ranges import Count, Fraction, Positive, check_ranges
 from agentkit.agents.on_policy import agent_of_update
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, ReplaySample, has_action
@@ -126,4 +126,4 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     return sgd(make_loss(networks, config), networks.init, optimizer)
 
 
-Agent = agent_of_update(Config, make_networks, make_update, stochastic)
+make_agent = agent_of_update(Config, make_networks, make_update, stochastic)

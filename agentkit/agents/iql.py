@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from agentkit import learning, losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.checks import Positive, Range
+from agentkit.agents.common.ranges import Positive, Range
 from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -116,4 +116,4 @@ def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update
     return learning.deterministic_actor_critic(losses, init, both, learning.polyak(config.tau))
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)

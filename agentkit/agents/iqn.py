@@ -23,7 +23,7 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy
 from agentkit.agents import qr_dqn
-from agentkit.agents.checks import Count, Range
+from agentkit.agents.common.ranges import Count, Range
 from agentkit.agents.off_policy import agent_of_loss, explore_values
 from agentkit.errors import ConfigError
 from agentkit.learning import Loss
@@ -98,4 +98,4 @@ def make_loss(networks: nets.Network, config: Config) -> Loss:
     return loss
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

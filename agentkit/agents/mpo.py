@@ -28,9 +28,9 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.checks import Count, Positive, Range
+from agentkit.agents.common.ranges import Count, Positive, Range
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
-from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, descend, periodic
+from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, optimizer_step, periodic
 from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -184,7 +184,7 @@ def make_update(networks: ActorCriticNetworks, config: Config) -> Update:
 
         grads, output = jax.grad(objective, has_aux=True)(state.params)
         stepped = [
-            descend(optimizer, *parts)
+            optimizer_step(optimizer, *parts)
             for optimizer, *parts in zip(optimizers, grads, state.params, state.opt_states, strict=True)
         ]
         params, opt_states = (Learned(*column) for column in zip(*stepped, strict=True))
@@ -210,4 +210,4 @@ def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MpoDuals:
     )
 
 
-Agent = agent_of_update(Config, make_networks, make_policy, make_update)
+make_agent = agent_of_update(Config, make_networks, make_policy, make_update)

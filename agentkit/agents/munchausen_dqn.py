@@ -19,7 +19,7 @@ import jax
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.agents import dqn
-from agentkit.agents.checks import Fraction, Positive, Range
+from agentkit.agents.common.ranges import Fraction, Positive, Range
 from agentkit.agents.off_policy import ValueConfig, agent_of_loss
 from agentkit.learning import Loss
 from agentkit.types import Transition
@@ -72,4 +72,4 @@ def make_loss(networks: nets.Network, config: Config) -> Loss:
     return dqn.huber_loss(errors, networks, config, config.huber_delta)
 
 
-Agent = agent_of_loss(Config, make_networks, dqn.make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, dqn.make_policy, make_loss)

@@ -22,7 +22,7 @@ import jax
 
 from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.checks import Positive
+from agentkit.agents.common.ranges import Positive
 from agentkit.agents.on_policy import Rows, advantages, agent_of_update
 from agentkit.agents.policy_steps import (
     NaturalConfig,
@@ -72,4 +72,4 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     return step_and_fit(networks, config, make_step(networks, config))
 
 
-Agent = agent_of_update(Config, make_networks, make_update)
+make_agent = agent_of_update(Config, make_networks, make_update)

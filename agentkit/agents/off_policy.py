@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from agentkit import specs
 from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear, noiseless, noisy
 from agentkit.adders import NStepAdder
-from agentkit.agents.checks import Fraction, Positive, check_ranges
+from agentkit.agents.common.ranges import Fraction, Positive, check_ranges
 from agentkit.core import BatchPlan
 from agentkit.learning import Loss, Update, adam, periodic, rate_limit, sgd
 from agentkit.replay import Prioritized, Replay, Table, Uniform

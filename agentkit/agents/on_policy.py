@@ -20,7 +20,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Acting, Policy, on_normalized, stochastic
 from agentkit.adders import BatchedSegmentAdder, SegmentAdder, segment_layout
-from agentkit.agents.checks import Count, Fraction, Positive, check_ranges
+from agentkit.agents.common.ranges import Count, Fraction, Positive, check_ranges
 from agentkit.core import BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput

@@ -17,9 +17,9 @@ from jax.scipy.sparse.linalg import cg
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import Count, Positive
+from agentkit.agents.common.ranges import Count, Positive
 from agentkit.agents.on_policy import OnPolicyConfig, Progress, Rows, RowsLoss, learn_from_segments
-from agentkit.learning import Update, adam, descend
+from agentkit.learning import Update, adam, optimizer_step
 from agentkit.types import Array, Nest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def gradient_step(
 
     def step(learned: tuple[Any, Any], minibatch: Nest) -> tuple[tuple[Any, Any], dict[str, Array]]:
         grads, metrics = jax.grad(loss, has_aux=True)(learned[0], minibatch)
-        return descend(optimizer, grads, *learned, learning_rate), metrics
+        return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
     return step
 

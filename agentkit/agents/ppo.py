@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import Count, Positive
+from agentkit.agents.common.ranges import Count, Positive
 from agentkit.agents.on_policy import (
     OnPolicyConfig,
     Progress,
@@ -41,7 +41,7 @@ from agentkit.agents.on_policy import (
     learn_from_segments,
 )
 from agentkit.agents.policy_steps import gradient_step, run_epochs
-from agentkit.learning import Update, adam, annealed
+from agentkit.learning import Update, adam, linear_decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     loss = make_loss(networks, config)
 
     def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
-        learning_rate = annealed(config.learning_rate, progress.num_rows, config.anneal_steps)
+        learning_rate = linear_decay(config.learning_rate, progress.num_rows, config.anneal_steps)
         (params, opt_state), metrics = run_epochs(
             gradient_step(loss, optimizer, learning_rate),
             (params, opt_state),
@@ -124,4 +124,4 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     return learn_from_segments(networks, config, optimizer.init, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_update)
+make_agent = agent_of_update(Config, make_networks, make_update)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import Count, NotNegative
+from agentkit.agents.common.ranges import Count, NotNegative
 from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
 from agentkit.learning import Loss
 from agentkit.types import LossOutput, Nest, ReplaySample
@@ -91,4 +91,4 @@ def quantile_loss(
     return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.checks import Count, Fraction
+from agentkit.agents.common.ranges import Count, Fraction
 from agentkit.agents.off_policy import ValueConfig, explore_values, mean_loss
 from agentkit.agents.sequences import agent_of_loss
 from agentkit.errors import ConfigError
@@ -163,5 +163,5 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     return loss
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
 """To plug in a loss: ``Agent(make_loss=lambda networks, config: my_loss)``."""

@@ -29,7 +29,7 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, feed_forward
 from agentkit.agents.c51 import AtomsConfig, divergence_loss
-from agentkit.agents.checks import NotNegative
+from agentkit.agents.common.ranges import NotNegative
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss
 from agentkit.learning import Loss
 from agentkit.types import Nest
@@ -102,4 +102,4 @@ def make_loss(networks: nets.CategoricalNetwork, config: Config) -> Loss:
     return divergence_loss(outputs, networks, config)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

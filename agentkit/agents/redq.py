@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.agents import sac
-from agentkit.agents.checks import Count
+from agentkit.agents.common.ranges import Count
 from agentkit.agents.off_policy import agent_of_loss
 from agentkit.errors import ConfigError
 from agentkit.learning import Bootstrap, SoftLosses, Update
@@ -84,4 +84,4 @@ def fit(losses: SoftLosses, networks: sac.Networks, config: Config) -> Update:
     return sac.fit_ensemble(losses, networks, config, config.num_critics)
 
 
-Agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)

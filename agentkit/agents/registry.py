@@ -129,7 +129,8 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
     for field in overrides or {}:
         if field not in fields:
             raise unknown_name(f"{name} setting", field, fields, f"See: agentkit show {name}")
-    return module(name).Agent(cls(**(overrides or {})))
+    agent: Agent = module(name).make_agent(cls(**(overrides or {})))
+    return agent
 
 
 def name_of(agent: Agent) -> str | None:

@@ -25,10 +25,10 @@ import jax
 
 from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.checks import Fraction
+from agentkit.agents.common.ranges import Fraction
 from agentkit.agents.on_policy import Progress, Rows, advantages, agent_of_update, learn_from_segments
 from agentkit.agents.policy_steps import FittedValueConfig, gradient_step, make_networks, run_epochs, value_loss
-from agentkit.learning import Update, adam, descend, global_norm
+from agentkit.learning import Update, adam, optimizer_step, global_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
         params: nets.ActorCritic, opt_state: nets.ActorCritic, rows: Rows, progress: Progress
     ) -> tuple[nets.ActorCritic, nets.ActorCritic, dict[str, jax.Array]]:
         grads, metrics = gradient(params.policy, params, rows)
-        policy, policy_state = descend(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
+        policy, policy_state = optimizer_step(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
         (baseline, baseline_state), fitted = run_epochs(
             gradient_step(value_loss(networks, params), optimizer, config.learning_rate),
             (params.critic, opt_state.critic),
@@ -81,4 +81,4 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     return learn_from_segments(networks, config, init_opt_state, improve)
 
 
-Agent = agent_of_update(Config, make_networks, make_update)
+make_agent = agent_of_update(Config, make_networks, make_update)

@@ -2,64 +2,85 @@
 
 Twin critics, a tanh-Gaussian policy and a temperature learned towards a target entropy.
 
-Deviations from the paper:
-  * The temperature's logarithm is the learned parameter (as in the authors' code).
-  * An actor begins with `num_random_steps` uniform actions, so that the first batches are varied.
-  * The policy climbs the critics as they were before the update's own step on them.
-  * Weights begin orthogonal, those of the policy's last layer small.
+Differences from the paper:
+  * The logarithm of the temperature is learned, as in the authors' code.
+  * Each actor begins with `num_random_steps` uniform actions.
+  * All three gradients are taken at the parameters from before the update.
+  * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import actors, learning, specs
+from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.off_policy import SoftConfig, agent_of_loss, mean_loss
-from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
+
+Params = Any
+Critics = tuple[Params, Params]
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SoftConfig):
-    """Settings of SAC for continuous actions, beside those of `SoftConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of SAC, in addition to those of `ReplayConfig`.
 
     Attributes:
-        target_entropy: entropy in nats that the temperature is tuned to; None for minus the number
-            of action dimensions (Haarnoja et al. 2018, appendix D).
-        min_log_std: least log standard deviation of the policy before tanh.
-        max_log_std: greatest one.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: whether to tune alpha to the target entropy.
+        target_entropy: in nats; None for minus the number of action dimensions (appendix D).
+        num_random_steps: uniform actions that each actor begins with.
+        min_log_std: lower bound of the policy's log standard deviation, before the tanh.
+        max_log_std: upper bound.
     """
 
-    target_entropy: float | None = None
-    min_log_std: float = -10.0
-    max_log_std: float = 2.0
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    initial_temperature: Positive = 1.0
+    learn_temperature: bool = True
+    target_entropy: Finite | None = None
+    num_random_steps: CountFromZero = 5_000
+    min_log_std: Finite = -10.0
+    max_log_std: Finite = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "min_log_std", "max_log_std")
 
 
 Networks = nets.ActorCriticNetworks
-"""The policy gives a `networks.TanhNormal`; there is one critic, which each set of parameters is applied to."""
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, agent: str = "SAC") -> Networks:
-    """Policy and critic for an environment of continuous actions in (-1, 1); `agent` is who needs them."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a tanh-Gaussian policy, and one critic that is applied to two sets of parameters."""
     sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
     return nets.actor_critic_networks(
         environment_spec,
-        agent,
+        "SAC",
         policy=lambda observation, size: nets.tanh_normal_action(observation, size, sizes, *log_stds),
         critic=lambda observation, action: nets.action_value(observation, action, sizes),
     )
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """Samples the policy (uniform at first); in evaluation takes its mode."""
+    """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
         return actors.likeliest(networks.policy.apply, nets.mode)
 
@@ -70,87 +91,121 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     return actors.uniform_then_samples(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
 
 
-def make_losses(networks: Networks, config: Config) -> SoftLosses:
-    """The losses of critics and policy on a batch of `Transition`s ``[B, ...]``; `critics` are a pair of parameters."""
-
-    def both(critics: Any, observation: Nest, action: jax.Array) -> list[jax.Array]:
-        return [networks.critic.apply(params, observation, action) for params in critics]
-
-    def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return jnp.minimum(*both(critics, observation, action))
-
-    def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        target = targets(networks, least, bootstrap, batch, key)
-        q_1, q_2 = both(critics, batch.data.observation, batch.data.action)
-        per_item = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 5
-        return mean_loss(per_item, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
-
-    return SoftLosses(critic_loss, functools.partial(policy_loss, networks, least))
-
-
-Value = Callable[[Any, Nest, jax.Array], jax.Array]
-"""``(critics, observation [B, ...], action [B, A]) -> q [B]``, what critics together say."""
-
-
-def targets(networks: Networks, value: Value, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> jax.Array:
-    """For the critics, ``[B]``: reward, and the soft value of an action of the policy (eq. 2 and 3)."""
-    _, _, reward, discount, o_t, _ = batch.data
-    a_t, log_prob = nets.sample_and_log_prob(networks.policy.apply(bootstrap.policy, o_t), key)
-    return learning.soft_target(reward, discount, value(bootstrap.critics, o_t, a_t), log_prob, bootstrap.temperature)
-
-
-def policy_loss(
-    networks: Networks,
-    value: Value,
-    policy: Any,
-    critics: Any,
-    temperature: jax.Array,
-    batch: ReplaySample,
-    key: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """The policy's loss (eq. 9) and its mean log-probability, ``[]``."""
-    observation = batch.data.observation
-    action, log_prob = nets.sample_and_log_prob(networks.policy.apply(policy, observation), key)
-    return jnp.mean(temperature * log_prob - value(critics, observation, action)), jnp.mean(log_prob)
-
-
-def fit(losses: SoftLosses, networks: Networks, config: Config) -> Update:
-    """One step each on critics, policy and temperature (paper, algorithm 1)."""
-    init = ActorCritic(networks.policy.init, lambda keys: tuple(map(networks.critic.init, keys)))
-    return learning.adam_soft_actor_critic(losses, init, 2, config, target_entropy(networks, config))
-
-
-def target_entropy(networks: Networks, config: Config) -> float:
-    """Of a tanh-Gaussian policy, in nats."""
-    return -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
-
-
-@dataclasses.dataclass(frozen=True)
-class EnsembleConfig(Config):
-    """Settings of SAC with many critics that are updated often (REDQ, DroQ), beside those of SAC.
+class State(NamedTuple):
+    """Holds what SAC learns.
 
     Attributes:
-        policy_period: critic updates for each update of policy and temperature; the papers' is `updates_per_step`.
+        policy: parameters.
+        critics: a pair of parameters.
+        target_critics: their moving averages.
+        log_alpha: logarithm of the temperature, ``[]``.
+        opt_states: of policy, critics and log_alpha.
+        key: PRNG key ``uint32[2]``.
     """
 
-    updates_per_step: float = 20.0
-    updates_per_call: int = 20
-    policy_period: int = 20
+    policy: Params
+    critics: Critics
+    target_critics: Critics
+    log_alpha: jax.Array
+    opt_states: tuple[Any, Any, Any]
+    key: jax.Array
 
 
-def ensemble_loss(
-    q_tm1: jax.Array, target: jax.Array, metrics: dict[str, jax.Array], batch: ReplaySample, config: Config
-) -> LossOutput:
-    """Half the squared errors of N critics' values ``[N, B]`` from a target ``[B]``, summed over the critics."""
-    errors = q_tm1 - target[None]
-    per_item = 0.5 * jnp.sum(jnp.square(errors), axis=0)
-    return mean_loss(per_item, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+    """
+
+    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def fit_ensemble(losses: SoftLosses, networks: Networks, config: EnsembleConfig, num_critics: int) -> Update:
-    """A step on all critics, leaves ``[N, ...]``, and on policy and temperature at each `policy_period`-th."""
-    init, entropy = ActorCritic(networks.policy.init, jax.vmap(networks.critic.init)), target_entropy(networks, config)
-    return learning.adam_soft_actor_critic(losses, init, num_critics, config, entropy, config.policy_period)
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds equations 5 and 9, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, q_at = networks.policy.apply, networks.critic.apply
+
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), key)
+        q_1, q_2 = (q_at(target, o_t, a_t) for target in state.target_critics)
+        v_t = jnp.minimum(q_1, q_2) - jnp.exp(state.log_alpha) * log_prob_t  # eq. 3
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # eq. 2
+        q_1, q_2 = (q_at(critic, o_tm1, a_tm1) for critic in critics)
+        loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B], eq. 5
+        return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
+
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o_tm1 = batch.data.observation
+        action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
+        q_1, q_2 = (q_at(critic, o_tm1, action) for critic in state.critics)
+        loss = jnp.mean(jnp.exp(state.log_alpha) * log_prob - jnp.minimum(q_1, q_2))  # eq. 9
+        return loss, -jnp.mean(log_prob)
+
+    return Losses(critic_loss, policy_loss)
 
 
-Agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a gradient step each on critics, policy and temperature (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, *critic_keys = jax.random.split(key, 4)
+        policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
+        log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, critic_key, policy_key = jax.random.split(state.key, 3)
+
+        def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        (policy_loss, entropy), policy_grads = jax.value_and_grad(losses.policy, has_aux=True)(
+            state.policy, state, batch, policy_key
+        )
+        alpha_grad = entropy - target_entropy  # of log_alpha (entropy - target_entropy), eq. 18
+
+        policy_opt, critics_opt, alpha_opt = state.opt_states
+        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        log_alpha = state.log_alpha
+        if config.learn_temperature:
+            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+        targets = optax.incremental_update(critics, state.target_critics, config.tau)
+        metrics = {
+            "critic_loss": output.loss,
+            **output.metrics,
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "temperature": jnp.exp(state.log_alpha),
+        }
+        state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns SAC as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from agentkit import learning, specs
 from agentkit import networks as nets
-from agentkit.agents.checks import NotNegative
+from agentkit.agents.common.ranges import NotNegative
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
 from agentkit.learning import ActorCritic, ActorCriticLosses, Update
 from agentkit.networks import ActorCriticNetworks
@@ -84,4 +84,4 @@ def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config
     return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau), config.policy_period)
 
 
-Agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)
+make_agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.agents import td3
-from agentkit.agents.checks import NotNegative
+from agentkit.agents.common.ranges import NotNegative
 from agentkit.agents.off_policy import agent_of_loss, explore_actions
 from agentkit.learning import ActorCriticLosses
 from agentkit.networks import ActorCriticNetworks
@@ -62,4 +62,4 @@ def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLos
     return ActorCriticLosses(td3.make_losses(networks, config).critic, policy_loss)
 
 
-Agent = agent_of_loss(Config, td3.make_networks, explore_actions, make_losses, td3.fit)
+make_agent = agent_of_loss(Config, td3.make_networks, explore_actions, make_losses, td3.fit)

@@ -11,6 +11,7 @@ from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor,
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
 from agentkit.adders import ForkAdder
+from agentkit.agents.common.agent import Agent as Value
 from agentkit.core import Actor, Adder, Agent
 from agentkit.counting import Counter
 from agentkit.distributed.context import NodeContext
@@ -35,6 +36,8 @@ def make_adder(environment: Any, spec: EnvironmentSpec, fed: Sequence[tuple[Agen
 def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Agent, replay: Replay) -> Adder:
     if not is_batched(environment):
         return agent.make_adder(replay, spec)
+    if isinstance(agent, Value):
+        return agent.make_adder(replay, spec, environment.num_envs)
     make_batched = getattr(agent, "make_batched_adder", None)  # Optional, see `core.Agent`.
     if make_batched is not None:
         return make_batched(replay, spec, environment.num_envs)

@@ -45,7 +45,7 @@ class ExperimentConfig:
     """What `agentkit.run` runs.
 
     Attributes:
-        agent: e.g. ``agents.registry.make("sac")`` or ``dqn.Agent(dqn.Config(...))``.
+        agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
         environment: a name for `agentkit.envs.make`, or a function ``seed -> environment``.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.

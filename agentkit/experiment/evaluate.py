@@ -21,7 +21,7 @@ from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
-from agentkit.learning import Learner, LearnerOutlets
+from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.video import VideoRecorder
@@ -176,7 +176,7 @@ def restore_policy(run_directory: str | pathlib.Path) -> RestoredPolicy:
         iter(()),
         jax.random.PRNGKey(0),
         num_updates=experiment.agent.batch_plan.num_updates,
-        outlets=LearnerOutlets(publisher=store),
+        callbacks=LearnerCallbacks(publisher=store),
     )
     learner.restore(found.state["learner"])
     return RestoredPolicy(experiment, networks, store, found)

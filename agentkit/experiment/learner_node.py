@@ -19,7 +19,7 @@ from agentkit.experiment.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.logs import make_logger
 from agentkit.experiment.nodes import OUTAGE_SECONDS, count_dropped, find_spec, newest_checkpoint, resume_step, say
 from agentkit.experiment.transports import PUBLISH_SECONDS, make_publisher
-from agentkit.learning import Learner, LearnerOutlets
+from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 
 DRAIN_SECONDS = 60.0
@@ -60,7 +60,7 @@ def learner_node(
             data,
             jax.random.PRNGKey(experiment.seed),
             num_updates=agent.batch_plan.num_updates,
-            outlets=LearnerOutlets(
+            callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
                 log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),

@@ -26,7 +26,7 @@ from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, prepare
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.learning import Learner, LearnerOutlets, Update
+from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec, validate
 from agentkit.variables import VariableClient, VariableStore
@@ -245,7 +245,7 @@ def _build(
     stack.enter_context(contextlib.closing(actor))
     loop = make_loop(environment, actor, counter, logs.write_episode)
     table = agent.batch_plan.table
-    outlets = LearnerOutlets(
+    callbacks = LearnerCallbacks(
         publisher=store,
         write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
         log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(table))),
@@ -256,7 +256,7 @@ def _build(
         dataset,
         learner_key,
         num_updates=agent.batch_plan.num_updates,
-        outlets=outlets,
+        callbacks=callbacks,
     )
     watch("learner", learner)
     evaluator = None

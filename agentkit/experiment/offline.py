@@ -29,7 +29,7 @@ from agentkit.experiment.local import Result, choose_dispatch, next_multiple
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_same
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.learning import Learner, LearnerOutlets
+from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
@@ -211,15 +211,15 @@ def _build(config: OfflineConfig, stack: contextlib.ExitStack, resume: bool) -> 
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     store = VariableStore()
-    outlets = LearnerOutlets(publisher=store, log_seconds=config.log_seconds)
+    callbacks = LearnerCallbacks(publisher=store, log_seconds=config.log_seconds)
     # The same key as of `agentkit.run`: before the first update, the same parameters.
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
-    learner = Learner(update, dataset, key, num_updates=agent.batch_plan.num_updates, outlets=outlets)
+    learner = Learner(update, dataset, key, num_updates=agent.batch_plan.num_updates, callbacks=callbacks)
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
     run = _Run(experiment, dataset, learner, evaluator, logs)
-    outlets.log = run.log
+    callbacks.log = run.log
     if found is not None:
         learner.restore(found.state["learner"])
         dataset.restore(found.state["dataset"])

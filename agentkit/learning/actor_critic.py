@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, descend
+from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, optimizer_step
 from agentkit.networks import ActorCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
@@ -182,4 +182,4 @@ def _minimize(
 ) -> tuple[Params, Any, Any]:
     """Parameters and optimiser state after one step, and what the objective returns beside its value."""
     grads, extra = jax.grad(objective, has_aux=True)(params)
-    return *descend(optimizer, grads, params, opt_state), extra
+    return *optimizer_step(optimizer, grads, params, opt_state), extra

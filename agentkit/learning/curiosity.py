@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, Update, UpdateOutput, adam, descend
+from agentkit.learning.learner import Params, Update, UpdateOutput, adam, optimizer_step
 from agentkit.networks import (
     RunningStatistics,
     deviation,
@@ -163,4 +163,4 @@ def _distil(
         return jnp.mean(errors), errors
 
     grads, errors = jax.grad(objective, has_aux=True)(state.predictor)
-    return *descend(optimizer, grads, state.predictor, state.opt_state), errors
+    return *optimizer_step(optimizer, grads, state.predictor, state.opt_state), errors

@@ -14,7 +14,7 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.learning.curiosity import check_transitions
-from agentkit.learning.learner import Params, Update, UpdateOutput, adam, descend
+from agentkit.learning.learner import Params, Update, UpdateOutput, adam, optimizer_step
 from agentkit.networks import (
     RunningStatistics,
     init_nest_statistics,
@@ -204,7 +204,7 @@ def generative_adversarial_imitation(
             )
 
         grads, metrics = jax.grad(objective, has_aux=True)(state.discriminator)
-        params, opt_state = descend(optimizer, grads, state.discriminator, state.opt_state)
+        params, opt_state = optimizer_step(optimizer, grads, state.discriminator, state.opt_state)
         reward = discriminator.logits(params, taken)
         agent, output = update.update(state.agent, batch._replace(data=batch.data._replace(reward=reward)))
         metrics = {**output.metrics, **metrics, "imitation_reward": jnp.mean(reward)}

@@ -69,7 +69,7 @@ class Publisher(Protocol):
 
 
 @dataclasses.dataclass
-class LearnerOutlets:
+class LearnerCallbacks:
     """What a learner tells besides its state; each may be None.
 
     Attributes:
@@ -110,7 +110,7 @@ class Learner(core.Learner):
         key: jax.Array,
         *,
         num_updates: int = 1,
-        outlets: LearnerOutlets | None = None,
+        callbacks: LearnerCallbacks | None = None,
         devices: Sequence[jax.Device] | None = None,
     ):
         """Makes one.
@@ -120,7 +120,7 @@ class Learner(core.Learner):
             dataset: batches with leaves ``[B, ...]``, or ``[K, B, ...]`` where `num_updates` K > 1.
             key: PRNG key ``uint32[2]`` for the initial state.
             num_updates: K, updates in one compiled `lax.scan`.
-            outlets: where parameters, priorities and logs go.
+            callbacks: where parameters, priorities and logs go.
             devices: train data-parallel over these, each taking B / len(devices) of every batch;
                 None for JAX's default device.
         """
@@ -129,7 +129,7 @@ class Learner(core.Learner):
         self._update = update
         self._dataset = dataset
         self._num_updates = num_updates
-        self._outlets = outlets or LearnerOutlets()
+        self._callbacks = callbacks or LearnerCallbacks()
         self._version = 0
         self._metrics: dict[str, Any] = {}
         self._log_time = time.monotonic()
@@ -175,8 +175,8 @@ class Learner(core.Learner):
         return jax.device_put(state, NamedSharding(self._mesh, PartitionSpec()))
 
     def _publish(self, variables: Mapping[str, Nest]) -> None:
-        if self._outlets.publisher is not None:
-            self._outlets.publisher.publish(self._version, variables)
+        if self._callbacks.publisher is not None:
+            self._callbacks.publisher.publish(self._version, variables)
 
     def step(self) -> None:
         """Takes the next (stacked) batch and runs its updates; returns before the device is done.
@@ -197,19 +197,19 @@ class Learner(core.Learner):
         self._state, output, variables = self._compiled(self._state, batch)
         self._version += self._num_updates
         self._publish(variables)
-        if output.priorities is not None and self._outlets.write_priorities is not None:
+        if output.priorities is not None and self._callbacks.write_priorities is not None:
             priorities = np.asarray(output.priorities, np.float64)
-            self._outlets.write_priorities(np.asarray(keys).reshape(-1), priorities.reshape(-1))
+            self._callbacks.write_priorities(np.asarray(keys).reshape(-1), priorities.reshape(-1))
         self._metrics = output.metrics
         self._log_if_time()
 
     def _log_if_time(self) -> None:
-        if self._outlets.log is None:
+        if self._callbacks.log is None:
             return
         now = time.monotonic()
-        if now - self._log_time < self._outlets.log_seconds:
+        if now - self._log_time < self._callbacks.log_seconds:
             return
-        self._outlets.log(self.metrics(now))
+        self._callbacks.log(self.metrics(now))
         self._log_time, self._log_version = now, self._version
 
     def metrics(self, now: float | None = None) -> dict[str, float]:
@@ -339,7 +339,7 @@ def _follow(
     state: SgdState, grads: Params, optimizer: optax.GradientTransformation, target_update: TargetUpdate | None
 ) -> SgdState:
     """The state after one step along `grads`."""
-    params, opt_state = descend(optimizer, grads, state.params, state.opt_state)
+    params, opt_state = optimizer_step(optimizer, grads, state.params, state.opt_state)
     num_updates = state.num_updates + 1
     target_params = state.target_params
     if target_update is not None:
@@ -366,13 +366,13 @@ def adam(learning_rate: float, max_grad_norm: float | None = None) -> optax.Grad
     return optax.flatten(optimizer)
 
 
-def annealed(learning_rate: float, num_rows: Array, anneal_steps: int | None) -> Array:
+def linear_decay(learning_rate: float, num_rows: Array, anneal_steps: int | None) -> Array:
     """The step size ``[]`` after `num_rows` rows, which falls linearly to 0 in `anneal_steps`; None: it stays."""
     left = 1.0 if anneal_steps is None else jnp.maximum(1.0 - num_rows / anneal_steps, 0.0)
     return jnp.asarray(learning_rate * left)
 
 
-def descend(
+def optimizer_step(
     optimizer: optax.GradientTransformation, grads: Nest, params: Nest, opt_state: Any, scale: Array | float = 1.0
 ) -> tuple[Nest, Any]:
     """Parameters and optimiser state after a step along `grads`; `scale` multiplies the optimiser's own step size."""

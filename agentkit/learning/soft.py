@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, descend, polyak
+from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, optimizer_step, polyak
 from agentkit.networks import ActorCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
@@ -126,11 +126,11 @@ def soft_actor_critic(
             state.policy, state.critics, jnp.exp(state.log_temperature), batch, key
         )
         policy_opt, critics_opt, temperature_opt = state.opt_states
-        policy, policy_opt = descend(optimizer, grads, state.policy, policy_opt)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
         log_temperature = state.log_temperature
         if temperature.target_entropy is not None:
             grad = temperature_gradient(log_prob, temperature.target_entropy)
-            log_temperature, temperature_opt = descend(optimizer, grad, log_temperature, temperature_opt)
+            log_temperature, temperature_opt = optimizer_step(optimizer, grad, log_temperature, temperature_opt)
         improved = state._replace(
             policy=policy, log_temperature=log_temperature, opt_states=(policy_opt, critics_opt, temperature_opt)
         )
@@ -146,7 +146,7 @@ def soft_actor_critic(
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(state.critics)
-        critics, critics_opt = descend(optimizer, grads, state.critics, state.opt_states[1])
+        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, state.opt_states[1])
         num_updates = state.num_updates + 1
         if policy_period == 1:
             improved, measured = improve_policy(state, batch, policy_key)

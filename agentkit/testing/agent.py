@@ -8,7 +8,7 @@ Inherit from `AgentContract` and say which agent and which environment::
         changes: ClassVar = {"discount": 0.5, "importance_exponent": Change(1.0, given={"prioritized": True}), ...}
 
         def make_agent(self, **settings):
-            return my_agent.Agent(my_agent.Config(**{"min_replay_size": 20, **settings}))
+            return my_agent.make_agent(my_agent.Config(**{"min_replay_size": 20, **settings}))
 
         def make_environment(self, seed):
             return envs.make("agentkit:catch", seed=seed)

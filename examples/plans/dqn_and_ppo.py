@@ -41,9 +41,9 @@ def report(context, configs, spec, learners):
 def main(num_steps: int = 16_000) -> None:
     """Trains both on catch for as long as the actor takes for its steps."""
     agents = {
-        "ppo": ppo.Agent(ppo.Config(segment_length=32, num_minibatches=2)),
+        "ppo": ppo.make_agent(ppo.Config(segment_length=32, num_minibatches=2)),
         "dqn": experiment.with_methods(
-            dqn.Agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
+            dqn.make_agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
             make_adder=adder_without_extras,
         ),
     }

@@ -22,7 +22,7 @@ def main(num_steps: int = 4_000, num_shards: int = 2, num_actors: int = 2) -> No
         n_step=3, prioritized=True, min_replay_size=200, epsilon_steps=1_000, target_update_period=100
     )
     config = experiment.ExperimentConfig(
-        dqn.Agent(settings), "agentkit:catch", num_steps, evaluation_period=num_steps, evaluation_episodes=50
+        dqn.make_agent(settings), "agentkit:catch", num_steps, evaluation_period=num_steps, evaluation_episodes=50
     )
     spec = find_spec(config)
 

@@ -66,7 +66,7 @@ def run(name, agent, num_steps, wait):
 
 def main(num_steps: int = 300) -> None:
     """Both, one after the other."""
-    agent = dqn.Agent(dqn.Config(n_step=1, batch_size=BATCH, updates_per_step=K, min_replay_size=FIRST))
+    agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=BATCH, updates_per_step=K, min_replay_size=FIRST))
     limit = Lockstep(K * BATCH, FIRST)
     lockstep = experiment.with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=limit))
     run("synchronous", lockstep, num_steps, wait=True)

@@ -39,7 +39,7 @@ def main(num_steps: int = 4_000) -> None:
     active = dqn.Config(n_step=3, min_replay_size=500, epsilon_steps=2_000, epsilon_end=0.2, target_update_period=100)
     passive = dataclasses.replace(active, n_step=1, discount=0.9, double=False)
     configs = {
-        name: experiment.ExperimentConfig(dqn.Agent(config), "agentkit:catch", num_steps, seed)
+        name: experiment.ExperimentConfig(dqn.make_agent(config), "agentkit:catch", num_steps, seed)
         for seed, (name, config) in enumerate({"active": active, "passive": passive}.items())
     }
     spec = find_spec(configs["active"])

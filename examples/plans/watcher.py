@@ -51,7 +51,7 @@ def watch(context, path):
 
 def main(num_steps: int = 100_000, path: str | None = None, updates_per_step: float = 20.0) -> None:
     """Trains DQN on catch, watched, and prints who waited."""
-    agent = dqn.Agent(dqn.Config(updates_per_step=updates_per_step, min_replay_size=200))
+    agent = dqn.make_agent(dqn.Config(updates_per_step=updates_per_step, min_replay_size=200))
     config = experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, evaluation_period=0)
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(path or f"{folder}/waits.csv").absolute()

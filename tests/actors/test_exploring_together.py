@@ -79,7 +79,7 @@ def test_places_may_be_traced() -> None:
 def _act_by_ladder(tmp_path: Any, **changes: Any) -> Any:
     config = dqn.Config(hidden_sizes=(8,), min_replay_size=1_000, epsilon_ladder=True)
     settings = {"num_envs": 3, "evaluation_period": 0, "run_directory": tmp_path / "run", **changes}
-    run(ExperimentConfig(dqn.Agent(config), "agentkit:catch", 30, **settings))
+    run(ExperimentConfig(dqn.make_agent(config), "agentkit:catch", 30, **settings))
     return checkpoint.read_latest(tmp_path / "run" / "checkpoints").state["actor"]["policy_state"]["0"]
 
 
@@ -88,7 +88,7 @@ def test_in_one_process_the_batch_of_environments_is_the_ladder(tmp_path: Any) -
 
 
 def test_evaluation_has_no_ladder() -> None:
-    agent = dqn.Agent(dqn.Config(epsilon_ladder=True))
+    agent = dqn.make_agent(dqn.Config(epsilon_ladder=True))
     networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
     assert agent.make_policy(networks).init(KEY).dtype == jnp.float32
     assert agent.make_policy(networks, evaluation=True).init(KEY).dtype == jnp.int32  # A step count.

@@ -37,7 +37,7 @@ class TestA2c(AgentContract):
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
-        return a2c.Agent(a2c.Config(**{**on_policy_settings.SMALL, **changes}))
+        return a2c.make_agent(a2c.Config(**{**on_policy_settings.SMALL, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -62,7 +62,7 @@ def expected_gradient(config: a2c.Config, weights: by_hand.Weights, batch: Any, 
 def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lambda_: float) -> None:
     """Segments that end in mid-episode, terminations, truncations; then numpy's RMSProp."""
     config = a2c.Config(**UNTOUCHED, discount=0.9, gae_lambda=lambda_, entropy_cost=0.3, max_grad_norm=None)
-    networks = a2c.Agent(config).make_networks(by_hand.SPECS[kind])
+    networks = a2c.make_agent(config).make_networks(by_hand.SPECS[kind])
     weights, batch = by_hand.weights(kind), by_hand.segments(kind)
     params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}
     expected = expected_gradient(config, weights, batch, kind)
@@ -90,7 +90,7 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
     steps = []
     for limit in (None, 1e-4):
         config = a2c.Config(**UNTOUCHED, max_grad_norm=limit, rms_epsilon=1.0)
-        update = a2c.make_update(a2c.Agent(config).make_networks(by_hand.SPECS["discrete"]), config)
+        update = a2c.make_update(a2c.make_agent(config).make_networks(by_hand.SPECS["discrete"]), config)
         state, output = update.update(by_hand.state_of(update, params), batch)
         assert output.metrics["grad_norm"] > 0.1  # Before the clip.
         moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.acting.params, params)
@@ -101,7 +101,7 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
 
 def test_the_learning_rate_falls_to_zero() -> None:
     config = a2c.Config(**on_policy_settings.SMALL, anneal_steps=2 * 48, learning_rate=0.01)
-    training = Training(a2c.Agent(config), "agentkit:catch", 3)
+    training = Training(a2c.make_agent(config), "agentkit:catch", 3)
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.005, 0.0], rtol=1e-5)
 
@@ -109,5 +109,5 @@ def test_the_learning_rate_falls_to_zero() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = a2c.Config(hidden_sizes=(32, 32), segment_length=8, learning_rate=5e-3, rms_decay=0.9)
-    returns = learns(a2c.Agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
+    returns = learns(a2c.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3

@@ -84,7 +84,7 @@ def test_a_wrong_mask_is_refused(mask: specs.Array, said: str) -> None:
     spec = specs.make_environment_spec(Rules(0))
     spec = spec._replace(observations={**spec.observations, "action_mask": mask})
     with pytest.raises(SpecError, match=said):
-        dqn.Agent().make_networks(spec).init(jax.random.PRNGKey(0))
+        dqn.make_agent().make_networks(spec).init(jax.random.PRNGKey(0))
 
 
 def test_random_actions_are_uniform_among_the_legal() -> None:
@@ -145,8 +145,8 @@ def test_two_masks_are_refused() -> None:
 @pytest.mark.parametrize(
     "agent",
     [
-        dqn.Agent(dqn.Config(n_step=1, updates_per_step=1.0, epsilon_steps=500, discount=0.0)),
-        ppo.Agent(ppo.Config(segment_length=64, learning_rate=3e-3, discount=0.0)),
+        dqn.make_agent(dqn.Config(n_step=1, updates_per_step=1.0, epsilon_steps=500, discount=0.0)),
+        ppo.make_agent(ppo.Config(segment_length=64, learning_rate=3e-3, discount=0.0)),
     ],
     ids=["dqn", "ppo"],
 )

@@ -47,7 +47,7 @@ class Contract(AgentContract):
     changes: ClassVar = {**settings.OFF_POLICY_CHANGES, "learning_rate": 1e-2, "random_actions": 0.1}
 
     def make_agent(self, **changes: Any) -> Any:
-        return bc.Agent(bc.Config(**{**settings.SMALL, "random_actions": 0.9, **changes}))
+        return bc.make_agent(bc.Config(**{**settings.SMALL, "random_actions": 0.9, **changes}))
 
     def test_termination_and_truncation_are_learned_from_differently(self) -> None:
         agent = self.make_agent()
@@ -79,7 +79,7 @@ class TestDiscreteBc(Contract):
 def test_the_loss_is_the_squared_distance_or_the_cross_entropy() -> None:
     for name, actions in (("catch", np.int32([0, 2])), ("point_mass", np.float32([[0.5, -1.0], [0.0, 0.25]]))):
         environment = envs.make(f"agentkit:{name}", seed=0)
-        agent = bc.Agent(bc.Config(hidden_sizes=(8,)))
+        agent = bc.make_agent(bc.Config(hidden_sizes=(8,)))
         networks = agent.make_networks(specs.make_environment_spec(environment))
         observation = np.stack([environment.reset().observation for _ in range(2)])
         params = networks.policy.init(KEY)
@@ -97,7 +97,7 @@ def test_the_loss_is_the_squared_distance_or_the_cross_entropy() -> None:
 @pytest.mark.parametrize("name", ["catch", "point_mass"])
 def test_it_explores_by_chance_and_is_judged_without(name: str) -> None:
     environment = envs.make(f"agentkit:{name}", seed=0)
-    agent = bc.Agent(bc.Config(hidden_sizes=(8,), random_actions=0.25))
+    agent = bc.make_agent(bc.Config(hidden_sizes=(8,), random_actions=0.25))
     networks = agent.make_networks(specs.make_environment_spec(environment))
     params, observation = networks.policy.init(KEY), environment.reset().observation
 
@@ -121,5 +121,5 @@ def test_it_is_as_good_as_who_made_the_data() -> None:
     for name, num_episodes, num_updates, loss in (("catch", 60, 900, 0.0), ("point_mass", 30, 1_000, 0.2)):
         environment = f"agentkit:{name}"
         expert = offline_data.make_episodes(environment, num_episodes, [1.0])
-        returns = offline_data.learned_returns(bc.Agent(config), environment, expert, num_updates)
+        returns = offline_data.learned_returns(bc.make_agent(config), environment, expert, num_updates)
         assert min(returns) >= offline_data.mean_return(expert) - loss, returns

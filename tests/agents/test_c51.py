@@ -32,7 +32,7 @@ class TestC51(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL_VALUES, "num_atoms": 11, "vmin": -2.0, "vmax": 2.0}
-        return c51.Agent(c51.Config(**{**small, **changes}))
+        return c51.make_agent(c51.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -51,14 +51,14 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         vmin=0.0,
         vmax=5.0,
     )
-    networks, state = learned(c51.Agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
+    networks, state = learned(c51.make_agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
     q = nets.categorical_mean(networks.logits(state.params, np.eye(4, dtype=np.float32)), networks.atoms)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.1)
 
 
 def test_the_returns_of_a_chain_that_gambles_are_learned_as_a_distribution() -> None:
     """Half of the rewards are 0 and half are 1: so is the network's opinion, where a mean would be 0.5."""
-    agent = c51.Agent(c51.Config(hidden_sizes=(16,), num_atoms=3, vmin=0.0, vmax=1.0, learning_rate=1e-2))
+    agent = c51.make_agent(c51.Config(hidden_sizes=(16,), num_atoms=3, vmin=0.0, vmax=1.0, learning_rate=1e-2))
     spec = specs.make_environment_spec(Chain(True, num_actions=2))
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
@@ -85,4 +85,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    assert len(learns(c51.Agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3
+    assert len(learns(c51.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3

@@ -3,8 +3,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from agentkit.agents import checks
-from agentkit.agents.checks import Count, Fraction, NotNegative, Positive, Range
+from agentkit.agents.common import ranges as checks
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Range
 from agentkit.errors import ConfigError
 
 

@@ -45,7 +45,7 @@ class TestCql(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
-        return cql.Agent(cql.Config(**{**small, **changes}))
+        return cql.make_agent(cql.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -64,7 +64,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         learn_temperature=False,
         conservative_weight=0.01,
     )
-    networks, state = learned(cql.Agent(config), Chain(terminates), num_updates=1_500)
+    networks, state = learned(cql.make_agent(config), Chain(terminates), num_updates=1_500)
     for params in state.critics:
         actions = np.linspace(-0.9, 0.9, 7, dtype=np.float32)[:, None]
         observations = np.eye(4, dtype=np.float32)
@@ -127,5 +127,5 @@ def test_it_learns_more_than_the_data_show() -> None:
     config = cql.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
-    returns = offline_data.learned_returns(cql.Agent(config), offline_data.POINT_MASS, data, 2_000)
+    returns = offline_data.learned_returns(cql.make_agent(config), offline_data.POINT_MASS, data, 2_000)
     assert min(returns) >= -2.0, returns

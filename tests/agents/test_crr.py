@@ -41,7 +41,7 @@ class TestCrr(AgentContract):
     compile = True
 
     def make_agent(self, **changes: Any) -> Any:
-        return crr.Agent(crr.Config(**{**settings.SMALL, **changes}))
+        return crr.make_agent(crr.Config(**{**settings.SMALL, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -55,7 +55,7 @@ def test_other_weights_are_refused() -> None:
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = crr.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
-    networks, state = learned(crr.Agent(config), Chain(terminates), num_updates=3_000)
+    networks, state = learned(crr.make_agent(config), Chain(terminates), num_updates=3_000)
     q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.2)
 
@@ -123,5 +123,5 @@ def test_it_learns_more_than_the_data_show(weights: Any) -> None:
     )
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
-    returns = offline_data.learned_returns(crr.Agent(config), offline_data.POINT_MASS, data, 1_000)
+    returns = offline_data.learned_returns(crr.make_agent(config), offline_data.POINT_MASS, data, 1_000)
     assert min(returns) >= -3.0, returns

@@ -49,7 +49,7 @@ class TestD4pg(AgentContract):
             "target_update_period": 10,
             "num_random_steps": 20,
         }
-        return d4pg.Agent(d4pg.Config(**{**small, **changes}))
+        return d4pg.make_agent(d4pg.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -58,7 +58,7 @@ class TestD4pg(AgentContract):
 def _on_chain(**changes: Any) -> Any:
     usual = {"hidden_sizes": (32,), "discount": 0.8, "batch_size": 64, "vmin": -2.0, "vmax": 8.0, "num_atoms": 41}
     learning = {"target_update_period": 20, "critic_learning_rate": 3e-3}
-    return d4pg.Agent(d4pg.Config(**{**usual, **learning, **changes}))
+    return d4pg.make_agent(d4pg.Config(**{**usual, **learning, **changes}))
 
 
 @pytest.mark.parametrize("terminates", [True, False])
@@ -114,5 +114,5 @@ def test_it_learns_the_point_mass() -> None:
         min_replay_size=100,
         num_random_steps=200,
     )
-    returns = learns(d4pg.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    returns = learns(d4pg.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3

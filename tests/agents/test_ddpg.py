@@ -35,7 +35,7 @@ class TestDdpg(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
-        return ddpg.Agent(ddpg.Config(**{**small, **changes}))
+        return ddpg.make_agent(ddpg.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -44,14 +44,14 @@ class TestDdpg(AgentContract):
 @pytest.mark.parametrize("terminates", [True, False])
 def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
     config = ddpg.Config(hidden_sizes=(32,), discount=0.8, tau=0.1, batch_size=64, critic_learning_rate=3e-3)
-    networks, state = learned(ddpg.Agent(config), Chain(terminates), num_updates=1_500)
+    networks, state = learned(ddpg.make_agent(config), Chain(terminates), num_updates=1_500)
     q = networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 
 
 def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     """Paper, eq. 6: the mean over states of grad_a q(s, policy(s)) times grad_theta policy(s)."""
-    agent = ddpg.Agent(ddpg.Config(hidden_sizes=(8,)))
+    agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
     policy, critic = networks.policy.init(jax.random.PRNGKey(0)), networks.critic.init(jax.random.PRNGKey(1))
     losses = ddpg.make_losses(networks, agent.config)
@@ -72,7 +72,7 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
 
 
 def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
-    agent = ddpg.Agent(ddpg.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5))
+    agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
     state = update.init(jax.random.PRNGKey(0))
@@ -100,5 +100,5 @@ def test_it_learns_the_point_mass() -> None:
         min_replay_size=100,
         num_random_steps=200,
     )
-    returns = learns(ddpg.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    returns = learns(ddpg.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3

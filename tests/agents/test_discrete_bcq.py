@@ -22,7 +22,7 @@ class TestDiscreteBcq(AgentContract):
     changes: ClassVar = {**settings.VALUE_CHANGES, "threshold": 0.99}
 
     def make_agent(self, **changes: Any) -> Any:
-        return discrete_bcq.Agent(discrete_bcq.Config(**{**settings.SMALL_VALUES, **changes}))
+        return discrete_bcq.make_agent(discrete_bcq.Config(**{**settings.SMALL_VALUES, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -38,7 +38,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         learning_rate=3e-3,
         target_update_period=20,
     )
-    networks, state = learned(discrete_bcq.Agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
+    networks, state = learned(discrete_bcq.make_agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
     q = networks.q_values(state.params, np.eye(4, dtype=np.float32))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
@@ -48,7 +48,7 @@ def test_it_learns_more_than_the_data_show() -> None:
     config = discrete_bcq.Config(hidden_sizes=(32, 32), batch_size=64, target_update_period=50, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.CATCH, 200, [0.0, 0.3])
     assert offline_data.mean_return(data) < 0.0
-    returns = offline_data.learned_returns(discrete_bcq.Agent(config), offline_data.CATCH, data, 3_000)
+    returns = offline_data.learned_returns(discrete_bcq.make_agent(config), offline_data.CATCH, data, 3_000)
     assert min(returns) >= 0.8, returns
 
 

@@ -28,7 +28,7 @@ class TestDiscreteCql(AgentContract):
     }
 
     def make_agent(self, **changes: Any) -> Any:
-        return discrete_cql.Agent(discrete_cql.Config(**{**settings.SMALL_VALUES, **changes}))
+        return discrete_cql.make_agent(discrete_cql.Config(**{**settings.SMALL_VALUES, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -45,7 +45,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         target_update_period=20,
         conservative_weight=0.02,
     )
-    networks, state = learned(discrete_cql.Agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
+    networks, state = learned(discrete_cql.make_agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
     q = networks.apply(state.params, np.eye(4, dtype=np.float32))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
@@ -55,7 +55,7 @@ def test_it_learns_more_than_the_data_show() -> None:
     config = discrete_cql.Config(hidden_sizes=(32, 32), batch_size=64, target_update_period=50, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.CATCH, 200, [0.0, 0.3])
     assert offline_data.mean_return(data) < 0.0
-    returns = offline_data.learned_returns(discrete_cql.Agent(config), offline_data.CATCH, data, 3_000)
+    returns = offline_data.learned_returns(discrete_cql.make_agent(config), offline_data.CATCH, data, 3_000)
     assert min(returns) >= 0.8, returns
 
 
@@ -67,7 +67,7 @@ def _batch() -> ReplaySample:
 
 
 def test_the_loss_is_dqns_and_the_penalty() -> None:
-    agent = discrete_cql.Agent(discrete_cql.Config(hidden_sizes=(8,), conservative_weight=3.0))
+    agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), conservative_weight=3.0))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
     params, batch = networks.init(KEY), _batch()
     found = discrete_cql.make_loss(networks, agent.config)(params, params, batch, KEY)
@@ -82,7 +82,7 @@ def test_what_the_data_never_do_is_not_overestimated() -> None:
     """Action 0 alone is in the data; DQN's own guess of the others is as good as any."""
     batch = _batch()
     batch = batch._replace(data=batch.data._replace(action=np.zeros(3, np.int32)))
-    agent = discrete_cql.Agent(discrete_cql.Config(hidden_sizes=(16,), learning_rate=1e-2))
+    agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(16,), learning_rate=1e-2))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
     update = agent.make_update(networks)
     state, step = update.init(KEY), jax.jit(update.update)

@@ -27,7 +27,7 @@ class TestDiscreteSac(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
-        return discrete_sac.Agent(discrete_sac.Config(**{**small, **changes}))
+        return discrete_sac.make_agent(discrete_sac.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -45,7 +45,7 @@ def test_both_critics_find_the_soft_values_of_a_chain(terminates: bool, temperat
         initial_temperature=temperature,
         learn_temperature=False,
     )
-    agent = discrete_sac.Agent(config)
+    agent = discrete_sac.make_agent(config)
     networks, state = learned(agent, Chain(terminates, num_actions=2), num_updates=3_000)
     bonus = temperature * np.log(2)
     if terminates:
@@ -107,7 +107,7 @@ def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() ->
 @pytest.mark.parametrize(("share", "rises"), [(0.99, True), (0.01, False)])
 def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_down(share: float, rises: bool) -> None:
     """The share is of log A: a policy that is nearly uniform over 2 actions has 0.98 of it, or less."""
-    agent = discrete_sac.Agent(discrete_sac.Config(hidden_sizes=(8,), entropy_share=share))
+    agent = discrete_sac.make_agent(discrete_sac.Config(hidden_sizes=(8,), entropy_share=share))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     update = agent.make_update(networks)
     state = update.init(KEY)
@@ -127,4 +127,4 @@ def test_it_learns_catch() -> None:
         min_replay_size=100,
         tau=0.02,
     )
-    assert len(learns(discrete_sac.Agent(config), "agentkit:catch", num_steps=4_000, threshold=0.8)) == 3
+    assert len(learns(discrete_sac.make_agent(config), "agentkit:catch", num_steps=4_000, threshold=0.8)) == 3

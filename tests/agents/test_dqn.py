@@ -21,7 +21,7 @@ class TestDqn(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL_VALUES}
-        return dqn.Agent(dqn.Config(**{**small, **changes}))
+        return dqn.make_agent(dqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -37,5 +37,5 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    returns = learns(dqn.Agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)
+    returns = learns(dqn.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)
     assert len(returns) == 3

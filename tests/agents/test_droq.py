@@ -28,7 +28,7 @@ class TestDroq(AgentContract):
     def make_agent(self, **changes: Any) -> Any:
         own = {"policy_period": 2, "updates_per_step": 1.0, "updates_per_call": 1}
         small = {**settings.SMALL, "num_random_steps": 20, **own}
-        return droq.Agent(droq.Config(**{**small, **changes}))
+        return droq.make_agent(droq.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -37,7 +37,7 @@ class TestDroq(AgentContract):
 def _on_chain(**changes: Any) -> Any:
     usual = {"hidden_sizes": (32,), "discount": 0.8, "tau": 0.2, "batch_size": 64, "learning_rate": 3e-3}
     no_entropy = {"initial_temperature": 1e-6, "learn_temperature": False}
-    return droq.Agent(droq.Config(**{**usual, **no_entropy, **changes}))
+    return droq.make_agent(droq.Config(**{**usual, **no_entropy, **changes}))
 
 
 @pytest.mark.parametrize("terminates", [True, False])
@@ -131,5 +131,5 @@ def test_it_learns_the_point_mass() -> None:
         updates_per_call=5,
         policy_period=5,
     )
-    returns = learns(droq.Agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
+    returns = learns(droq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
     assert len(returns) == 3

@@ -66,7 +66,7 @@ class _ImpalaContract(AgentContract):
     }
 
     def make_agent(self, **settings: Any) -> Any:
-        return impala.Agent(impala.Config(**{**SMALL, **settings}))
+        return impala.make_agent(impala.Config(**{**SMALL, **settings}))
 
 
 class _Pictures(EnvironmentWrapper):
@@ -111,7 +111,7 @@ class Training:
     """Acts until a batch is due, and updates when told."""
 
     def __init__(self, name: str, num_envs: int | None, **settings: Any):
-        self.agent = impala.Agent(impala.Config(**{**SMALL, **settings})).with_num_envs(num_envs or 1)
+        self.agent = impala.make_agent(impala.Config(**{**SMALL, **settings})).with_num_envs(num_envs or 1)
         environment = envs.make(name, seed=0, num_envs=num_envs)
         spec = specs.make_environment_spec(environment)
         self.networks = self.agent.make_networks(spec)
@@ -274,7 +274,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
         queue_size=500,
         learning_rate=5e-3,
     )
-    agent, chain = impala.Agent(config), Chain(terminates, num_actions=2)
+    agent, chain = impala.make_agent(config), Chain(terminates, num_actions=2)
     core = agent.make_networks(specs.make_environment_spec(chain)).network.initial_state
     extras = nets.Sampled(np.int32(0), np.float32(-0.5), tree.map_structure(np.asarray, core))
     networks, state = learned(agent, chain, num_updates=1_200, num_steps=1_200, extras=extras)
@@ -286,11 +286,11 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
 def test_the_queue_is_as_long_as_the_settings_say() -> None:
     spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
     for num_envs, batch_size, queue_size, expected in [(4, None, None, 4), (4, 3, None, 6), (4, None, 32, 32)]:
-        agent = impala.Agent(impala.Config(**SMALL, batch_size=batch_size, queue_size=queue_size))
+        agent = impala.make_agent(impala.Config(**SMALL, batch_size=batch_size, queue_size=queue_size))
         (table,) = agent.with_num_envs(num_envs).make_tables(spec)
         assert table.name == on_policy.TABLE and table.max_size == expected and table.max_times_sampled == 1
     with pytest.raises(ConfigError, match=r"queue_size must be at least 4 .* found 3"):
-        impala.Agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
+        impala.make_agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
 
 
 def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
@@ -305,7 +305,7 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
 @pytest.mark.slow
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
     config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=3e-3, discount=0.95)
-    returns = learns(impala.Agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
+    returns = learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
     assert len(returns) == 3
 
 
@@ -313,7 +313,7 @@ def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
 def test_without_a_core_it_stays_at_chance_there() -> None:
     """Where the core learned the task: every answer is a guess, so the mean of 200 is within 4 standard errors of 0."""
     config = impala.Config(hidden_sizes=(32,), learning_rate=3e-3, discount=0.95)
-    returns = learns(impala.Agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=-0.29, num_envs=8,
+    returns = learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=-0.29, num_envs=8,
                      num_episodes=200)  # fmt: skip
     assert max(returns) < 0.29
 
@@ -321,22 +321,22 @@ def test_without_a_core_it_stays_at_chance_there() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = impala.Config(segment_length=10, learning_rate=1e-2, discount=0.95)
-    returns = learns(impala.Agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
+    returns = learns(impala.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3
 
 
 def test_the_residual_torso_is_before_the_layers_and_the_core() -> None:
     spec = specs.make_environment_spec(_Pictures(envs.make("agentkit:point_mass")))
-    agent = impala.Agent(impala.Config(residual_torso=True, hidden_sizes=(8,), core_size=4))
+    agent = impala.make_agent(impala.Config(residual_torso=True, hidden_sizes=(8,), core_size=4))
     params = jax.eval_shape(agent.make_networks(spec).init, KEY)
     assert sum(name.startswith("residual_torso/conv2_d") for name in params) == 15
     assert params["residual_torso/linear"]["w"].shape == (8 * 8 * 32, 256)
     assert params["linear"]["w"].shape == (256, 8) and params["core/linear"]["w"].shape == (8 + 4, 4 * 4)
-    usual = jax.eval_shape(impala.Agent(impala.Config(hidden_sizes=(8,))).make_networks(spec).init, KEY)
+    usual = jax.eval_shape(impala.make_agent(impala.Config(hidden_sizes=(8,))).make_networks(spec).init, KEY)
     assert "atari_torso/conv2_d" in usual and not any(name.startswith("residual") for name in usual)
 
 
 def test_the_residual_torso_refuses_what_is_no_image() -> None:
-    experiment = ExperimentConfig(impala.Agent(impala.Config(residual_torso=True)), "agentkit:point_mass", 10)
+    experiment = ExperimentConfig(impala.make_agent(impala.Config(residual_torso=True)), "agentkit:point_mass", 10)
     with pytest.raises(SpecError, match=r"one image \[H, W, C\], found arrays of shapes \[\[2\]\]"):
         run(experiment)

@@ -27,7 +27,7 @@ class TestIql(AgentContract):
     changes: ClassVar = {**CHANGES, "expectile": 0.5}
 
     def make_agent(self, **changes: Any) -> Any:
-        return iql.Agent(iql.Config(**{**settings.SMALL, **changes}))
+        return iql.make_agent(iql.Config(**{**settings.SMALL, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -36,7 +36,7 @@ class TestIql(AgentContract):
 @pytest.mark.parametrize("terminates", [True, False])
 def test_critics_and_value_find_the_values_of_a_chain(terminates: bool) -> None:
     config = iql.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=1e-3, expectile=0.5)
-    networks, state = learned(iql.Agent(config), Chain(terminates), num_updates=4_000)
+    networks, state = learned(iql.make_agent(config), Chain(terminates), num_updates=4_000)
     judges, observation = state.params.critic, np.eye(4, dtype=np.float32)
     q = networks.critics.apply(judges["critics"], observation, np.zeros((4, 1), np.float32))
     found = np.stack([*q, networks.value.apply(judges["value"], observation)])
@@ -94,5 +94,5 @@ def test_it_learns_more_than_the_data_show() -> None:
     config = iql.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
-    returns = offline_data.learned_returns(iql.Agent(config), offline_data.POINT_MASS, data, 1_000)
+    returns = offline_data.learned_returns(iql.make_agent(config), offline_data.POINT_MASS, data, 1_000)
     assert min(returns) >= -2.5, returns

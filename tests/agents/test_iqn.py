@@ -47,7 +47,7 @@ class TestIqn(AgentContract):
             "num_target_quantiles": 4,
             "num_policy_quantiles": 4,
         }
-        return iqn.Agent(iqn.Config(**{**small, **changes}))
+        return iqn.make_agent(iqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -59,15 +59,15 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     config = iqn.Config(
         hidden_sizes=(32,), discount=0.8, n_step=n_step, learning_rate=3e-3, target_update_period=50, num_cosines=16
     )
-    networks, state = learned(iqn.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
+    networks, state = learned(iqn.make_agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
     taus = np.tile(np.linspace(0.05, 0.95, 10, dtype=np.float32), (4, 1))
     q = networks.apply(state.params, np.eye(4, dtype=np.float32), taus).mean(axis=1)  # [4, 2]
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _gambler() -> tuple[nets.Network, Any, iqn.Agent]:
+def _gambler() -> tuple[nets.Network, Any, iqn.make_agent]:
     """Learned: action 0 always pays 1, action 1 pays 0 or 4 (mean 2)."""
-    agent = iqn.Agent(iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1))
+    agent = iqn.make_agent(iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     update = agent.make_update(networks)
     observation = np.tile(np.eye(4, dtype=np.float32)[:1], (8, 1))
@@ -93,7 +93,7 @@ def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() ->
 
 def test_each_batch_draws_its_own_fractions() -> None:
     """The same batch and parameters give another loss under another key, and the same under the same."""
-    agent = iqn.Agent(iqn.Config(hidden_sizes=(8,)))
+    agent = iqn.make_agent(iqn.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     params = networks.init(jax.random.PRNGKey(0))
     observation = np.eye(4, dtype=np.float32)
@@ -116,4 +116,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    assert len(learns(iqn.Agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3
+    assert len(learns(iqn.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3

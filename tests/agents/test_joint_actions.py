@@ -103,7 +103,7 @@ def test_a_mask_for_several_actions_is_refused() -> None:
             return {"action_mask": specs.Array((3,), np.int8), "seen": super().observation_spec()}
 
     with pytest.raises(SpecError, match="action_mask"):
-        ppo.Agent().make_networks(specs.make_environment_spec(Masked(0))).init(KEY)
+        ppo.make_agent().make_networks(specs.make_environment_spec(Masked(0))).init(KEY)
 
 
 def test_gymnasium_spaces_arrive_whole() -> None:
@@ -129,7 +129,7 @@ def test_gymnasium_spaces_arrive_whole() -> None:
 
     from agentkit.envs.gymnasium import GymnasiumEnvironment
 
-    agent = ppo.Agent(ppo.Config(hidden_sizes=(8,), segment_length=16))
+    agent = ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=16))
     result = run(ExperimentConfig(agent, lambda seed: GymnasiumEnvironment(Both(), seed), num_steps=100))
     assert result.updates > 0
 
@@ -138,7 +138,7 @@ def test_gymnasium_spaces_arrive_whole() -> None:
 def test_it_learns_with_both_hands() -> None:
     """8 is perfect; chance gets about 4.6."""
     config = ppo.Config(segment_length=128, learning_rate=3e-3, discount=0.0, entropy_cost=0.0)
-    learns(ppo.Agent(config), Hands, num_steps=24_000, threshold=7.0)
+    learns(ppo.make_agent(config), Hands, num_steps=24_000, threshold=7.0)
 
 
 def test_the_environment_wants_more_than_chance() -> None:

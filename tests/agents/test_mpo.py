@@ -57,7 +57,7 @@ class TestMpo(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_samples": 4, "n_step": 3, "target_update_period": 10}
-        return mpo.Agent(mpo.Config(**{**small, **changes}))
+        return mpo.make_agent(mpo.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -75,7 +75,7 @@ def test_the_critic_finds_the_values_of_a_chain(n_step: int, terminates: bool) -
         critic_learning_rate=2e-3,
         target_update_period=50,
     )
-    networks, state = learned(mpo.Agent(config), Chain(terminates), num_updates=3_000)
+    networks, state = learned(mpo.make_agent(config), Chain(terminates), num_updates=3_000)
     q = networks.critic.apply(state.params.critic, STATES, ACTIONS)
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
 
@@ -119,7 +119,7 @@ def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
 
 
 def _agent(**changes: Any) -> Any:
-    return mpo.Agent(mpo.Config(**{"hidden_sizes": (32,), "batch_size": 64, "num_samples": 8, **changes}))
+    return mpo.make_agent(mpo.Config(**{"hidden_sizes": (32,), "batch_size": 64, "num_samples": 8, **changes}))
 
 
 def test_the_policys_move_between_two_copies_is_about_its_bound() -> None:
@@ -180,5 +180,5 @@ def test_it_learns_the_point_mass() -> None:
         batch_size=64,
         min_replay_size=100,
     )
-    returns = learns(mpo.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    returns = learns(mpo.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3

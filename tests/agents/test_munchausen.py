@@ -35,7 +35,7 @@ class TestMunchausenDqn(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL_VALUES}
-        return munchausen_dqn.Agent(munchausen_dqn.Config(**{**small, **changes}))
+        return munchausen_dqn.make_agent(munchausen_dqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -56,7 +56,7 @@ def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
         learning_rate=3e-3,
         target_update_period=50,
     )
-    networks, state = learned(munchausen_dqn.Agent(config), Chain(terminates, num_actions=2), num_updates=3_000)
+    networks, state = learned(munchausen_dqn.make_agent(config), Chain(terminates, num_actions=2), num_updates=3_000)
     bonus, entropy = -alpha * tau * np.log(2), tau * np.log(2)
     if terminates:
         q = [1.0 + bonus]
@@ -75,7 +75,7 @@ def test_its_loss_is_that_of_the_example() -> None:
     assert spec is not None and spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    agent = munchausen_dqn.Agent()
+    agent = munchausen_dqn.make_agent()
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=3)))
     params, target = (networks.init(jax.random.PRNGKey(seed)) for seed in (0, 1))
     rng = np.random.default_rng(0)
@@ -99,4 +99,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    assert len(learns(munchausen_dqn.Agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3
+    assert len(learns(munchausen_dqn.make_agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3

@@ -36,7 +36,7 @@ class TestNpg(AgentContract):
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
-        return npg.Agent(npg.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
+        return npg.make_agent(npg.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -81,7 +81,7 @@ def flatten(gradient: by_hand.Weights) -> np.ndarray:
 def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> None:
     """The matrix written out, and numpy's solution."""
     config = npg.Config(**UNTOUCHED, discount=0.9, step_size=0.05, damping=0.3, cg_iterations=50, num_minibatches=1)
-    networks = npg.Agent(config).make_networks(by_hand.SPECS[kind])
+    networks = npg.make_agent(config).make_networks(by_hand.SPECS[kind])
     weights, batch = by_hand.weights(kind), by_hand.segments(kind)
     params = ActorCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
     elements = by_hand.elements(batch, weights, 0.9, config.gae_lambda)
@@ -104,7 +104,7 @@ def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> N
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(name: str) -> None:
     config = npg.Config(**{**on_policy_settings.SMALL_FITTED, "num_value_epochs": 100, "learning_rate": 0.01})
-    training = Training(npg.Agent(config), name, 3)
+    training = Training(npg.make_agent(config), name, 3)
     batch = training.next_batch()
     before = training.state
     rows, *_ = on_policy.prepare(training.networks, config, before, batch.data)
@@ -125,5 +125,5 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
 @pytest.mark.slow
 def test_it_learns_the_point_mass() -> None:
     config = npg.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
-    returns = learns(npg.Agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
+    returns = learns(npg.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
     assert len(returns) == 3

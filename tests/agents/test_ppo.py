@@ -52,7 +52,7 @@ class _PpoContract(AgentContract):
     changes: ClassVar = CHANGES
 
     def make_agent(self, **settings: Any) -> Any:
-        return ppo.Agent(ppo.Config(**{**SMALL, **settings}))
+        return ppo.make_agent(ppo.Config(**{**SMALL, **settings}))
 
 
 class TestPpoDiscrete(_PpoContract):
@@ -78,7 +78,7 @@ class TestPpoContinuous(_PpoContract):
 
 
 def start(name: str, num_envs: int | None, **changes: Any) -> Training:
-    return Training(ppo.Agent(ppo.Config(**{**SMALL, **changes})), name, num_envs)
+    return Training(ppo.make_agent(ppo.Config(**{**SMALL, **changes})), name, num_envs)
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
@@ -133,7 +133,7 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
         np.testing.assert_array_equal(rows.discount[i][has_action[i]], [t.discount[i] for t in steps])
 
 
-def by_hand(networks: Any, agent: ppo.Agent, episodes: list[Any]) -> list[tuple[float, float]]:
+def by_hand(networks: Any, agent: ppo.make_agent, episodes: list[Any]) -> list[tuple[float, float]]:
     """Advantage and target of every step, by a loop over each episode on its own, from its end."""
     gamma, lambda_ = agent.config.discount, agent.config.gae_lambda
     found = []
@@ -168,7 +168,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
     length = 5
     spec = specs.EnvironmentSpec(FLOAT, specs.DiscreteArray(2, np.int32), FLOAT, FLOAT)
     settings = {**SMALL, "segment_length": length, "num_minibatches": 1}
-    agent = ppo.Agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
+    agent = ppo.make_agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
     networks = agent.make_networks(spec)
     square = nets.without_memory(networks.init, lambda params, o: (None, o * o + 1.0))
     networks = networks._replace(network=square)
@@ -265,7 +265,7 @@ def test_images_are_not_normalised() -> None:
         FLOAT,
         FLOAT,
     )
-    agent = ppo.Agent(ppo.Config(**SMALL))
+    agent = ppo.make_agent(ppo.Config(**SMALL))
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
     assert [s.mean.shape for s in state.acting.statistics] == [(2,)]
 
@@ -273,7 +273,7 @@ def test_images_are_not_normalised() -> None:
 def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     actions = specs.BoundedArray((2, 1), np.float32, [[0.0], [-4.0]], [[10.0], [-2.0]], "action")
     spec = specs.EnvironmentSpec(specs.Array((3,), np.float32), actions, FLOAT, FLOAT)
-    agent = ppo.Agent(ppo.Config(**SMALL, initial_std=2.0))
+    agent = ppo.make_agent(ppo.Config(**SMALL, initial_std=2.0))
     networks = agent.make_networks(spec)
     policy = agent.make_policy(networks)
     acting = agent.make_update(networks).init(KEY).acting
@@ -299,7 +299,7 @@ def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
 def test_an_update_follows_each_round_of_segments() -> None:
     """Of as many segments as there are environments, unless the config says otherwise."""
     for num_envs, batch_size, expected in [(None, None, 1), (4, None, 4), (4, 2, 2), (4, 3, 3)]:
-        agent = ppo.Agent(ppo.Config(**SMALL, batch_size=batch_size))
+        agent = ppo.make_agent(ppo.Config(**SMALL, batch_size=batch_size))
         experiment = ExperimentConfig(agent, "agentkit:point_mass", 400, num_envs=num_envs, evaluation_period=0)
         assert experiment.agent.batch_plan.batch_size == expected
         result = run(experiment)
@@ -310,7 +310,7 @@ def test_an_update_follows_each_round_of_segments() -> None:
 
 
 def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
-    agent = ppo.Agent(ppo.Config(**{**SMALL, "num_minibatches": 5}))
+    agent = ppo.make_agent(ppo.Config(**{**SMALL, "num_minibatches": 5}))
     with pytest.raises(ConfigError, match="num_minibatches=5 does not divide"):
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
     with pytest.raises(SpecError, match="two numbers"):
@@ -319,13 +319,13 @@ def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
 
 def test_it_learns_catch() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
-    returns = learns(ppo.Agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
+    returns = learns(ppo.make_agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3
 
 
 def test_it_learns_the_point_mass() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
-    returns = learns(ppo.Agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
+    returns = learns(ppo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
     assert len(returns) == 3
 
 
@@ -335,7 +335,7 @@ def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -
     pytest.importorskip("reverb")
     learned = []
     for replay in ("in_process", "reverb"):
-        agent, directory = ppo.Agent(ppo.Config(**SMALL)), tmp_path / replay
+        agent, directory = ppo.make_agent(ppo.Config(**SMALL)), tmp_path / replay
         settings: dict[str, Any] = {"num_envs": 3, "evaluation_period": 0, "run_directory": directory}
         result = run(ExperimentConfig(agent, "agentkit:catch", 500, replay=replay, **settings))
         found = checkpoint.read_latest(directory / "checkpoints")
@@ -352,7 +352,7 @@ def test_it_learns_from_actors_in_other_processes() -> None:
     pytest.importorskip("reverb")
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=1e-3, num_minibatches=2)
     experiment = ExperimentConfig(
-        ppo.Agent(config), "agentkit:catch", 12_000, num_envs=4, replay="reverb", evaluation_period=12_000
+        ppo.make_agent(config), "agentkit:catch", 12_000, num_envs=4, replay="reverb", evaluation_period=12_000
     )
     result = launch(experiment, num_actors=2, num_evaluators=1)
     rows = result.steps * 10 / 9  # Episodes of 9 steps and a row for their end.

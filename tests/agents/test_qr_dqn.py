@@ -30,7 +30,7 @@ class TestQrDqn(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL_VALUES, "num_quantiles": 4}
-        return qr_dqn.Agent(qr_dqn.Config(**{**small, **changes}))
+        return qr_dqn.make_agent(qr_dqn.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -42,7 +42,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     config = qr_dqn.Config(
         hidden_sizes=(32,), discount=0.8, n_step=n_step, learning_rate=3e-3, target_update_period=50, num_quantiles=8
     )
-    networks, state = learned(qr_dqn.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
+    networks, state = learned(qr_dqn.make_agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
     quantiles = networks.apply(state.params, np.eye(4, dtype=np.float32))  # [4, 8, 2], all equal
     expected = np.broadcast_to(values(0.8, terminates)[:, None, None], quantiles.shape)
     np.testing.assert_allclose(quantiles, expected, atol=0.15)
@@ -50,7 +50,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
 
 def test_the_quantiles_of_random_rewards_are_learned() -> None:
     """Rewards 0, 1, ..., 7 without a future, each as often: four quantiles are between pairs of them, in order."""
-    agent = qr_dqn.Agent(qr_dqn.Config(hidden_sizes=(16,), num_quantiles=4, huber_delta=0.0, learning_rate=3e-3))
+    agent = qr_dqn.make_agent(qr_dqn.Config(hidden_sizes=(16,), num_quantiles=4, huber_delta=0.0, learning_rate=3e-3))
     spec = specs.make_environment_spec(Chain(True, num_actions=2))
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
@@ -76,4 +76,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon_steps=1_000,
     )
-    assert len(learns(qr_dqn.Agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3
+    assert len(learns(qr_dqn.make_agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3

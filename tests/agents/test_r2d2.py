@@ -66,7 +66,7 @@ class TestR2d2(AgentContract):
     changes: ClassVar = CHANGES
 
     def make_agent(self, **changes: Any) -> Any:
-        return r2d2.Agent(r2d2.Config(**{**SMALL, **changes}))
+        return r2d2.make_agent(r2d2.Config(**{**SMALL, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -112,7 +112,7 @@ def _unlimited(table: Any) -> Any:
 def test_unrolled_from_stored_states_the_learner_sees_what_the_actor_saw() -> None:
     """Through actor, adder and replay, across ends of episodes; so no burn-in is needed while parameters stay."""
     config = r2d2.Config(**{**SMALL, "epsilon_start": 0.0, "epsilon_end": 0.0, "burn_in": 0})
-    networks, params, items, seen = played(r2d2.Agent(config), envs.make("agentkit:catch", seed=0), 40)
+    networks, params, items, seen = played(r2d2.make_agent(config), envs.make("agentkit:catch", seed=0), 40)
     core = jax.tree.map(lambda x: x[:, 0], items.extras)
     q, _ = networks.unroll(params, items.observation, jnp.asarray(items.start_of_episode), core)  # [N, T + 1, A]
     assert len(q) > 10 and np.any(~items.start_of_episode[:, 0]) and np.any(items.start_of_episode[:, 2])
@@ -266,7 +266,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) 
         target_update_period=20,
         rescale_values=rescale_values,
     )
-    agent, chain = r2d2.Agent(config), Chain(terminates, num_actions=2)
+    agent, chain = r2d2.make_agent(config), Chain(terminates, num_actions=2)
     core = tree.map_structure(np.asarray, agent.make_networks(specs.make_environment_spec(chain)).initial_state)
     networks, state = learned(agent, chain, num_updates=600, num_steps=600, extras=core)
     q = networks.step(state.params, np.eye(4, dtype=np.float32), jax.tree.map(lambda x: np.tile(x, (4, 1)), core))[0]
@@ -276,10 +276,10 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) 
 
 def test_learning_is_as_frequent_as_the_settings_say_for_each_row() -> None:
     config = r2d2.Config(**{**SMALL, "updates_per_step": 0.5, "min_replay_size": 10})
-    result = run(ExperimentConfig(r2d2.Agent(config), "agentkit:catch", 600, evaluation_period=0))
+    result = run(ExperimentConfig(r2d2.make_agent(config), "agentkit:catch", 600, evaluation_period=0))
     rows = 600 * 10 / 9  # Episodes of 9 steps and a row for their end.
     assert result.updates == pytest.approx(0.5 * (rows - 10 * 3), abs=12)
-    assert r2d2.Agent(config).batch_plan.table == sequences.TABLE
+    assert r2d2.make_agent(config).batch_plan.table == sequences.TABLE
 
 
 @pytest.mark.slow
@@ -299,4 +299,4 @@ def test_it_learns_a_task_that_needs_memory() -> None:
         updates_per_step=0.5,
         updates_per_call=4,
     )
-    assert len(learns(r2d2.Agent(config), "agentkit:memory_chain", num_steps=1_500, threshold=0.9)) == 3
+    assert len(learns(r2d2.make_agent(config), "agentkit:memory_chain", num_steps=1_500, threshold=0.9)) == 3

@@ -50,7 +50,7 @@ class TestRainbow(AgentContract):
             "vmin": -2.0,
             "vmax": 2.0,
         }
-        return rainbow.Agent(rainbow.Config(**{**small, **changes}))
+        return rainbow.make_agent(rainbow.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -70,16 +70,16 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         vmax=5.0,
         noise=0.1,
     )
-    networks, state = learned(rainbow.Agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
+    networks, state = learned(rainbow.make_agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
     logits = networks.logits(state.params, None, np.eye(4, dtype=np.float32))
     q = nets.categorical_mean(logits, networks.atoms)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _parts() -> tuple[rainbow.Agent, nets.CategoricalNetwork, Any, ReplaySample]:
+def _parts() -> tuple[rainbow.make_agent, nets.CategoricalNetwork, Any, ReplaySample]:
     """A small agent, its networks and parameters, and a batch in which item 3 was drawn by a small chance."""
     config = rainbow.Config(hidden_sizes=(8,), num_atoms=11, vmin=-2.0, vmax=2.0, n_step=1)
-    agent = rainbow.Agent(config)
+    agent = rainbow.make_agent(config)
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     observation = np.eye(4, dtype=np.float32)
     action, reward = np.int32([0, 1, 0, 1]), np.float32([0, 1, 2, -1])
@@ -138,4 +138,4 @@ def test_it_learns_catch() -> None:
         min_replay_size=100,
         target_update_period=50,
     )
-    assert len(learns(rainbow.Agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3
+    assert len(learns(rainbow.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3

@@ -22,7 +22,7 @@ def test_r2d2_learns_from_a_server() -> None:
         "sequence_period": 4,
         "burn_in": 2,
     }
-    agent = r2d2.Agent(r2d2.Config(**settings, min_replay_size=20, updates_per_step=0.5))
+    agent = r2d2.make_agent(r2d2.Config(**settings, min_replay_size=20, updates_per_step=0.5))
     result = run(ExperimentConfig(agent, "agentkit:catch", num_steps=300, evaluation_period=0, replay="reverb"))
     assert result.steps == 300 and result.updates >= 100
 
@@ -32,7 +32,7 @@ def test_impala_learns_from_actors_that_run_ahead() -> None:
     """Launched: as many segments are learned from as the actors' steps make, but for those that wait at the end."""
     config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)
     experiment = ExperimentConfig(
-        impala.Agent(config), "agentkit:memory_chain", 18_000, num_envs=4, replay="reverb", evaluation_period=3_000
+        impala.make_agent(config), "agentkit:memory_chain", 18_000, num_envs=4, replay="reverb", evaluation_period=3_000
     )
     result = launch(experiment, num_actors=2, num_evaluators=1)
     rows = result.steps * 7 / 6  # Episodes of 6 steps and a row for their end.

@@ -36,7 +36,7 @@ class TestRecurrentPpo(AgentContract):
     }
 
     def make_agent(self, **settings: Any) -> Any:
-        return ppo.Agent(ppo.Config(**{**SMALL, "core_size": 4, "batch_size": 2, **settings}))
+        return ppo.make_agent(ppo.Config(**{**SMALL, "core_size": 4, "batch_size": 2, **settings}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -49,7 +49,7 @@ class TestRecurrentPpo(AgentContract):
 
 def start(name: str, num_envs: int | None, **changes: Any) -> Training:
     settings = {**SMALL, "segment_length": 25, "core_size": 4, "num_minibatches": 1, **changes}
-    return Training(ppo.Agent(ppo.Config(**settings)), name, num_envs)
+    return Training(ppo.make_agent(ppo.Config(**settings)), name, num_envs)
 
 
 def compiled_prepare(training: Training) -> Any:
@@ -221,7 +221,7 @@ def test_a_segment_begins_with_the_stored_state() -> None:
 
 
 def test_minibatches_that_would_cut_segments_are_refused_before_anything_runs() -> None:
-    agent = ppo.Agent(ppo.Config(**{**SMALL, "core_size": 4, "num_minibatches": 4}))
+    agent = ppo.make_agent(ppo.Config(**{**SMALL, "core_size": 4, "num_minibatches": 4}))
     with pytest.raises(ConfigError, match="num_minibatches=4 does not divide the 2 segments"):
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
 
@@ -230,7 +230,7 @@ def test_networks_of_ones_own_say_what_their_memory_is() -> None:
     def make_networks(spec: Any, config: ppo.Config) -> Any:
         return nets.recurrent_policy_value(spec, config.hidden_sizes, config.initial_std, core_size=6)
 
-    agent = ppo.Agent(ppo.Config(**SMALL), make_networks=make_networks)
+    agent = ppo.make_agent(ppo.Config(**SMALL), make_networks=make_networks)
     training = Training(agent, "agentkit:catch", 2)
     batch = training.next_batch()
     assert [x.shape for x in jax.tree.leaves(batch.data.extras.core)] == [(2, 17, 6)] * 2
@@ -250,7 +250,7 @@ CONFIG = ppo.Config(hidden_sizes=(32,), segment_length=32, num_minibatches=2, di
 
 @pytest.mark.slow
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
-    agent = ppo.Agent(dataclasses.replace(CONFIG, core_size=32))
+    agent = ppo.make_agent(dataclasses.replace(CONFIG, core_size=32))
     assert len(learns(agent, "agentkit:memory_chain", num_steps=3_000, threshold=0.9, num_envs=8)) == 3
 
 
@@ -258,5 +258,5 @@ def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
 def test_without_a_core_it_stays_at_chance_there() -> None:
     """Where the core learned the task: every answer is a guess, so the mean of 200 is within 4 standard errors of 0."""
     settings: dict[str, Any] = {"num_steps": 3_000, "num_envs": 8, "num_episodes": 200}
-    returns = learns(ppo.Agent(CONFIG), "agentkit:memory_chain", threshold=-0.29, **settings)
+    returns = learns(ppo.make_agent(CONFIG), "agentkit:memory_chain", threshold=-0.29, **settings)
     assert max(returns) < 0.29

@@ -39,7 +39,7 @@ class TestRedq(AgentContract):
     def make_agent(self, **changes: Any) -> Any:
         own = {"num_critics": 3, "policy_period": 2, "updates_per_step": 1.0, "updates_per_call": 1}
         small = {**settings.SMALL, "num_random_steps": 20, **own}
-        return redq.Agent(redq.Config(**{**small, **changes}))
+        return redq.make_agent(redq.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -58,7 +58,7 @@ def test_all_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         initial_temperature=1e-6,
         learn_temperature=False,
     )
-    networks, state = learned(redq.Agent(config), Chain(terminates), num_updates=1_500)
+    networks, state = learned(redq.make_agent(config), Chain(terminates), num_updates=1_500)
     q = jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.critics, STATES, ACTIONS)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (3, 1)), atol=0.05)
 
@@ -116,7 +116,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
 
 
 def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -> None:
-    agent = redq.Agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_period=4))
+    agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_period=4))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
     state, step = update.init(KEY), jax.jit(update.update)
@@ -144,7 +144,7 @@ def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -
 
 
 def test_the_critics_of_an_ensemble_begin_differently() -> None:
-    agent = redq.Agent(redq.Config(hidden_sizes=(8,), num_critics=3))
+    agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     state = agent.make_update(networks).init(KEY)
     q = np.asarray(jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.critics, STATES, ACTIONS))
@@ -166,5 +166,5 @@ def test_it_learns_the_point_mass() -> None:
         updates_per_call=5,
         policy_period=5,
     )
-    returns = learns(redq.Agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
+    returns = learns(redq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
     assert len(returns) == 3

@@ -29,7 +29,7 @@ class TestReinforce(AgentContract):
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
-        return reinforce.Agent(reinforce.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
+        return reinforce.make_agent(reinforce.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -40,7 +40,7 @@ class TestReinforce(AgentContract):
 def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kind: str, normalize: bool) -> None:
     """Segments that end in mid-episode, terminations, truncations."""
     config = reinforce.Config(**UNTOUCHED, discount=0.9, num_minibatches=1, normalize_advantages=normalize)
-    networks = reinforce.Agent(config).make_networks(by_hand.SPECS[kind])
+    networks = reinforce.make_agent(config).make_networks(by_hand.SPECS[kind])
     weights, batch = by_hand.weights(kind), by_hand.segments(kind)
     params = ActorCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
     found = by_hand.elements(batch, weights, 0.9, lambda_=1.0)
@@ -72,7 +72,7 @@ def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
     moved = {}
     for num_epochs in (1, 20):
         config = reinforce.Config(**UNTOUCHED, num_minibatches=2, num_value_epochs=num_epochs, learning_rate=1e-3)
-        update = reinforce.make_update(reinforce.Agent(config).make_networks(by_hand.SPECS["discrete"]), config)
+        update = reinforce.make_update(reinforce.make_agent(config).make_networks(by_hand.SPECS["discrete"]), config)
         state, _ = jax.jit(update.update)(by_hand.state_of(update, params), batch)
         distance = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - b), state.acting.params, params)
         moved[num_epochs] = distance
@@ -84,5 +84,5 @@ def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = reinforce.Config(hidden_sizes=(32, 32), segment_length=20, learning_rate=1e-2)
-    returns = learns(reinforce.Agent(config), "agentkit:catch", num_steps=20_000, threshold=0.8, num_envs=8)
+    returns = learns(reinforce.make_agent(config), "agentkit:catch", num_steps=20_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3

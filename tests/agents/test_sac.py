@@ -26,7 +26,7 @@ class TestSac(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20, "updates_per_step": 1.0}
-        return sac.Agent(sac.Config(**{**small, **changes}))
+        return sac.make_agent(sac.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -45,7 +45,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         initial_temperature=1e-6,
         learn_temperature=False,
     )
-    networks, state = learned(sac.Agent(config), Chain(terminates), num_updates=2_000)
+    networks, state = learned(sac.make_agent(config), Chain(terminates), num_updates=2_000)
     for critic in state.critics:
         q = networks.critic.apply(critic, STATES, ACTIONS)
         np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
@@ -55,7 +55,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
 def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors() -> None:
     """The soft value of one sampled action, by the smaller critic; importance weights on both squared errors."""
     config = sac.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5)
-    agent = sac.Agent(config)
+    agent = sac.make_agent(config)
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     state = agent.make_update(networks).init(KEY)
     losses, alpha = sac.make_losses(networks, config), jnp.float32(0.3)
@@ -92,5 +92,5 @@ def test_it_learns_the_point_mass() -> None:
         min_replay_size=100,
         num_random_steps=200,
     )
-    returns = learns(sac.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    returns = learns(sac.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3

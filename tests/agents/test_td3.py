@@ -27,7 +27,7 @@ class TestTd3(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
-        return td3.Agent(td3.Config(**{**small, **changes}))
+        return td3.make_agent(td3.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -36,7 +36,7 @@ class TestTd3(AgentContract):
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
-    networks, state = learned(td3.Agent(config), Chain(terminates), num_updates=1_500)
+    networks, state = learned(td3.make_agent(config), Chain(terminates), num_updates=1_500)
     q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     assert q.shape == (2, 4)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
@@ -103,7 +103,7 @@ def test_the_policy_climbs_the_first_critic() -> None:
 
 
 def test_the_twins_share_nothing() -> None:
-    agent = td3.Agent(td3.Config(hidden_sizes=(8,)))
+    agent = td3.make_agent(td3.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
     inputs = np.ones((3, 2), np.float32), np.ones((3, 2), np.float32)
     gradients = jax.grad(lambda p: jnp.sum(networks.critic.apply(p, *inputs)[0]))(networks.critic.init(KEY))
@@ -127,5 +127,5 @@ def test_it_learns_the_point_mass() -> None:
         min_replay_size=100,
         num_random_steps=200,
     )
-    returns = learns(td3.Agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
+    returns = learns(td3.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
     assert len(returns) == 3

@@ -23,7 +23,7 @@ class TestTd3Bc(AgentContract):
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
-        return td3_bc.Agent(td3_bc.Config(**{**small, **changes}))
+        return td3_bc.make_agent(td3_bc.Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -32,7 +32,7 @@ class TestTd3Bc(AgentContract):
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3_bc.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
-    networks, state = learned(td3_bc.Agent(config), Chain(terminates), num_updates=1_500)
+    networks, state = learned(td3_bc.make_agent(config), Chain(terminates), num_updates=1_500)
     q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
 
@@ -90,5 +90,5 @@ def test_it_learns_more_than_the_data_show() -> None:
     config = td3_bc.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
-    returns = offline_data.learned_returns(td3_bc.Agent(config), offline_data.POINT_MASS, data, 1_000)
+    returns = offline_data.learned_returns(td3_bc.make_agent(config), offline_data.POINT_MASS, data, 1_000)
     assert min(returns) >= -2.5, returns

@@ -44,14 +44,14 @@ class TestTrpo(AgentContract):
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
-        return trpo.Agent(trpo.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
+        return trpo.make_agent(trpo.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
 
 def start(name: str, num_envs: int | None = 3, **changes: Any) -> Training:
-    return Training(trpo.Agent(trpo.Config(**{**on_policy_settings.SMALL_FITTED, **changes})), name, num_envs)
+    return Training(trpo.make_agent(trpo.Config(**{**on_policy_settings.SMALL_FITTED, **changes})), name, num_envs)
 
 
 def numbers(training: Training, params: Any, rows: on_policy.Rows) -> tuple[np.ndarray, ...]:
@@ -165,5 +165,5 @@ def test_a_line_search_that_fails_changes_nothing(objective: Any) -> None:
 @pytest.mark.slow
 def test_it_learns_the_point_mass() -> None:
     config = trpo.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
-    returns = learns(trpo.Agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
+    returns = learns(trpo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
     assert len(returns) == 3

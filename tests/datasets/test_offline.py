@@ -36,7 +36,7 @@ EPISODES = [make_episode(4, True, 1), make_episode(2, False, 2), make_episode(6,
 
 
 def make_agent(**settings: Any) -> Any:
-    return dqn.Agent(dqn.Config(**{"n_step": 3, "discount": 0.5, "min_replay_size": 1, **settings}))
+    return dqn.make_agent(dqn.Config(**{"n_step": 3, "discount": 0.5, "min_replay_size": 1, **settings}))
 
 
 def make_store(agent: Any) -> ItemStore:
@@ -150,7 +150,7 @@ def test_seeds_differ() -> None:
         (lambda: TransitionsDataset(Columns(np.zeros(0)), BatchPlan("x", 1)), "at least 1 item"),
         (lambda: TransitionsDataset(Columns(np.zeros(3)), BatchPlan("x", 0)), "at least 1 item"),
         (lambda: Columns((np.zeros(3), np.zeros(4))), r"\[3, 4\]"),
-        (lambda: ItemStore(r2d2.Agent().make_tables(SPEC)[0]), "learns from transitions"),
+        (lambda: ItemStore(r2d2.make_agent().make_tables(SPEC)[0]), "learns from transitions"),
     ],
 )
 def test_mistakes(make: Any, message: str) -> None:
@@ -159,7 +159,7 @@ def test_mistakes(make: Any, message: str) -> None:
 
 
 def test_an_items_steps_are_checked() -> None:
-    (table,) = td3.Agent().make_tables(SPEC._replace(actions=specs.BoundedArray((1,), np.float32, -1.0, 1.0)))
+    (table,) = td3.make_agent().make_tables(SPEC._replace(actions=specs.BoundedArray((1,), np.float32, -1.0, 1.0)))
     writer = ItemStore(table).writer(history=2)
     with pytest.raises(ConfigError, match="'other'"):
         writer.create_item("other", 1.0, 0, 1)

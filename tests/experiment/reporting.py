@@ -16,7 +16,7 @@ NEEDLESS = (
 
 def make_agent(config):
     """DQN whose policies print their place among those that explore together."""
-    return with_methods(dqn.Agent(config), make_policy=make_policy)
+    return with_methods(dqn.make_agent(config), make_policy=make_policy)
 
 
 def make_policy(agent, networks, evaluation=False):

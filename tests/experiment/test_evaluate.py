@@ -21,7 +21,7 @@ SMALL = {"hidden_sizes": (16,), "batch_size": 8, "min_replay_size": 20}
 
 
 def train(directory: pathlib.Path, agent: Any = None, environment: Any = "agentkit:catch", **settings: Any) -> Any:
-    agent = dqn.Agent(dqn.Config(**SMALL)) if agent is None else agent
+    agent = dqn.make_agent(dqn.Config(**SMALL)) if agent is None else agent
     quiet = {"num_steps": 60, "evaluation_period": 60, "evaluation_episodes": 5}
     return run(ExperimentConfig(agent, environment, run_directory=directory, **{**quiet, **settings}))
 
@@ -46,7 +46,7 @@ def test_it_gives_one_return_and_length_per_episode_always_the_same(trained: pat
 
 def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> None:
     """SAC's mean action is a function of the parameters: the same episodes as the evaluation while training."""
-    agent = sac.Agent(sac.Config(**SMALL))
+    agent = sac.make_agent(sac.Config(**SMALL))
     (record,) = train(tmp_path / "run", agent, "agentkit:point_mass").evaluations
     found = evaluate(tmp_path / "run", num_episodes=5)
     assert np.mean(found["episode_return"]) == pytest.approx(record["episode_return"], abs=1e-6)
@@ -159,7 +159,7 @@ def test_evaluations_compile_the_policy_once_and_use_the_newest_parameters() -> 
         return policy._replace(act=act)
 
     store = VariableStore()
-    agent = with_methods(dqn.Agent(dqn.Config(hidden_sizes=(8,))), make_policy=make_policy)
+    agent = with_methods(dqn.make_agent(dqn.Config(hidden_sizes=(8,))), make_policy=make_policy)
     experiment = ExperimentConfig(agent, "agentkit:catch", num_steps=1)
     spec = make_environment_spec(experiment.make_environment(0))
     networks = agent.make_networks(spec)

@@ -24,7 +24,7 @@ START_SECONDS = 400.0
 
 def make_experiment(**settings):
     config = dqn.Config(hidden_sizes=(16,), min_replay_size=100, updates_per_step=0.1)
-    return ExperimentConfig(dqn.Agent(config), "agentkit:catch", **{"num_steps": 600, **settings})
+    return ExperimentConfig(dqn.make_agent(config), "agentkit:catch", **{"num_steps": 600, **settings})
 
 
 def steps_of(status, name):

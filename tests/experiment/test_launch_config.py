@@ -15,7 +15,7 @@ def test_impossible_numbers_of_gpus_are_refused(number):
 
 @pytest.mark.parametrize("number", [0, 0.5, 1, 2])
 def test_gpus_are_reserved_for_the_learner_alone(number):
-    experiment = ExperimentConfig(dqn.Agent(), "agentkit:catch", 100)
+    experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100)
     roles = make_program(experiment, LaunchConfig(learner_gpus=number)).roles
     assert {name: role.num_gpus for name, role in roles.items() if role.num_gpus or name == "learner"} == {
         "learner": number

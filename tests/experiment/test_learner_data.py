@@ -22,7 +22,7 @@ SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 
 
 def make_agent(**settings):
-    agent = dqn.Agent(dqn.Config(n_step=1, batch_size=4, prioritized=True, **settings))
+    agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=4, prioritized=True, **settings))
     return with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=MinSize(1)))
 
 
@@ -116,7 +116,7 @@ def test_changed_tables_change_nothing_else():
     agent = make_agent()
     (table,) = agent.make_tables(SPEC)
     assert table.rate_limiter == MinSize(1) and table.name == off_policy.TABLE
-    plain = dqn.Agent(agent.config)
+    plain = dqn.make_agent(agent.config)
     (other,) = plain.make_tables(SPEC)
     assert table == dataclasses.replace(other, rate_limiter=MinSize(1))
     assert agent.batch_plan == plain.batch_plan
@@ -136,7 +136,7 @@ def test_changed_tables_survive_another_number_of_environments():
             return Resized(num_envs)
 
         def make_tables(self, spec):
-            return [dataclasses.replace(dqn.Agent().make_tables(spec)[0], max_size=5_000 + self.num_envs)]
+            return [dataclasses.replace(dqn.make_agent().make_tables(spec)[0], max_size=5_000 + self.num_envs)]
 
     agent = with_tables(Resized(), lambda table: dataclasses.replace(table, name="other"))
     (table,) = agent.with_num_envs(7).make_tables(SPEC)
@@ -145,7 +145,7 @@ def test_changed_tables_survive_another_number_of_environments():
 
 
 def test_gradients_refuse_steps_and_updates_with_targets():
-    agent = with_gradients(dqn.Agent())
+    agent = with_gradients(dqn.make_agent())
     with pytest.raises(ConfigError, match="gradient_node"):
         agent.make_adder(None, SPEC)
     with pytest.raises(ConfigError, match="without a target network"):
@@ -163,4 +163,4 @@ def test_a_second_learner_or_server_has_names_of_its_own():
 def test_a_second_learner_with_a_run_folder_is_refused(tmp_path):
     context = type("Context", (), {"index": 1, "name": "learner-1", "run_directory": tmp_path})()
     with pytest.raises(ConfigError, match="same checkpoints"):
-        learner_node(context, ExperimentConfig(dqn.Agent(), "agentkit:catch", 10), SPEC, {})
+        learner_node(context, ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10), SPEC, {})

@@ -53,7 +53,7 @@ CALM = "def trouble(count): pass"
 
 
 def make_agent() -> Any:
-    return dqn.Agent(dqn.Config(**SMALL))
+    return dqn.make_agent(dqn.Config(**SMALL))
 
 
 def start(trouble: str, out: pathlib.Path, *words: str) -> subprocess.Popen:

@@ -30,7 +30,7 @@ def make_agent(**settings: Any) -> Any:
         "target_update_period": 10,
         "epsilon_steps": 40,
     }
-    return dqn.Agent(dqn.Config(**{**small, **settings}))
+    return dqn.make_agent(dqn.Config(**{**small, **settings}))
 
 
 def make_experiment(**settings: Any) -> ExperimentConfig:
@@ -250,7 +250,7 @@ def test_a_finished_run_goes_on_as_one_longer_run(whole: Ended, tmp_path: pathli
         {"num_envs": 3},
         {"agent": make_agent(updates_per_call=4, prioritized=True)},
         {
-            "agent": sac.Agent(sac.Config(hidden_sizes=(16,), batch_size=8, min_replay_size=MIN_SIZE)),
+            "agent": sac.make_agent(sac.Config(hidden_sizes=(16,), batch_size=8, min_replay_size=MIN_SIZE)),
             "environment": "agentkit:point_mass",
         },
     ],
@@ -265,7 +265,7 @@ def test_other_runs_resume_bit_for_bit_too(settings: dict[str, Any], tmp_path: p
 
 def test_a_resumed_run_is_evaluated_as_an_uninterrupted_one(tmp_path: pathlib.Path) -> None:
     """An evaluation depends on its step and the parameters, and on no evaluation before."""
-    agent = sac.Agent(sac.Config(hidden_sizes=(16,), batch_size=8, min_replay_size=MIN_SIZE))
+    agent = sac.make_agent(sac.Config(hidden_sizes=(16,), batch_size=8, min_replay_size=MIN_SIZE))
     settings = {"agent": agent, "environment": "agentkit:point_mass", "evaluation_period": 20}
     expected = train(tmp_path / "whole", **settings, num_steps=60, evaluation_episodes=2).result.evaluations
     train(tmp_path / "run", **settings, num_steps=40, evaluation_episodes=2)
@@ -324,7 +324,7 @@ def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path) -> None:
         ({"num_envs": 2}, "num_envs"),
         ({"replay": "reverb"}, "replay"),
         (
-            {"agent": sac.Agent(), "environment": "agentkit:point_mass"},
+            {"agent": sac.make_agent(), "environment": "agentkit:point_mass"},
             "agent",
         ),
     ],

@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {"hidden_sizes": (8,), "batch_size": 8}
 
 
 def make_agent(**settings: Any) -> Any:
-    return discrete_cql.Agent(discrete_cql.Config(**{**SMALL, "target_update_period": 10, **settings}))
+    return discrete_cql.make_agent(discrete_cql.Config(**{**SMALL, "target_update_period": 10, **settings}))
 
 
 def make_config(directory: pathlib.Path | None = None, **settings: Any) -> OfflineConfig:
@@ -166,8 +166,8 @@ def test_a_signal_saves_and_stops(tmp_path: pathlib.Path) -> None:
         ({"dataset": []}, ConfigError, "found none"),
         ({"dataset": "/nowhere/data.hdf5"}, ConfigError, "There is no file /nowhere/data.hdf5"),
         ({"agent": make_agent(prioritized=True)}, ConfigError, "prioritized=False"),
-        ({"agent": ppo.Agent()}, ConfigError, "learns from transitions"),
-        ({"environment": offline_data.POINT_MASS, "agent": bc.Agent()}, SpecError, "episode 0"),
+        ({"agent": ppo.make_agent()}, ConfigError, "learns from transitions"),
+        ({"environment": offline_data.POINT_MASS, "agent": bc.make_agent()}, SpecError, "episode 0"),
         ({"environment": offline_data.POINT_MASS}, SpecError, "found"),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_run_folder_is_not_trained_into_again(whole: pathlib.Path, tmp_path: p
 def online(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run of DQN with n_step=1, in two environments at a time, that stops in mid-episode."""
     directory = tmp_path_factory.mktemp("online") / "run"
-    agent = dqn.Agent(dqn.Config(**SMALL, n_step=1, min_replay_size=20, replay_size=500))
+    agent = dqn.make_agent(dqn.Config(**SMALL, n_step=1, min_replay_size=20, replay_size=500))
     config = agentkit.ExperimentConfig(
         agent, offline_data.CATCH, 62, num_envs=2, evaluation_period=0, run_directory=directory
     )
@@ -239,7 +239,7 @@ def test_what_a_replay_holds_can_be_learned_from(online: pathlib.Path) -> None:
 
 
 def test_a_replay_of_longer_returns_has_no_episodes(tmp_path: pathlib.Path, whole: pathlib.Path) -> None:
-    agent = dqn.Agent(dqn.Config(**SMALL, n_step=3, min_replay_size=20))
+    agent = dqn.make_agent(dqn.Config(**SMALL, n_step=3, min_replay_size=20))
     agentkit.run(
         agentkit.ExperimentConfig(agent, offline_data.CATCH, 30, evaluation_period=0, run_directory=tmp_path / "run")
     )

@@ -22,7 +22,7 @@ PAUSE = 0.005
 
 def make_agent(**settings: Any) -> Any:
     small = {"hidden_sizes": (16,), "batch_size": 8, "updates_per_step": 1.0, "min_replay_size": 20, "n_step": 1}
-    return dqn.Agent(dqn.Config(**{**small, **settings}))
+    return dqn.make_agent(dqn.Config(**{**small, **settings}))
 
 
 def make_experiment(**settings: Any) -> ExperimentConfig:
@@ -110,7 +110,7 @@ PPO = ppo.Config(hidden_sizes=(16,), segment_length=8, num_epochs=1, num_minibat
         {},
         {"num_envs": 3, "num_steps": 600},
         {"agent": make_agent(prioritized=True, updates_per_call=2)},
-        {"agent": ppo.Agent(PPO), "num_envs": 2},
+        {"agent": ppo.make_agent(PPO), "num_envs": 2},
         {"replay": "reverb"},
     ],
     ids=["one", "batched", "prioritized", "ppo", "reverb"],
@@ -137,7 +137,7 @@ def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
     [
         ("environment", {"environment": slow_environment}, "agentkit launch --actors"),
         ("acting", {"agent": with_methods(make_agent(), make_policy=slow_policy)}, "--num-envs"),
-        ("update", {"agent": dqn.Agent(make_agent().config, make_loss=slow_loss)}, "updates_per_call"),
+        ("update", {"agent": dqn.make_agent(make_agent().config, make_loss=slow_loss)}, "updates_per_call"),
     ],
 )
 def test_what_is_slow_is_the_bottleneck(part, settings, advice):

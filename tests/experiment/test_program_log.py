@@ -15,7 +15,7 @@ ROLES = ("replay", "learner", "actor", "evaluator")
 
 def make_experiment(tmp_path, **settings):
     settings = {"log_seconds": 0.0, "run_directory": tmp_path, **settings}
-    return ExperimentConfig(dqn.Agent(), "agentkit:catch", 1_000, **settings)
+    return ExperimentConfig(dqn.make_agent(), "agentkit:catch", 1_000, **settings)
 
 
 def written(tmp_path):

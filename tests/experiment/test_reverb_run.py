@@ -32,7 +32,7 @@ def make_agent(**settings: Any) -> Any:
         "min_replay_size": MIN_SIZE,
         "replay_size": 5_000,
     }
-    return dqn.Agent(dqn.Config(**{**small, **settings}))
+    return dqn.make_agent(dqn.Config(**{**small, **settings}))
 
 
 def make_experiment(agent: Any, **settings: Any) -> ExperimentConfig:
@@ -77,7 +77,7 @@ def test_dqn_learns_catch() -> None:
         epsilon_steps=1_000,
         updates_per_step=1.0,
     )
-    result = run(make_experiment(dqn.Agent(config), num_steps=2_500, evaluation_period=2_500, evaluation_episodes=20))
+    result = run(make_experiment(dqn.make_agent(config), num_steps=2_500, evaluation_period=2_500, evaluation_episodes=20))
     assert result.steps == 2_500
     assert result.evaluations[-1]["episode_return"] == 1.0
 

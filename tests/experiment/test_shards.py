@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def run(folder, num_steps, totals=None):
     """The status at its first sight of both shards, and at its end."""
-    agent = dqn.Agent(dqn.Config(hidden_sizes=(16,), n_step=3, min_replay_size=100, updates_per_step=0.1))
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(16,), n_step=3, min_replay_size=100, updates_per_step=0.1))
     config = experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, run_directory=folder, evaluation_period=0)
     spec = find_spec(config)
     program = distributed.Program("shards", experiment.make_roles(num_actors=2))

@@ -18,12 +18,12 @@ SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
 def make_agent(num_relabelled=4, **settings):
     config = dqn.Config(**{"n_step": 1, "hidden_sizes": (8,), "batch_size": 8, "min_replay_size": 20, **settings})
     hindsight = Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated, num_relabelled=num_relabelled)
-    return with_hindsight(dqn.Agent(config), hindsight)
+    return with_hindsight(dqn.make_agent(config), hindsight)
 
 
 def test_items_of_hindsight_are_what_the_agents_own_table_holds():
     agent = make_agent()
-    (own,), (table,) = dqn.Agent(agent.config).make_tables(SPEC), agent.make_tables(SPEC)
+    (own,), (table,) = dqn.make_agent(agent.config).make_tables(SPEC), agent.make_tables(SPEC)
     assert (table.name, table.max_size, table.rate_limiter) == (own.name, own.max_size, own.rate_limiter)
     flat = [(s.shape, s.dtype) for s in map(np.asarray, tree.flatten(specs.zeros(table.layout.signature)))]
     assert flat == [(s.shape, s.dtype) for s in map(np.asarray, tree.flatten(specs.zeros(own.layout.signature)))]
@@ -56,9 +56,9 @@ def test_an_update_follows_so_many_items(num_relabelled):
 
 
 def test_an_agent_without_hindsight_keeps_its_optional_methods():
-    agent = with_rnd(a2c.Agent())
+    agent = with_rnd(a2c.make_agent())
     assert agent.make_batched_adder is not None and agent.with_num_envs(3).batch_plan.batch_size == 3
-    assert with_hindsight(a2c.Agent(), Hindsight(BitFlip.compute_reward)).make_batched_adder is None
+    assert with_hindsight(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).make_batched_adder is None
 
 
 def test_several_summed_rewards_are_refused():
@@ -67,7 +67,7 @@ def test_several_summed_rewards_are_refused():
 
 
 def test_an_agent_of_segments_is_refused():
-    agent = with_hindsight(a2c.Agent(), Hindsight(BitFlip.compute_reward)).with_num_envs(2)
+    agent = with_hindsight(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).with_num_envs(2)
     with pytest.raises(ConfigError, match="found batches of `Step`s"):
         agent.make_tables(SPEC)
 
@@ -78,7 +78,7 @@ def test_an_environment_without_goals_is_refused():
 
 
 def test_a_method_of_ones_own_gets_the_agent_and_the_rest_stays():
-    agent = dqn.Agent()
+    agent = dqn.make_agent()
     changed = with_methods(agent, make_tables=lambda agent, spec: [*agent.make_tables(spec), "another"])
     assert changed.make_tables(SPEC)[-1] == "another" and len(changed.make_tables(SPEC)) == 2
     assert changed.batch_plan == agent.batch_plan and changed.config is agent.config

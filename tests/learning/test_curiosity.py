@@ -98,7 +98,7 @@ def test_impossible_settings_are_refused(name):
         RndConfig(**{name: 0})
 
 
-@pytest.mark.parametrize("agent", [a2c.Agent(), r2d2.Agent()], ids=["segments", "sequences"])
+@pytest.mark.parametrize("agent", [a2c.make_agent(), r2d2.make_agent()], ids=["segments", "sequences"])
 def test_agents_that_learn_from_other_data_are_refused(agent):
     if hasattr(agent, "with_num_envs"):
         agent = agent.with_num_envs(2)
@@ -117,12 +117,12 @@ class TestAnyAgent:
     """A training of each family goes as the agent's own does."""
 
     cases: ClassVar[dict[str, Any]] = {
-        "prioritized": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8, prioritized=True)), "agentkit:catch"),
+        "prioritized": (dqn.make_agent(dqn.Config(min_replay_size=20, batch_size=8, prioritized=True)), "agentkit:catch"),
         "actor_critic": (
-            td3.Agent(td3.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)),
+            td3.make_agent(td3.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)),
             "agentkit:point_mass",
         ),
-        "dictionary": (dqn.Agent(dqn.Config(min_replay_size=20, batch_size=8)), "agentkit:bit_flip"),
+        "dictionary": (dqn.make_agent(dqn.Config(min_replay_size=20, batch_size=8)), "agentkit:bit_flip"),
     }
 
     @pytest.mark.parametrize("case", cases)
@@ -156,5 +156,5 @@ def test_curiosity_finds_the_treasure_that_dqn_does_not():
     def returns(agent, threshold):
         return learns(agent, lambda seed: DeepSea(size=10, seed=seed), 10_000, threshold, num_episodes=1)
 
-    assert len(returns(with_rnd(dqn.Agent(config)), threshold=0.9)) == 3
-    assert max(returns(dqn.Agent(config), threshold=-1.0)) <= 0.0
+    assert len(returns(with_rnd(dqn.make_agent(config)), threshold=0.9)) == 3
+    assert max(returns(dqn.make_agent(config), threshold=-1.0)) <= 0.0

@@ -292,9 +292,9 @@ class TestAnyAgent:
     """A training of each family goes as the agent's own does."""
 
     cases: ClassVar[dict[str, Any]] = {
-        "prioritized": (dqn.Agent(dqn.Config(n_step=1, prioritized=True, **SMALL)), CATCH),
-        "actor_critic": (td3.Agent(td3.Config(hidden_sizes=(8,), updates_per_call=2, **SMALL)), POINT_MASS),
-        "dictionary": (dqn.Agent(dqn.Config(n_step=1, **SMALL)), "agentkit:bit_flip"),
+        "prioritized": (dqn.make_agent(dqn.Config(n_step=1, prioritized=True, **SMALL)), CATCH),
+        "actor_critic": (td3.make_agent(td3.Config(hidden_sizes=(8,), updates_per_call=2, **SMALL)), POINT_MASS),
+        "dictionary": (dqn.make_agent(dqn.Config(n_step=1, **SMALL)), "agentkit:bit_flip"),
     }
 
     @pytest.mark.parametrize("case", cases)
@@ -320,7 +320,7 @@ class TestAnyAgent:
 
 
 def catch_agent(**settings: Any) -> core.Agent:
-    return dqn.Agent(dqn.Config(**{"n_step": 1, **SMALL, **settings}))
+    return dqn.make_agent(dqn.Config(**{"n_step": 1, **SMALL, **settings}))
 
 
 CATCH_SPEC = specs.make_environment_spec(envs.make(CATCH))
@@ -356,7 +356,7 @@ def test_demonstrations_of_a_file_are_those_of_its_episodes(tmp_path: Any) -> No
     np.testing.assert_array_equal(found.action, np.concatenate([episode.actions for episode in episodes]))
 
 
-@pytest.mark.parametrize("agent", [a2c.Agent(), r2d2.Agent(r2d2.Config(n_step=1))], ids=["segments", "sequences"])
+@pytest.mark.parametrize("agent", [a2c.make_agent(), r2d2.make_agent(r2d2.Config(n_step=1))], ids=["segments", "sequences"])
 def test_agents_that_learn_from_other_data_are_refused(agent: Any) -> None:
     if hasattr(agent, "with_num_envs"):
         agent = agent.with_num_envs(2)
@@ -408,7 +408,7 @@ def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None
 
     def imitating_returns(skill: float, threshold: float, seeds: Sequence[int]) -> list[float]:
         demonstrations = make_episodes(POINT_MASS, 10, (skill,))
-        agent = with_gail(sac.Agent(config), demonstrations, GailConfig(hidden_sizes=(32, 32)))
+        agent = with_gail(sac.make_agent(config), demonstrations, GailConfig(hidden_sizes=(32, 32)))
         return learns(agent, POINT_MASS, num_steps=2_000, threshold=threshold, seeds=seeds)
 
     assert len(imitating_returns(skill=1.0, threshold=-2.5, seeds=(0, 1, 2))) == 3

@@ -16,7 +16,7 @@ import agentkit
 from agentkit import checkpoint
 from agentkit.datasets import FixedDataset
 from agentkit.errors import CheckpointError, ConfigError, ReplayTimeoutError
-from agentkit.learning import Learner, LearnerOutlets, Update, periodic, sgd
+from agentkit.learning import Learner, LearnerCallbacks, Update, periodic, sgd
 from agentkit.types import LossOutput, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
@@ -60,9 +60,9 @@ def _batches(num: int, num_updates: int | None = None, size: int = SIZE) -> list
     return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(num // num_updates)]
 
 
-def _learner(num_updates: int = 1, outlets: LearnerOutlets | None = None, key: jax.Array = KEY) -> Learner:
+def _learner(num_updates: int = 1, callbacks: LearnerCallbacks | None = None, key: jax.Array = KEY) -> Learner:
     batches = _batches(6, None if num_updates == 1 else num_updates)
-    return Learner(_update(), FixedDataset(batches), key, num_updates=num_updates, outlets=outlets)
+    return Learner(_update(), FixedDataset(batches), key, num_updates=num_updates, callbacks=callbacks)
 
 
 def _copy(nest: Any) -> Any:
@@ -112,7 +112,7 @@ class Published:
 @pytest.mark.parametrize("num_updates", [1, 3])
 def test_published_parameters_stay_as_they_were_while_the_state_is_donated(num_updates: int) -> None:
     published = Published()
-    learner = _learner(num_updates, LearnerOutlets(publisher=published))
+    learner = _learner(num_updates, LearnerCallbacks(publisher=published))
     expected, old = [_copy(learner.state.params)], []
     for _ in range(5):
         old.append(learner.state)
@@ -156,7 +156,7 @@ def test_restored_it_goes_on_bit_for_bit(tmp_path: pathlib.Path, num_updates: in
     whole.step()
 
     store = VariableStore()
-    resumed = _learner(num_updates, LearnerOutlets(publisher=store), key=jax.random.PRNGKey(99))
+    resumed = _learner(num_updates, LearnerCallbacks(publisher=store), key=jax.random.PRNGKey(99))
     found = checkpoint.read_latest(tmp_path)
     assert found is not None
     resumed.restore(found.state["learner"])
@@ -205,8 +205,8 @@ def test_another_networks_checkpoint_is_refused(fresh: Learner) -> None:
 @pytest.mark.parametrize("num_updates", [1, 3])
 def test_priorities_go_back_with_their_own_whole_keys(num_updates: int) -> None:
     written: list[tuple[np.ndarray, np.ndarray]] = []
-    outlets = LearnerOutlets(write_priorities=lambda keys, priorities: written.append((keys, priorities)))
-    learner = _learner(num_updates, outlets)
+    callbacks = LearnerCallbacks(write_priorities=lambda keys, priorities: written.append((keys, priorities)))
+    learner = _learner(num_updates, callbacks)
     batches = _batches(6)
     for _ in range(6 // num_updates):
         learner.step()
@@ -232,8 +232,8 @@ def test_without_priorities_nothing_is_written() -> None:
 
     update = sgd(loss, _init, optax.sgd(0.1), periodic(1))
     for num_updates, batches in ((1, _batches(2)), (2, _batches(2, 2))):
-        outlets = LearnerOutlets(write_priorities=fail)
-        Learner(update, FixedDataset(batches), KEY, num_updates=num_updates, outlets=outlets).step()
+        callbacks = LearnerCallbacks(write_priorities=fail)
+        Learner(update, FixedDataset(batches), KEY, num_updates=num_updates, callbacks=callbacks).step()
 
 
 def test_metrics_are_floats_and_means_over_stacked_updates() -> None:
@@ -254,7 +254,7 @@ def test_metrics_are_floats_and_means_over_stacked_updates() -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, [1, 2, 3]), (3600.0, [])])
 def test_logs_come_at_their_period(seconds: float, expected: list[int]) -> None:
     rows: list[dict[str, float]] = []
-    learner = _learner(outlets=LearnerOutlets(log=rows.append, log_seconds=seconds))
+    learner = _learner(callbacks=LearnerCallbacks(log=rows.append, log_seconds=seconds))
     for _ in range(3):
         learner.step()
     assert [row["updates"] for row in rows] == expected
@@ -289,9 +289,9 @@ def _parameters_after(num_devices: int | None, num_updates: int, folder: pathlib
     dataset = FixedDataset(_batches(6, None if num_updates == 1 else num_updates, size=8))
 
     published = Published()
-    outlets = LearnerOutlets(publisher=published, write_priorities=lambda keys, p: written.append(p))
+    callbacks = LearnerCallbacks(publisher=published, write_priorities=lambda keys, p: written.append(p))
     devices = None if num_devices is None else jax.devices()[:num_devices]
-    learner = Learner(_update(), dataset, KEY, num_updates=num_updates, outlets=outlets, devices=devices)
+    learner = Learner(_update(), dataset, KEY, num_updates=num_updates, callbacks=callbacks, devices=devices)
     learner.step()
     checkpoint.write(folder, num_updates, {"learner": learner.save()})
     found = checkpoint.read_latest(folder)

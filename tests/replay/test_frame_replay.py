@@ -337,7 +337,7 @@ def test_dqn_is_given_the_same_batches_to_the_bit(monkeypatch):
             plain_columns(monkeypatch)
         drawn.append([])
         experiment = agentkit.ExperimentConfig(
-            dqn.Agent(config),
+            dqn.make_agent(config),
             lambda seed: FrameStack(Film(length=17, seed=seed, size=36), 4, flatten=False),
             num_steps=250,
             evaluation_period=0,

@@ -1,0 +1,1 @@
+"""Add-ons: functions from an agent to an agent (HER, RND, GAIL)."""

@@ -1,0 +1,146 @@
+"""An agent is a value of five fields; its experience says what is stored and how the learner draws it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, final
+
+from agentkit.actors import Policy
+from agentkit.core import Adder, BatchPlan
+from agentkit.errors import ConfigError
+from agentkit.learning import Update
+from agentkit.replay import Replay, Table
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest
+
+Networks = TypeVar("Networks")
+
+
+class Experience(Protocol):
+    """Says what an agent stores and how its learner draws it: tables, adder and batches.
+
+    `extras_spec` is the `Policy`'s: specs of what it emits beside an action, ``()`` for nothing.
+    """
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """How the learner draws its data."""
+        ...
+
+    def with_num_envs(self, num_envs: int) -> Experience:
+        """Returns the experience of actors with `num_envs` environments each; itself where that changes nothing."""
+        ...
+
+    def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> Sequence[Table]:
+        """Returns the replay tables, as data.
+
+        Raises:
+            ConfigError: the settings contradict each other.
+        """
+        ...
+
+    def make_adder(
+        self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """Makes an adder with a writer of its own.
+
+        Args:
+            replay: where it writes.
+            environment_spec: of the environment.
+            extras_spec: of the policy.
+            num_envs: N, for leaves ``[N, ...]`` of environments that step together; None for one, unbatched.
+        """
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Agent(Generic[Networks]):
+    """An algorithm, as a value: change a part with `dataclasses.replace`.
+
+    Each file of `agentkit.agents` makes one with its `make_agent`. Two agents of equal settings and functions are equal.
+
+    Attributes:
+        config: the settings, for logs and checkpoints; the functions hold their own copy.
+        experience: what is stored, and how the learner draws it.
+        make_networks: ``environment_spec -> networks``.
+        make_policy: ``(networks, evaluation=False) -> Policy``, to explore with or to be judged by.
+        make_update: ``networks -> Update``.
+    """
+
+    config: Any
+    experience: Experience
+    make_networks: Callable[[EnvironmentSpec], Networks]
+    make_policy: Callable[..., Policy]
+    make_update: Callable[[Networks], Update]
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """How the learner draws its data."""
+        return self.experience.batch_plan
+
+    def with_num_envs(self, num_envs: int) -> Agent[Networks]:
+        """Returns this agent for actors with `num_envs` environments each."""
+        return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
+
+    def make_tables(self, environment_spec: EnvironmentSpec) -> list[Table]:
+        """Returns the replay tables for what the environment and the policy emit."""
+        return list(self.experience.make_tables(environment_spec, self._extras_spec(environment_spec)))
+
+    def make_adder(self, replay: Replay, environment_spec: EnvironmentSpec, num_envs: int | None = None) -> Adder:
+        """Makes an adder for what the environment and the policy emit; see `Experience.make_adder`."""
+        return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
+
+    def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:
+        return self.make_policy(self.make_networks(environment_spec)).extras_spec
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Configured:
+    """Calls a function of an algorithm's file with the settings as its second argument.
+
+    Unlike a closure it can be compared, pickled, and named in a run's config.json.
+    """
+
+    function: Callable[..., Any]
+    config: Any
+
+    def __call__(self, first: Any, *rest: Any, **named: Any) -> Any:
+        """Returns ``function(first, config, *rest, **named)``."""
+        return self.function(first, self.config, *rest, **named)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class UpdateOfLoss:
+    """Makes an update of networks, their loss (or losses) and the settings.
+
+    Attributes:
+        make_update: ``(networks, loss, config) -> Update``.
+        make_loss: ``(networks, config) -> loss``.
+        config: the settings.
+    """
+
+    make_update: Callable[..., Update]
+    make_loss: Callable[..., Any]
+    config: Any
+
+    def __call__(self, networks: Any) -> Update:
+        """Returns the update."""
+        return self.make_update(networks, self.make_loss(networks, self.config), self.config)
+
+
+def check_config(config: Any, expected: type) -> None:
+    """Refuses another agent's settings.
+
+    Raises:
+        ConfigError: `config` is no `expected`.
+    """
+    if not isinstance(config, expected):
+        home, found = expected.__module__, type(config)
+        raise ConfigError(
+            f"Expected the settings of {home.rpartition('.')[2]}, a {home}.{expected.__qualname__}, found a "
+            f"{found.__module__}.{found.__qualname__}. Make one with {home.rpartition('.')[2]}.Config(...)."
+        )

@@ -1,0 +1,272 @@
+"""The three ways to keep experience: n-step transitions, overlapping sequences, and a queue of segments."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+import jax
+
+from agentkit.actors.batches import SplitAdder
+from agentkit.adders import BatchedSegmentAdder, NStepAdder, SegmentAdder, SequenceAdder, segment_layout
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, check_ranges
+from agentkit.core import Adder, BatchPlan
+from agentkit.errors import ConfigError
+from agentkit.learning import rate_limit
+from agentkit.replay import Prioritized, Replay, Table, Uniform, queue_table
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig:
+    """Hyperparameters of agents that learn from replay; an "item" is a transition or a sequence.
+
+    Attributes:
+        discount: gamma, in [0, 1].
+        n_step: rewards summed before bootstrapping (Sutton 1988).
+        batch_size: items per update.
+        updates_per_step: gradient updates per transition inserted: one a step, and n_step - 1 more an episode.
+        updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
+        replay_size: items held.
+        min_replay_size: items held before learning begins.
+        prioritized: draw items by the size of their errors or losses (Schaul et al. 2016) instead of uniformly.
+        priority_exponent: alpha, how much prioritisation is used, where `prioritized`.
+        importance_exponent: beta, how much of its bias is undone, where `prioritized`.
+    """
+
+    discount: Fraction = 0.99
+    n_step: Count = 1
+    batch_size: Count = 256
+    updates_per_step: Positive = 1.0
+    updates_per_call: Count = 1
+    replay_size: Count = 1_000_000
+    min_replay_size: Count = 1_000
+    prioritized: bool = False
+    priority_exponent: NotNegative = 0.6
+    importance_exponent: Fraction = 0.4
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range."""
+        check_ranges(self)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+    """Keeps n-step `Transition`s in one table, drawn uniformly or by priority.
+
+    Attributes:
+        config: says how many rewards are summed, and what is held and drawn.
+        table: the table's name.
+    """
+
+    config: ReplayConfig
+    table: str = "transitions"
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `Experience`."""
+        return BatchPlan(self.table, self.config.batch_size, self.config.updates_per_call)
+
+    def with_num_envs(self, num_envs: int) -> Transitions:
+        """Returns itself: each environment writes for itself."""
+        del num_envs
+        return self
+
+    def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
+        """See `Experience`."""
+        _check_no_extras(extras_spec)
+        layout, config = NStepAdder.layout(environment_spec), self.config
+        return [replay_table(self.table, layout, config, self.batch_plan, config.updates_per_step)]
+
+    def make_adder(
+        self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        _check_no_extras(extras_spec)
+        n, discount = self.config.n_step, self.config.discount
+
+        def make() -> NStepAdder:
+            writer = replay.writer(NStepAdder.history(n))
+            return NStepAdder(writer, environment_spec, tables=self.table, n=n, discount=discount)
+
+        return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
+
+
+@dataclasses.dataclass(frozen=True)
+class SequencesConfig(ReplayConfig):
+    """Hyperparameters of agents that learn from sequences in replay.
+
+    Attributes:
+        sequence_length: rows of a sequence, T; one more is stored, to bootstrap from.
+        sequence_period: rows from the start of one sequence to the next.
+    """
+
+    sequence_length: Count = 40
+    sequence_period: Count = 20
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """Keeps overlapping sequences of `Step`s ``[T + 1]`` with the policy's extras, drawn uniformly or by priority.
+
+    Sequences run on from one episode into the next (`SequenceAdder`'s "continue"), so nothing is padded, and short
+    episodes fill whole sequences; networks begin anew where a row has ``start_of_episode``.
+
+    Attributes:
+        config: says how long sequences are, and what is held and drawn.
+        table: the table's name.
+    """
+
+    config: SequencesConfig
+    table: str = "sequences"
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `Experience`."""
+        return BatchPlan(self.table, self.config.batch_size, self.config.updates_per_call)
+
+    def with_num_envs(self, num_envs: int) -> Sequences:
+        """Returns itself: each environment writes for itself."""
+        del num_envs
+        return self
+
+    def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
+        """See `Experience`."""
+        config = self.config
+        layout = SequenceAdder.layout(environment_spec, config.sequence_length + 1, extras_spec)
+        updates_per_item = config.updates_per_step * config.sequence_period
+        return [replay_table(self.table, layout, config, self.batch_plan, updates_per_item)]
+
+    def make_adder(
+        self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        length = self.config.sequence_length + 1
+
+        def make() -> SequenceAdder:
+            return SequenceAdder(
+                replay.writer(SequenceAdder.history(length)),
+                environment_spec,
+                tables=self.table,
+                length=length,
+                period=self.config.sequence_period,
+                end_of_episode="continue",
+                extras_spec=extras_spec,
+            )
+
+        return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentsConfig:
+    """Hyperparameters of agents that learn once from each segment of experience (on-policy).
+
+    Attributes:
+        segment_length: rows that an environment fills for each update, T.
+        batch_size: segments per update; None for one of each environment of an actor, so that an update follows
+            every T steps of all environments.
+        discount: gamma, in [0, 1].
+    """
+
+    segment_length: Count = 128
+    batch_size: Count | None = None
+    discount: Fraction = 0.99
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range."""
+        check_ranges(self)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Hands the learner each segment of T rows, ``[T + 1]`` `Step`s with the policy's extras, once.
+
+    N environments fill segments (see `agentkit.adders.BatchedSegmentAdder`), and a short queue holds them.
+
+    Attributes:
+        config: says how long segments are, and how many an update takes.
+        num_minibatches: into which an update cuts its rows, or its segments where the policy has a memory.
+        queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
+        num_envs: environments of an actor.
+        table: the table's name.
+    """
+
+    config: SegmentsConfig
+    num_minibatches: int = 1
+    queue_size: int | None = None
+    num_envs: int = 1
+    table: str = "segments"
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `Experience`."""
+        size = self.config.batch_size
+        return BatchPlan(self.table, self.num_envs if size is None else size)
+
+    def with_num_envs(self, num_envs: int) -> Segments:
+        """See `Experience`."""
+        return dataclasses.replace(self, num_envs=num_envs)
+
+    def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
+        """See `Experience`."""
+        self._check_minibatches(has_memory=bool(jax.tree.leaves(extras_spec.core)))
+        num_segments = self.batch_plan.batch_size
+        least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
+        size = least if self.queue_size is None else self.queue_size
+        if size < least:
+            raise ConfigError(
+                f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
+                f"environments, found {size}. Raise it, or leave it out."
+            )
+        layout = segment_layout(environment_spec, length=self.config.segment_length, extras_spec=extras_spec)
+        return [queue_table(self.table, layout, size)]
+
+    def make_adder(
+        self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """See `Experience`."""
+        settings: dict[str, Any] = {
+            "tables": self.table,
+            "length": self.config.segment_length,
+            "extras_spec": extras_spec,
+        }
+        if num_envs is None:
+            return SegmentAdder(replay.writer(1), environment_spec, **settings)
+        return BatchedSegmentAdder(replay.writer(1), environment_spec, num_envs=num_envs, **settings)
+
+    def _check_minibatches(self, has_memory: bool) -> None:
+        num_segments, length = self.batch_plan.batch_size, self.config.segment_length
+        if num_segments * length % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches={self.num_minibatches} does not divide the rows of an update: {num_segments} "
+                f"segments of {length}. Choose a divisor."
+            )
+        if has_memory and num_segments % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches={self.num_minibatches} does not divide the {num_segments} segments of an update, "
+                "which a policy with a memory learns from whole. Choose a divisor, more environments or another "
+                "batch_size."
+            )
+
+
+def replay_table(name: str, layout: Any, config: ReplayConfig, plan: BatchPlan, updates_per_item: float) -> Table:
+    """Returns the table of items drawn uniformly or by priority, as often as the config says."""
+    return Table(
+        name,
+        layout,
+        max_size=config.replay_size,
+        sampler=Prioritized(config.priority_exponent) if config.prioritized else Uniform(),
+        rate_limiter=rate_limit(plan, updates_per_item, config.min_replay_size),
+    )
+
+
+def _check_no_extras(extras_spec: Nest) -> None:
+    if jax.tree.leaves(extras_spec):
+        raise ConfigError(
+            "Transitions keep no extras, and the policy emits some beside its actions. Use a policy without, or "
+            "Sequences or Segments as the experience."
+        )

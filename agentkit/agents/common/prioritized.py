@@ -1,0 +1,46 @@
+"""The mean of a loss over a batch, corrected where replay is prioritised (Schaul et al. 2016)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.agents.common.experience import ReplayConfig
+from agentkit.types import LossOutput, ReplaySample
+
+
+def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
+    """Returns the weights ``[B]`` that undo the bias of prioritised sampling (Schaul et al. 2016, section 3.4).
+
+    (N P(i))^-beta, divided by the largest in the batch so that they only scale updates down.
+
+    Args:
+        probability: P(i), ``[B]``.
+        table_size: N, ``[B]``.
+        exponent: beta; 1 undoes the bias in full, 0 not at all.
+    """
+    weights = (probability * table_size) ** -exponent
+    return weights / jnp.max(weights)
+
+
+def importance_weighted_loss(
+    per_item: jax.Array,
+    metrics: dict[str, jax.Array],
+    batch: ReplaySample,
+    config: ReplayConfig,
+    priorities: jax.Array | None = None,
+) -> LossOutput:
+    """Averages per-item losses, importance-weighted and with new priorities if replay is prioritised.
+
+    Args:
+        per_item: losses ``[B]``.
+        metrics: scalars to log.
+        batch: what `per_item` is the loss of.
+        config: says whether replay is prioritised.
+        priorities: new priorities of the items ``[B]``, such as absolute errors; None for `per_item`.
+    """
+    if not config.prioritized:
+        return LossOutput(jnp.mean(per_item), metrics)
+    info = batch.info
+    weights = importance_weights(info.probability, info.table_size, config.importance_exponent)
+    return LossOutput(jnp.mean(weights * per_item), metrics, per_item if priorities is None else priorities)

@@ -1,0 +1,129 @@
+"""Digests of what every agent has learned after a short run: equal digests are equal bits.
+
+Run it on two commits and compare (it uses whichever of `make_agent` and `Agent` the commit has)::
+
+    python benchmarks/bit_equality.py before.json
+    python benchmarks/bit_equality.py after.json --against before.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import tree
+
+import agentkit
+from agentkit import checkpoint
+from agentkit.agents import registry
+
+REPLAY = {"min_replay_size": 20, "batch_size": 8, "replay_size": 1_000}
+SMALL = {"hidden_sizes": (16,)}
+CONTINUOUS = ("cql", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "redq", "sac", "td3", "td3_bc")
+ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
+OF_AN_AGENT: dict[str, dict[str, Any]] = {
+    "r2d2": {"core_size": 8, "burn_in": 2, "sequence_length": 8, "sequence_period": 4},
+    "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "num_critics": 4},
+    "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2},
+    "mpo": {"num_samples": 4},
+    "gumbel_muzero": {},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "sac/prioritized,n_step": {"prioritized": True, "n_step": 3},
+    "sac/fixed temperature": {"learn_temperature": False},
+    "td3/prioritized": {"prioritized": True},
+    "dqn/prioritized,duelling": {"prioritized": True, "duelling": True},
+    "dqn/not double, squared": {"double": False, "huber_delta": None},
+    "c51/prioritized": {"prioritized": True},
+    "r2d2/prioritized": {"prioritized": True},
+    "ppo/core": {"core_size": 8, "num_minibatches": 2},
+    "ppo/clip,kl,anneal": {"value_clip": 0.2, "target_kl": 0.01, "anneal_steps": 10_000, "entropy_cost": 0.01},
+    "impala/core": {"core_size": 8},
+    "crr/binary": {"weights": "binary"},
+}
+
+
+def make_agent(name: str, changes: dict[str, Any]) -> Any:
+    module = importlib.import_module(f"agentkit.agents.{name}")
+    fields = registry.config_class(name).__dataclass_fields__
+    wanted = {**REPLAY, **SMALL, "num_random_steps": 20, **OF_AN_AGENT.get(name, {})}
+    if name in ON_POLICY:
+        wanted = {**SMALL, "segment_length": 8}
+    settings = {key: value for key, value in {**wanted, **changes}.items() if key in fields}
+    make = getattr(module, "make_agent", None) or module.make_agent
+    return make(module.Config(**settings))
+
+
+def digest(arrays: list[np.ndarray]) -> str:
+    each = sorted(hashlib.sha256(f"{x.dtype}{x.shape}".encode() + x.tobytes()).hexdigest() for x in arrays)
+    return hashlib.sha256("".join(each).encode()).hexdigest()[:16]
+
+
+def run(agent: Any, environment: str, num_envs: int | None, num_steps: int) -> dict[str, Any]:
+    """Digests of all arrays that were learned, as a set without names, which a refactoring may change."""
+    with tempfile.TemporaryDirectory() as folder:
+        experiment = agentkit.ExperimentConfig(
+            agent,
+            environment,
+            num_steps=num_steps,
+            seed=1,
+            num_envs=num_envs,
+            run_directory=folder,
+            evaluation_period=0,
+            checkpoint_period=0,
+        )
+        result = agentkit.run(experiment)
+        found = checkpoint.read_latest(pathlib.Path(folder) / "checkpoints")
+        assert found is not None
+        arrays = [np.asarray(x) for x in tree.flatten(found.state["learner"]["state"])]
+        floats = [x for x in arrays if x.dtype == np.float32 and x.size > 1]
+    return {
+        "updates": result.updates,
+        "arrays": len(arrays),
+        "all": digest(arrays),
+        "weights": digest(floats),
+        "each": sorted(digest([x]) for x in floats),
+    }
+
+
+def cases(only: str) -> list[tuple[str, str, dict[str, Any]]]:
+    plain: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in registry.names()]
+    found = plain + [(case, case.partition("/")[0], changes) for case, changes in VARIANTS.items()]
+    return [case for case in found if case[0].startswith(only)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("--against", type=pathlib.Path)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    before = json.loads(arguments.against.read_text()) if arguments.against else {}
+    found, differing = {}, 0
+    for case, name, changes in cases(arguments.only):
+        start = time.monotonic()
+        num_envs = 2 if name in ON_POLICY else None
+        environment = "agentkit:point_mass" if name in CONTINUOUS else "agentkit:catch"
+        found[case] = run(make_agent(name, changes), environment, num_envs, 96 if name in ON_POLICY else 80)
+        verdict = ""
+        if case in before:
+            old, new = before[case], found[case]
+            equal = len(set(old["each"]) & set(new["each"]))
+            same = old["all"] == new["all"] or old["weights"] == new["weights"]
+            verdict = "equal" if same else f"{equal} of {len(old['each'])} arrays equal"
+            differing += not same
+        print(f"{case:28} {found[case]['updates']:5} updates {time.monotonic() - start:6.1f} s  {verdict}", flush=True)
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.against:
+        print(f"{differing} of {len(found)} differ")
+
+
+if __name__ == "__main__":
+    main()
