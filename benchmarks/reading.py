@@ -26,7 +26,7 @@ ALWAYS = ("experiment/local.py", "learning/learner.py")
 NO_FLOW = {
     "agents/checks.py",
     "learning/__init__.py",
-    "learning/schedule.py",
+    "learning/replay_ratio.py",
     "learning/state_arrays.py",
     "losses/__init__.py",
 }

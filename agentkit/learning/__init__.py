@@ -11,23 +11,10 @@ from agentkit.learning.actor_critic import (
 from agentkit.learning.curiosity import RndConfig, random_network_distillation
 from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.imitation import GailConfig, generative_adversarial_imitation
-from agentkit.learning.learner import (
-    Learner,
-    LearnerCallbacks,
-    Loss,
-    SgdState,
-    TargetUpdate,
-    Update,
-    UpdateOutput,
-    adam,
-    linear_decay,
-    optimizer_step,
-    global_norm,
-    periodic,
-    polyak,
-    sgd,
-)
-from agentkit.learning.schedule import rate_limit
+from agentkit.learning.learner import Learner, LearnerCallbacks
+from agentkit.learning.optimizers import adam, global_norm, linear_decay, optimizer_step
+from agentkit.learning.replay_ratio import rate_limit
+from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, value_at
 from agentkit.learning.soft import (
     Bootstrap,
     SoftLosses,
@@ -37,6 +24,8 @@ from agentkit.learning.soft import (
     soft_actor_critic,
     soft_target,
 )
+from agentkit.learning.targets import TargetUpdate, periodic, polyak
+from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, sgd
 from agentkit.networks import ActorCritic
 
 __all__ = [
@@ -44,11 +33,15 @@ __all__ = [
     "ActorCriticLosses",
     "ActorCriticState",
     "Bootstrap",
+    "Cosine",
     "GailConfig",
     "Learner",
     "LearnerCallbacks",
+    "Linear",
     "Loss",
+    "Piecewise",
     "RndConfig",
+    "Schedule",
     "SgdState",
     "SoftLosses",
     "SoftState",
@@ -60,13 +53,13 @@ __all__ = [
     "adam",
     "adam_actor_critic",
     "adam_soft_actor_critic",
-    "linear_decay",
     "apply_gradients",
-    "optimizer_step",
     "deterministic_actor_critic",
     "deterministic_policy_loss",
     "generative_adversarial_imitation",
     "global_norm",
+    "linear_decay",
+    "optimizer_step",
     "periodic",
     "polyak",
     "random_network_distillation",
@@ -74,4 +67,5 @@ __all__ = [
     "sgd",
     "soft_actor_critic",
     "soft_target",
+    "value_at",
 ]

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning.optimizers import adam, optimizer_step
+from agentkit.learning.update import Params, Update, UpdateOutput
 from agentkit.networks import (
     RunningStatistics,
     deviation,

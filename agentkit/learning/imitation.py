@@ -14,7 +14,8 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.learning.curiosity import check_transitions
-from agentkit.learning.learner import Params, Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning.optimizers import adam, optimizer_step
+from agentkit.learning.update import Params, Update, UpdateOutput
 from agentkit.networks import (
     RunningStatistics,
     init_nest_statistics,

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, optimizer_step, polyak
+from agentkit.learning.optimizers import adam, optimizer_step
+from agentkit.learning.targets import TargetUpdate, polyak
+from agentkit.learning.update import Params, Update, UpdateOutput
 from agentkit.networks import ActorCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
