@@ -244,7 +244,7 @@ WORKLOADS = {
         rates={"agentkit": 350, "acme_like": 90},
         settings={
             "hidden_sizes": [64],
-            "core_size": 64,
+            "lstm_size": 64,
             "batch_size": 32,
             "sequence_length": 40,
             "sequence_period": 20,
@@ -260,7 +260,7 @@ WORKLOADS = {
             "max_grad_norm": 40.0,
             "priority_exponent": 0.9,
             "importance_exponent": 0.6,
-            "priority_max_weight": 0.9,
+            "max_priority_weight": 0.9,
         },
         agentkit_only={"updates_per_step": 0.25, "prioritized": True},
         variants={_ONE: Variant(), "Reverb replay": _REVERB},

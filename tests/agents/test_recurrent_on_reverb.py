@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are de
 @pytest.mark.slow
 def test_r2d2_learns_from_a_server() -> None:
     settings: dict[str, Any] = {
-        "core_size": 8,
+        "lstm_size": 8,
         "batch_size": 8,
         "sequence_length": 8,
         "sequence_period": 4,
