@@ -30,8 +30,8 @@ CONTINUOUS = ("cql", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "redq", "sac",
 ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
 OF_AN_AGENT: dict[str, dict[str, Any]] = {
     "r2d2": {"core_size": 8, "burn_in": 2, "sequence_length": 8, "sequence_period": 4},
-    "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "num_critics": 4},
-    "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2},
+    "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2, "num_critics": 4},
+    "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2},
     "mpo": {"num_samples": 4},
     "gumbel_muzero": {},
 }
