@@ -32,8 +32,8 @@ SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
 OF_AN_AGENT: dict[str, dict[str, Any]] = {
     "r2d2": {**SEQUENCES, "core_size": 8, "lstm_size": 8, "burn_in": 2, "updates_per_step": 0.5},
-    "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "num_critics": 4},
-    "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2},
+    "redq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2, "num_critics": 4},
+    "droq": {"updates_per_step": 2.0, "updates_per_call": 2, "policy_period": 2, "policy_delay": 2},
     "mpo": {"num_samples": 4},
     "gumbel_muzero": {
         **SEQUENCES,

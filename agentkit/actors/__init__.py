@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentkit.actors.policy import feed_forward as feed_forward
     from agentkit.actors.sampling import clipped_samples as clipped_samples
     from agentkit.actors.sampling import likeliest as likeliest
+    from agentkit.actors.sampling import uniform_action as uniform_action
     from agentkit.actors.sampling import uniform_then_samples as uniform_then_samples
 
 # No file has the name of what is in it: it would hide it once it is loaded.
@@ -41,7 +42,7 @@ _HOMES = {
     **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
     **dict.fromkeys(("noiseless", "noisy"), "exploration"),
     **dict.fromkeys(("Acting", "on_normalized", "stochastic"), "on_policy"),
-    **dict.fromkeys(("clipped_samples", "likeliest", "uniform_then_samples"), "sampling"),
+    **dict.fromkeys(("clipped_samples", "likeliest", "uniform_action", "uniform_then_samples"), "sampling"),
 }
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "noisy",
     "on_normalized",
     "stochastic",
+    "uniform_action",
     "uniform_then_samples",
 ]
 

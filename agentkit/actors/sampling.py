@@ -56,6 +56,16 @@ def uniform_then_samples(
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 
 
+def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest], Array]:
+    """Returns ``(key, observation) -> action [A]``, which draws uniformly from [-1, 1] whatever the observation."""
+
+    def uniform(key: jax.Array, observation: Nest) -> Array:
+        del observation
+        return jax.random.uniform(key, action_shape, minval=-1.0, maxval=1.0)
+
+    return uniform
+
+
 def likeliest(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
     """The mode of a distribution: the policy to be judged by."""
     return feed_forward(

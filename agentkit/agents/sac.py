@@ -27,7 +27,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
 Critics = tuple[Params, Params]
@@ -85,11 +85,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
         return actors.likeliest(networks.policy.apply, nets.mode)
-
-    def uniform(key: jax.Array, observation: Nest) -> jax.Array:
-        del observation
-        return jax.random.uniform(key, networks.action_shape, minval=-1.0, maxval=1.0)
-
+    uniform = actors.uniform_action(networks.action_shape)
     return actors.uniform_then_samples(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
 
 
