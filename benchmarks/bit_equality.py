@@ -21,8 +21,10 @@ import numpy as np
 import tree
 
 import agentkit
-from agentkit import checkpoint
+from agentkit import checkpoint, datasets, envs
+from agentkit.adders import Hindsight
 from agentkit.agents import registry
+from agentkit.envs.reach_goal import BitFlip
 
 REPLAY = {"min_replay_size": 20, "batch_size": 8, "replay_size": 1_000}
 SMALL = {"hidden_sizes": (16,)}
@@ -64,10 +66,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "discrete_cql/not double": {"double": False, "huber_delta": None},
     "bc/continuous": {},
     "gumbel_muzero/prioritized": {"prioritized": True},
-    "ppo/core": {"core_size": 8, "num_minibatches": 2},
+    "ppo/core": {"core_size": 8, "lstm_size": 8, "num_minibatches": 2},
     "ppo/clip,kl,anneal": {"value_clip": 0.2, "target_kl": 0.01, "anneal_steps": 10_000, "entropy_cost": 0.01},
-    "impala/core": {"core_size": 8},
+    "impala/core": {"core_size": 8, "lstm_size": 8},
     "crr/binary": {"weights": "binary"},
+}
+
+
+ADDONS: dict[str, tuple[str, str]] = {
+    "addon/her": ("dqn", "agentkit:bit_flip"),
+    "addon/rnd": ("dqn", "agentkit:catch"),
+    "addon/gail": ("sac", "agentkit:point_mass"),
 }
 
 
@@ -80,6 +89,39 @@ def make_agent(name: str, changes: dict[str, Any]) -> Any:
     settings = {key: value for key, value in {**wanted, **changes}.items() if key in fields}
     make = getattr(module, "make_agent", None) or module.Agent
     return make(module.Config(**settings))
+
+
+def demonstrations(environment: str) -> list[Any]:
+    """Three episodes of uniform actions."""
+    rng, recorder = np.random.default_rng(0), datasets.EpisodeRecorder()
+    made = envs.make(environment, seed=1)
+    for _ in range(3):
+        timestep = made.reset()
+        recorder.add_first(timestep)
+        while not timestep.last():
+            action = rng.uniform(-1.0, 1.0, made.action_spec().shape).astype(np.float32)
+            timestep = made.step(action)
+            recorder.add(action, timestep)
+    return recorder.episodes
+
+
+def with_addon(case: str, agent: Any, environment: str) -> Any:
+    """Returns the agent with HER, RND or GAIL, from where the commit has them."""
+    name = case.partition("/")[2]
+    try:
+        home = importlib.import_module(f"agentkit.agents.addons.{name}")
+        settings = home.Config if name != "her" else None
+        wrap = getattr(home, f"with_{name}")
+    except ImportError:
+        home = importlib.import_module("agentkit.experiment")
+        learning = importlib.import_module("agentkit.learning")
+        settings = {"rnd": learning.RndConfig, "gail": learning.GailConfig, "her": None}[name]
+        wrap = home.with_hindsight if name == "her" else getattr(home, f"with_{name}")
+    if name == "her":
+        return wrap(agent, Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated))
+    if name == "rnd":
+        return wrap(agent, settings(hidden_sizes=(16,)))
+    return wrap(agent, demonstrations(environment), settings(hidden_sizes=(16,)))
 
 
 def digest(arrays: list[np.ndarray]) -> str:
@@ -117,6 +159,7 @@ def run(agent: Any, environment: str, num_envs: int | None, num_steps: int) -> d
 def cases(only: list[str]) -> list[tuple[str, str, dict[str, Any]]]:
     plain: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in registry.names()]
     found = plain + [(case, case.partition("/")[0], changes) for case, changes in VARIANTS.items()]
+    found += [(case, name, {"n_step": 1}) for case, (name, _) in ADDONS.items()]
     return [case for case in found if case[0].startswith(tuple(only))]
 
 
@@ -133,7 +176,11 @@ def main() -> None:
         num_envs = 2 if name in ON_POLICY else None
         continuous = name in CONTINUOUS or case.endswith("/continuous")
         environment = "agentkit:point_mass" if continuous else "agentkit:catch"
-        found[case] = run(make_agent(name, changes), environment, num_envs, 96 if name in ON_POLICY else 80)
+        agent = make_agent(name, changes)
+        if case in ADDONS:
+            environment = ADDONS[case][1]
+            agent = with_addon(case, agent, environment)
+        found[case] = run(agent, environment, num_envs, 96 if name in ON_POLICY else 80)
         verdict = ""
         if case in before:
             old, new = before[case], found[case]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from agentkit.actors.greedy import explore as explore
     from agentkit.actors.greedy import linear as linear
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
-    from agentkit.actors.on_policy import Acting as Acting
-    from agentkit.actors.on_policy import on_normalized as on_normalized
-    from agentkit.actors.on_policy import stochastic as stochastic
+    from agentkit.actors.on_policy import PolicyVariables as PolicyVariables
+    from agentkit.actors.on_policy import stochastic_policy as stochastic_policy
+    from agentkit.actors.on_policy import with_normalized_observations as with_normalized_observations
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import feed_forward as feed_forward
@@ -41,18 +41,18 @@ _HOMES = {
     **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
     **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
     **dict.fromkeys(("noiseless", "noisy"), "exploration"),
-    **dict.fromkeys(("Acting", "on_normalized", "stochastic"), "on_policy"),
+    **dict.fromkeys(("PolicyVariables", "with_normalized_observations", "stochastic_policy"), "on_policy"),
     **dict.fromkeys(("clipped_samples", "likeliest", "uniform_action", "uniform_then_samples"), "sampling"),
 }
 
 __all__ = [
-    "Acting",
     "ActorIndex",
     "BatchedPolicyActor",
     "InferenceClosedError",
     "InferenceServer",
     "Policy",
     "PolicyActor",
+    "PolicyVariables",
     "RemoteActor",
     "clipped_samples",
     "epsilon_greedy",
@@ -63,10 +63,10 @@ __all__ = [
     "linear",
     "noiseless",
     "noisy",
-    "on_normalized",
-    "stochastic",
+    "stochastic_policy",
     "uniform_action",
     "uniform_then_samples",
+    "with_normalized_observations",
 ]
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import jax
 
 from agentkit.actors.policy import Params, Policy, PolicyState, unchanged
-from agentkit.networks import PolicyValue, RunningStatistics, Sampled, normalize_nest, step_one
+from agentkit.networks import PolicyExtras, PolicyValue, RunningStatistics, normalize_nest, step_one
 from agentkit.types import Nest
 
 MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this absolute value."""
 
 
-class Acting(NamedTuple):
+class PolicyVariables(NamedTuple):
     """What is published where observations are normalised: all that acting needs.
 
     Attributes:
@@ -30,8 +30,8 @@ class Acting(NamedTuple):
         return normalize_nest(self.statistics, observation, MAX_NORMALIZED)
 
 
-def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
-    """Samples the policy, and says with which probability (`networks.Sampled`); in evaluation takes its mode.
+def stochastic_policy(networks: PolicyValue, evaluation: bool = False) -> Policy:
+    """Samples the policy, and says with which probability (`networks.PolicyExtras`); in evaluation takes its mode.
 
     The state is that of the networks, anew in each episode.
     """
@@ -42,17 +42,17 @@ def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
         if evaluation:
             return networks.to_action(distribution.mode()), next_core, ()
         sample = distribution.sample(key)
-        return networks.to_action(sample), next_core, Sampled(sample, distribution.log_prob(sample), core)
+        return networks.to_action(sample), next_core, PolicyExtras(sample, distribution.log_prob(sample), core)
 
     reset = (lambda core: network.initial_state) if networks.has_memory else unchanged
-    extras_spec = () if evaluation else networks.sampled_spec
+    extras_spec = () if evaluation else networks.extras_spec
     return Policy(act, init=lambda key: network.initial_state, reset=reset, extras_spec=extras_spec)
 
 
-def on_normalized(policy: Policy) -> Policy:
-    """`policy`, of parameters, as one of `Acting`, which sees observations normalised by the published statistics."""
+def with_normalized_observations(policy: Policy) -> Policy:
+    """`policy`, of parameters, as one of `PolicyVariables`, which sees observations normalised by the published statistics."""
 
-    def act(acting: Acting, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
+    def act(acting: PolicyVariables, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
         return policy.act(acting.params, key, acting.normalized(observation), state)
 
     return policy._replace(act=act)

@@ -14,7 +14,7 @@ from agentkit.learning.optimizers import adam, optimizer_step
 from agentkit.learning.update import Params, Update, UpdateOutput
 from agentkit.networks import (
     RunningStatistics,
-    deviation,
+    std,
     init_nest_statistics,
     init_statistics,
     normalize_nest,
@@ -104,7 +104,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
 
     Deviations from the paper:
       * One value of the sum of both rewards, so both have the agent's discount and end with the episode.
-      * Errors are divided by their own deviation, not by that of their discounted sums.
+      * Errors are divided by their own std, not by that of their discounted sums.
       * The observations' statistics begin with the first batch, not with steps of a random agent.
       * With n-step returns, the novelty is that of the last of the n observations.
 
@@ -140,7 +140,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
         embedding = network.apply(state.target, inputs)
         predictor, opt_state, errors = _distil(network, optimizer, state, inputs, embedding)
         statistics = update_statistics(state.errors, errors)
-        intrinsic = config.scale * errors / deviation(statistics, epsilon=1e-12)
+        intrinsic = config.scale * errors / std(statistics, epsilon=1e-12)
         curious = batch.data._replace(reward=batch.data.reward + intrinsic)
         agent, output = update.update(state.agent, batch._replace(data=curious))
         metrics = {

@@ -61,10 +61,10 @@ def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6
         epsilon: added to the variance.
     """
     mean = jnp.broadcast_to(statistics.mean, value.shape)
-    return (value - mean) / jnp.broadcast_to(deviation(statistics, epsilon), value.shape)
+    return (value - mean) / jnp.broadcast_to(std(statistics, epsilon), value.shape)
 
 
-def deviation(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
+def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
     """``sqrt(variance + epsilon)``, ``[...]``; 1 before two values were seen."""
     variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
     return jnp.sqrt(variance + epsilon)

@@ -42,7 +42,7 @@ def _is_multi_discrete(spec: specs.Array) -> bool:
     return isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer)
 
 
-class Sampled(NamedTuple):
+class PolicyExtras(NamedTuple):
     """What is stored with an action.
 
     Attributes:
@@ -57,9 +57,9 @@ class Sampled(NamedTuple):
     core: Any = ()
 
 
-def sampled_spec(actions: Nest) -> Sampled:
-    """The specs of `Sampled` for these actions, by a network without a memory."""
-    return Sampled(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
+def policy_extras_spec(actions: Nest) -> PolicyExtras:
+    """The specs of `PolicyExtras` for these actions, by a network without a memory."""
+    return PolicyExtras(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
 
 
 def _sample_spec(actions: Nest) -> Any:

@@ -14,9 +14,15 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.networks.mlp import orthogonal_mlp, torso
-from agentkit.networks.policy_heads import Sampled, check_policy_actions, policy_head, sample_to_action, sampled_spec
+from agentkit.networks.policy_heads import (
+    PolicyExtras,
+    check_policy_actions,
+    policy_extras_spec,
+    policy_head,
+    sample_to_action,
+)
 from agentkit.networks.pure import ActorCritic, network
-from agentkit.networks.recurrent import RecurrentNetwork, hidden_layers, recurrent_network, state_spec, without_memory
+from agentkit.networks.recurrent import RecurrentNetwork, as_recurrent, hidden_layers, recurrent_network, state_spec
 from agentkit.types import Array, Nest, Step
 
 
@@ -40,13 +46,13 @@ class PolicyValue(NamedTuple):
             `DiagonalNormal`, or a `Joint` of these.
         to_action: a sample of the distribution, without a batch axis, as the environment takes it.
         observation_spec: nest of the observations' specs.
-        sampled_spec: what is stored with an action, a `Sampled` of specs.
+        extras_spec: what is stored with an action, a `PolicyExtras` of specs.
     """
 
     network: RecurrentNetwork
     to_action: Callable[[Any], Nest]
     observation_spec: Nest
-    sampled_spec: Sampled
+    extras_spec: PolicyExtras
 
     @property
     def init(self) -> Callable[[jax.Array], Any]:
@@ -96,7 +102,7 @@ def recurrent_policy_value(
     environment_spec: specs.EnvironmentSpec,
     hidden_sizes: Sequence[int],
     initial_std: float,
-    core_size: int | None,
+    lstm_size: int | None,
     torso: Callable[[Nest], Array] = torso,
 ) -> PolicyValue:
     """ReLU layers and an LSTM that policy and value share; both are linear in what it says.
@@ -105,7 +111,7 @@ def recurrent_policy_value(
         environment_spec: of the environment.
         hidden_sizes: units of each layer.
         initial_std: as for `policy_value`.
-        core_size: units of the LSTM; None for none, and no memory.
+        lstm_size: units of the LSTM; None for none, and no memory.
         torso: from observations ``[B, ...]`` to features ``[B, F]``, before the ReLU layers.
 
     Raises:
@@ -120,10 +126,10 @@ def recurrent_policy_value(
         value = orthogonal_mlp(features, (), 1)[:, 0]
         return policy_head(features, environment_spec.actions, (), initial_std, observation), value
 
-    return _of(environment_spec, recurrent_network(trunk, heads, core_size, environment_spec.observations))
+    return _of(environment_spec, recurrent_network(trunk, heads, lstm_size, environment_spec.observations))
 
 
-def independent_policy_value(
+def separate_policy_value(
     environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float
 ) -> PolicyValue:
     """As `policy_value`, but that policy and value share nothing, so that one can learn and leave the other as it is.
@@ -150,11 +156,11 @@ def independent_policy_value(
     def apply(params: ActorCritic, observation: Nest) -> tuple[Any, Array]:
         return both.policy.apply(params.policy, observation), both.critic.apply(params.critic, observation)
 
-    return _of(environment_spec, without_memory(init, apply))
+    return _of(environment_spec, as_recurrent(init, apply))
 
 
 def _of(environment_spec: specs.EnvironmentSpec, network: RecurrentNetwork) -> PolicyValue:
     actions = environment_spec.actions
     check_policy_actions(actions, "A policy-gradient agent")
-    stored = sampled_spec(actions)._replace(core=state_spec(network))
+    stored = policy_extras_spec(actions)._replace(core=state_spec(network))
     return PolicyValue(network, sample_to_action(actions), environment_spec.observations, stored)

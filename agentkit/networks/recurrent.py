@@ -39,49 +39,49 @@ class RecurrentNetwork(NamedTuple):
 def recurrent_network(
     trunk: Callable[[Nest], Array],
     head: Callable[[Array, Nest], Nest],
-    core_size: int | None,
+    lstm_size: int | None,
     observation_spec: Nest,
 ) -> RecurrentNetwork:
     """Trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
 
     Args:
         trunk: observations ``[B, ...]`` to features ``[B, F]``; uses Haiku modules.
-        head: features ``[B, core_size]`` (without a core, those of the trunk) and observations ``[B, ...]``, which
+        head: features ``[B, lstm_size]`` (without a core, those of the trunk) and observations ``[B, ...]``, which
             may have an action mask, to outputs ``[B, ...]``; likewise.
-        core_size: units of the LSTM; None for a network without memory, whose `unroll` looks at each row alone.
+        lstm_size: units of the LSTM; None for a network without memory, whose `unroll` looks at each row alone.
         observation_spec: nest of specs, without a batch axis.
 
     Raises:
         ConfigError: a core of less than one unit.
     """
-    if core_size is not None and core_size < 1:
-        raise ConfigError(f"core_size must be None or at least 1, found {core_size}.")
+    if lstm_size is not None and lstm_size < 1:
+        raise ConfigError(f"lstm_size must be None or at least 1, found {lstm_size}.")
 
     def step(observation: Nest, state: Nest) -> tuple[Any, Nest]:
         features = trunk(observation)
-        if core_size is not None:
-            features, state = hk.LSTM(core_size, name="core")(features, state)
+        if lstm_size is not None:
+            features, state = hk.LSTM(lstm_size, name="core")(features, state)
         return head(features, observation), state
 
     def unroll(observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
         shape = start_of_episode.shape
         observation = jax.tree.map(_merge, observation)
         features = trunk(observation)  # [B T, F]
-        if core_size is not None:
-            core = hk.ResetCore(hk.LSTM(core_size, name="core"))
+        if lstm_size is not None:
+            core = hk.ResetCore(hk.LSTM(lstm_size, name="core"))
             rows = (features.reshape(*shape, -1), start_of_episode)
-            features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, core_size]
+            features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, lstm_size]
             features = _merge(features)
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), head(features, observation)), state
 
     network: Any = hk.without_apply_rng(hk.multi_transform(lambda: (step, (step, unroll))))
-    initial_state = () if core_size is None else hk.LSTMState(jnp.zeros(core_size), jnp.zeros(core_size))
+    initial_state = () if lstm_size is None else hk.LSTMState(jnp.zeros(lstm_size), jnp.zeros(lstm_size))
     example, states = _batch_of_one((specs.zeros(observation_spec), initial_state))
     apply_step, apply_unroll = network.apply
     return RecurrentNetwork(lambda key: network.init(key, example, states), apply_step, apply_unroll, initial_state)
 
 
-def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
+def as_recurrent(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
     """A network that looks at each row alone, as one whose state is ``()``.
 
     Args:

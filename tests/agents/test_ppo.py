@@ -10,7 +10,7 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo
+from agentkit.agents import ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
@@ -18,13 +18,13 @@ from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import KEY, Training
+from tests.agents.on_policy_training import KEY, Training, rows_of
 
 FLOAT = specs.Array((), np.float32)
 SMALL = {**on_policy_settings.SMALL, "num_epochs": 2, "num_minibatches": 2}
 REFUSED: dict[str, Any] = {
     **on_policy_settings.REFUSED,
-    "core_size": 0,
+    "lstm_size": 0,
     "num_epochs": 0,
     "num_minibatches": 3,
     "clip_epsilon": 0.0,
@@ -34,7 +34,7 @@ REFUSED: dict[str, Any] = {
 }
 CHANGES: dict[str, Any] = {
     **on_policy_settings.CHANGES,
-    "core_size": Change(3, {"batch_size": 2}),
+    "lstm_size": Change(3, {"batch_size": 2}),
     "num_epochs": 3,
     "num_minibatches": 4,
     "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
@@ -88,12 +88,12 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
     training = start(name, num_envs, learning_rate=0.01)
     for number in range(4):
         batch = training.next_batch()
-        rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
-        distribution, _ = training.networks.apply(training.state.acting.params, rows.observation)
-        log_prob = distribution.log_prob(rows.sampled.sample)
+        rows = rows_of(training.networks, training.agent.config, training.state, batch.data)
+        distribution, _ = training.networks.apply(training.state.variables.params, rows.observation)
+        log_prob = distribution.log_prob(rows.extras.sample)
         mask = rows.mask > 0
         assert np.count_nonzero(~mask) > 0 or number == 0
-        np.testing.assert_allclose(log_prob[mask], rows.sampled.log_prob[mask], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(log_prob[mask], rows.extras.log_prob[mask], rtol=1e-4, atol=1e-5)
         metrics = training.learn(batch)
         assert metrics["kl"] > 1e-7  # Later minibatches have moved away.
 
@@ -120,7 +120,7 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
     batches = []
     for _ in range(6):
         batch = training.next_batch()
-        assert training.replay.info(on_policy.TABLE).size == 0
+        assert training.replay.info("segments").size == 0
         batches.append(batch.data)
         training.learn(batch)
     rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *batches)
@@ -170,10 +170,10 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
     settings = {**SMALL, "segment_length": length, "num_minibatches": 1}
     agent = ppo.make_agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
     networks = agent.make_networks(spec)
-    square = nets.without_memory(networks.init, lambda params, o: (None, o * o + 1.0))
+    square = nets.as_recurrent(networks.init, lambda params, o: (None, o * o + 1.0))
     networks = networks._replace(network=square)
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
-    extras = nets.Sampled(np.int32(0), np.float32(-0.5))
+    extras = nets.PolicyExtras(np.int32(0), np.float32(-0.5))
     episodes, number, num_rows = [], 0, 0
     with InProcessReplay(agent.make_tables(spec)) as replay:
         adder = agent.make_adder(replay, spec)
@@ -197,7 +197,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
             if num_rows >= length:
                 break
         batch = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0))
-    rows, *_ = on_policy.prepare(networks, agent.config, state, batch.data)
+    rows = rows_of(networks, agent.config, state, batch.data)
     expected = by_hand(networks, agent, episodes)
     mask = np.asarray(rows.mask) > 0
     assert mask.sum() == len(expected)
@@ -208,7 +208,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
 def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
     def learn(**settings: Any) -> tuple[dict[str, float], Any]:
         training = start("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
-        return training.learn(training.next_batch()), training.state.acting.params
+        return training.learn(training.next_batch()), training.state.variables.params
 
     whole, _ = learn()
     stopped, params = learn(target_kl=1e-4)
@@ -234,9 +234,9 @@ def test_the_learning_rate_falls_to_zero() -> None:
     training = start("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
-    before = jax.tree.map(np.asarray, training.state.acting.params)
+    before = jax.tree.map(np.asarray, training.state.variables.params)
     assert training.learn(training.next_batch())["learning_rate"] == 0.0
-    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.acting.params), strict=True):
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.variables.params), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -267,7 +267,7 @@ def test_images_are_not_normalised() -> None:
     )
     agent = ppo.make_agent(ppo.Config(**SMALL))
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
-    assert [s.mean.shape for s in state.acting.statistics] == [(2,)]
+    assert [s.mean.shape for s in state.variables.statistics] == [(2,)]
 
 
 def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
@@ -276,7 +276,7 @@ def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     agent = ppo.make_agent(ppo.Config(**SMALL, initial_std=2.0))
     networks = agent.make_networks(spec)
     policy = agent.make_policy(networks)
-    acting = agent.make_update(networks).init(KEY).acting
+    acting = agent.make_update(networks).init(KEY).variables
     observation = np.ones(3, np.float32)
 
     def draw(key: jax.Array) -> Any:

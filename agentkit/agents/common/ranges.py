@@ -61,6 +61,8 @@ Sizes = Annotated[
     ),
 ]
 
+InnerFraction = Annotated[float, number("between 0 and 1", lambda value: 0 < value < 1)]
+
 
 def _is_count(value: Any) -> bool:
     return _is_number(value) and isinstance(value, numbers.Integral) and int(value) >= 1
