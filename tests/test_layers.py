@@ -41,8 +41,8 @@ HEAVY = {
 
 # Packages that not every installation has, and the one file that may import each.
 OPTIONAL = {
-    "reverb": "replay/reverb_library.py",
-    "tensorflow": "replay/reverb_library.py",
+    "reverb": "replay/reverb/library.py",
+    "tensorflow": "replay/reverb/library.py",
     "gymnasium": "envs/gymnasium.py",
     "dm_control": "envs/dm_control.py",
     "bsuite": "envs/bsuite.py",
@@ -252,7 +252,7 @@ def test_good_imports_are_not_reported(tmp_path):
 
 def test_a_misplaced_package_is_found(tmp_path):
     files = {
-        "replay/reverb_library.py": "import reverb\nimport tensorflow as tf",
+        "replay/reverb/library.py": "import reverb\nimport tensorflow as tf",
         "replay/server.py": "def f():\n    from reverb import Server",
         "learning/a.py": "import haiku as hk",
         "agents/a.py": "import haiku as hk",

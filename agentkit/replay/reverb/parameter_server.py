@@ -26,7 +26,7 @@ import numpy as np
 
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay import listening
-from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
+from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
 
 PING_SECONDS = 1
 """How long a server may take to say what it holds; Reverb wants whole seconds."""
