@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from agentkit import ports
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -26,7 +27,6 @@ from agentkit.errors import (
     ReplayTimeoutError,
     unknown_name,
 )
-from agentkit.replay import listening
 from agentkit.replay.base import Replay, Sampler, check_history, check_priorities, check_timeout, index_tables
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
@@ -137,14 +137,14 @@ class ReverbReplay(Replay):
 
     def _start(self) -> None:
         if self._port is not None:
-            listening.check_port_free(self._port)
+            ports.check_port_free(self._port)
         self._root.mkdir(exist_ok=True)
         tables = [self._make_table(table) for table in self.tables.values()]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
         with quiet_stderr():
             self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
         try:
-            listening.confine(self._server.port, self._listen, "The Reverb server")
+            ports.restrict_to_device(self._server.port, self._listen, "The Reverb server")
         except ConfigError:
             self._stop()
             raise
