@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from agentkit import ports
 from agentkit.distributed import Board, BoardClient, Handle, NodeContext
 from agentkit.distributed.context import LOST_SECONDS, Where
 from agentkit.distributed.program import Node
@@ -30,7 +31,6 @@ from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.transports import forget_parameters
-from agentkit.replay import listening
 
 ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -77,7 +77,7 @@ def host_by_hand(
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
     with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
         if listen != "lo":  # There it listens on loopback alone by itself.
-            listening.confine(board_port, listen, "The board")
+            ports.restrict_to_device(board_port, listen, "The board")
         if found is not None:
             board.restore_totals(found.state["totals"])
         board.put("experiment", {**record, "run_directory": str(directory)})
@@ -94,7 +94,7 @@ def host_by_hand(
             context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
             threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
             if on_start is not None:
-                on_start(f"{listening.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
+                on_start(f"{ports.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
             try:
                 nodes.replay_node(context, experiment, listen=listen, port=port)
             finally:

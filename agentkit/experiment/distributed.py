@@ -148,7 +148,7 @@ def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
     """
     cores = len(os.sched_getaffinity(0))
     learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
-    reverb = ("agentkit.replay.reverb",)
+    reverb = ("agentkit.replay.reverb.replay",)
     return [
         Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=reverb),
         Role(

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from agentkit import ports
 from agentkit.core import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.nodes import KEEP_ALIVE_SECONDS, connect_to_replay, contents_name
-from agentkit.replay import listening
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import ReplaySample
 
@@ -99,7 +99,7 @@ class ServerData:
         """Lets TCP notice a host that vanished; new connections come and go, so it is done again and again."""
         if time.monotonic() >= self._keep_alive_at:
             self._keep_alive_at = time.monotonic() + KEEP_ALIVE_SECONDS
-            listening.keep_connections_alive(int(self.address.rpartition(":")[2]))
+            ports.keep_connections_alive(int(self.address.rpartition(":")[2]))
 
     def writers_of_contents(self) -> dict[str, Any]:
         """What a checkpoint calls to write what the server holds, by name."""

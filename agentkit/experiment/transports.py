@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from agentkit.core import VariableSource
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.replay.listening import device_address
+from agentkit.ports import device_address
 from agentkit.types import Nest
 from agentkit.variables import BackgroundPublisher, SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
 

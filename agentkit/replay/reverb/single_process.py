@@ -19,19 +19,19 @@ from typing import Any
 import tree
 
 from agentkit.errors import CheckpointError, ReplayClosedError
-from agentkit.replay import reverb_checkpoint
 from agentkit.replay.base import Sampler, check_timeout
 from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.rate_limiter import MinSize
-from agentkit.replay.reverb import ReverbReplay
-from agentkit.replay.reverb_sampler import Piece, as_sample, cut, join
-from agentkit.replay.reverb_streams import make_pieces
-from agentkit.replay.reverb_tables import make_table
+from agentkit.replay.reverb import checkpoint
+from agentkit.replay.reverb.replay import ReverbReplay
+from agentkit.replay.reverb.sampler import Piece, as_sample, cut, join
+from agentkit.replay.reverb.streams import make_pieces
+from agentkit.replay.reverb.tables import make_table
 from agentkit.replay.table import Table
 from agentkit.types import ReplaySample, TableInfo
 
 NUM_PREFETCHED = 1
-"""Batches that are put together in advance, beside what is in flight (`reverb_streams.IN_FLIGHT`)."""
+"""Batches that are put together in advance, beside what is in flight (`streams.IN_FLIGHT`)."""
 
 POLL_SECONDS = 0.001
 """How often a thread looks that must wait for another one's turn."""
@@ -189,7 +189,7 @@ class ReverbInTurns(ReverbReplay):
     """`ReverbReplay` for a process that writes and samples in turns; see the top of this file.
 
     `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
-    `reverb_streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
+    `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
     A table whose items go after some samples (a queue) is as in `ReverbReplay`: its server keeps the limit, and
     nothing is drawn ahead.
     """
@@ -289,7 +289,7 @@ class ReverbInTurns(ReverbReplay):
         except CheckpointError:
             self._recount({})
             raise
-        self._recount(reverb_checkpoint.handed_out(directory))
+        self._recount(checkpoint.handed_out(directory))
 
     def _recount(self, handed_out: Mapping[str, int]) -> None:
         """Takes the counters from the server, and what was `handed_out` from a checkpoint that knows."""

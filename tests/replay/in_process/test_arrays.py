@@ -3,8 +3,8 @@ import pytest
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.replay import arrays
-from agentkit.replay.step_store import make_columns
+from agentkit.replay.in_process import arrays
+from agentkit.replay.in_process.step_store import make_columns
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "int64", "<U3"])

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkit.errors import CheckpointError
-from agentkit.replay.slots import Slots
+from agentkit.replay.in_process.slots import Slots
 
 
 def check(slots: Slots, order: list[int]) -> None:

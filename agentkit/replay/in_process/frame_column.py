@@ -11,7 +11,7 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.errors import CheckpointError
-from agentkit.replay import arrays
+from agentkit.replay.in_process import arrays
 
 MIN_FRAME_BYTES = 1024
 """Smaller frames (below 32 x 32) stay in their stacks: looking for them costs more time than they cost memory."""

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from agentkit.replay.frame_column import ZERO_FRAME, ZERO_REFERENCES, FrameColumn
+from agentkit.replay.in_process.frame_column import ZERO_FRAME, ZERO_REFERENCES, FrameColumn
 
 
 @dataclasses.dataclass(frozen=True)

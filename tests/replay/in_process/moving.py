@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from agentkit.replay import InProcessReplay, Table
-from agentkit.replay.in_process_writer import InProcessWriter
+from agentkit.replay.in_process.writer import InProcessWriter
 
 
 def make_writers(replay: InProcessReplay) -> list[InProcessWriter]:

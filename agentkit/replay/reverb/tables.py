@@ -9,8 +9,8 @@ from typing import Any
 import tree
 
 from agentkit.replay.rate_limiter import RateLimiter
-from agentkit.replay.reverb_library import reverb, tf
-from agentkit.replay.reverb_packing import FORMAT, Packing
+from agentkit.replay.reverb.library import reverb, tf
+from agentkit.replay.reverb.packing import FORMAT, Packing
 from agentkit.replay.table import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Table, Uniform, describe_leaves
 from agentkit.types import TableInfo
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentkit import ports
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
-from agentkit.replay import listening
-from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
+from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
 
 PING_SECONDS = 1
 """How long a server may take to say what it holds; Reverb wants whole seconds."""
@@ -92,7 +92,7 @@ class ReverbMailbox:
 
     def _start(self, port: int | None, listen: str) -> Any:
         if port is not None:
-            listening.check_port_free(port)
+            ports.check_port_free(port)
         table = reverb.Table(
             name=self._table,
             sampler=reverb.selectors.Fifo(),
@@ -104,7 +104,7 @@ class ReverbMailbox:
         with quiet_stderr():
             server = reverb.Server([table], port=port, checkpointer=checkpointer)
         try:
-            listening.confine(server.port, listen, "The mailbox")
+            ports.restrict_to_device(server.port, listen, "The mailbox")
         except ConfigError:
             with quiet_stderr():
                 server.stop()

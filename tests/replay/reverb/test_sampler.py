@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
-from agentkit.replay.reverb_sampler import ReverbSampler
+from agentkit.replay.reverb.sampler import ReverbSampler
 from agentkit.testing.replay import pair_table, wait_until
 
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.errors import CheckpointError
-from agentkit.replay import reverb_packing
+from agentkit.replay.reverb import packing
 from agentkit.replay.table import Table
 
 INDEX = "replay.json"
-FORMAT = f"agentkit-reverb-2, {reverb_packing.FORMAT}"
+FORMAT = f"agentkit-reverb-2, {packing.FORMAT}"
 
 
 def write(

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from agentkit import ports
 from agentkit.errors import ConfigError
-from agentkit.replay import listening
 
 CAN_MAKE_NAMESPACES = os.geteuid() == 0 and shutil.which("ip") is not None
 needs_namespaces = pytest.mark.skipif(not CAN_MAKE_NAMESPACES, reason="network namespaces need root and iproute2")
@@ -42,11 +42,11 @@ def another_host():
     def ip(*words):
         subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10.0)
 
-    def reach(ports):
-        command = ["ip", "netns", "exec", name, sys.executable, "-c", PROBE, address, *map(str, ports)]
+    def reach(numbers):
+        command = ["ip", "netns", "exec", name, sys.executable, "-c", PROBE, address, *map(str, numbers)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120.0)
         lines = [line.split() for line in done.stdout.splitlines()]
-        assert len(lines) == len(ports)
+        assert len(lines) == len(numbers)
         return {int(port) for port, state in lines if state == "open"}
 
     ip("netns", "add", name)
@@ -67,12 +67,12 @@ def test_only_the_named_device_and_this_machine_reach_a_server(device):
     with another_host() as (address, ours, reach), socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         if device is not None:
-            assert listening.bind_to_device(port, ours if device == "veth" else device)
+            assert ports.bind_to_device(port, ours if device == "veth" else device)
         assert reach([port]) == (set() if device == "lo" else {port})
         socket.create_connection(("127.0.0.1", port), timeout=2.0).close()
         if device == "veth":  # Our own packets to our own address come through lo.
             socket.create_connection((address, port), timeout=2.0).close()
-            assert listening.device_address(ours) == address
+            assert ports.device_address(ours) == address
 
 
 @needs_namespaces
@@ -82,30 +82,30 @@ def test_a_server_of_one_device_is_closed_to_another():
         other = next(
             name for _, name in socket.if_nameindex() if name.startswith(("eth", "ens", "enp", "ifb", "dummy"))
         )
-        assert listening.bind_to_device(port, other)
+        assert ports.bind_to_device(port, other)
         assert reach([port]) == set()
 
 
 def test_addresses_of_devices():
-    assert listening.device_address("lo") == "localhost"
+    assert ports.device_address("lo") == "localhost"
     with pytest.raises(ConfigError, match=r"Network device 'nonsense0' has no IPv4 address.*'lo'"):
-        listening.device_address("nonsense0")
+        ports.device_address("nonsense0")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert not listening.bind_to_device(server.getsockname()[1], "nonsense0")
+        assert not ports.bind_to_device(server.getsockname()[1], "nonsense0")
 
 
 def test_a_port_that_cannot_be_confined_is_refused_or_told_of(monkeypatch, caplog):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ConfigError, match=f"The mailbox on port {port} could not be confined .*'nonsense0'"):
-            listening.confine(port, "nonsense0", "The mailbox")
+            ports.restrict_to_device(port, "nonsense0", "The mailbox")
         for device in ("lo", "all"):
-            listening.confine(port, device, "The mailbox")
+            ports.restrict_to_device(port, device, "The mailbox")
         assert not caplog.messages
-        monkeypatch.setattr(listening, "bind_to_device", lambda port, device: False)  # An old kernel.
-        listening.confine(port, "all", "The mailbox")
+        monkeypatch.setattr(ports, "bind_to_device", lambda port, device: False)  # An old kernel.
+        ports.restrict_to_device(port, "all", "The mailbox")
         assert not caplog.messages
-        listening.confine(port, "lo", "The mailbox")
+        ports.restrict_to_device(port, "lo", "The mailbox")
     assert "Set a firewall" in caplog.messages[0]
 
 
@@ -114,6 +114,6 @@ def test_connections_to_a_port_are_kept_alive():
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
-            assert listening.keep_connections_alive(port) == 1
+            assert ports.keep_connections_alive(port) == 1
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5

@@ -16,7 +16,7 @@ pytest.importorskip("reverb")
 
 from agentkit import errors, specs
 from agentkit.replay.rate_limiter import MinSize, Queue, SampleToInsertRatio
-from agentkit.replay.reverb import ReverbReplay
+from agentkit.replay.reverb.replay import ReverbReplay
 from agentkit.replay.table import Fifo, FromStep, Layout, MinHeap, Prioritized, Select, Table
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import (
@@ -384,7 +384,7 @@ def test_close_wakes_a_writer_that_waits():
 
 SERVER = """
     import sys, time
-    from agentkit.replay.reverb import ReverbReplay
+    from agentkit.replay.reverb.replay import ReverbReplay
     from agentkit.testing.replay import pair_table
     replay = ReverbReplay([pair_table()], port=int(sys.argv[1]))
     print("up", flush=True)
@@ -456,7 +456,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path):
 
 LEFT_OPEN = """
     import threading, time
-    from agentkit.replay.reverb import ReverbReplay
+    from agentkit.replay.reverb.replay import ReverbReplay
     from agentkit.testing.replay import make_step, pair_table
     import numpy as np
     replay = ReverbReplay([pair_table()])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from agentkit import specs
-from agentkit.replay.frame_column import MAX_FRAMES, FrameColumn, stack_axis
-from agentkit.replay.step_store import PADDING_ROW, StepStore
-from tests.replay.frames import KINDS, Camera, Kind, check_frames
+from agentkit.replay.in_process.frame_column import MAX_FRAMES, FrameColumn, stack_axis
+from agentkit.replay.in_process.step_store import PADDING_ROW, StepStore
+from tests.replay.in_process.frames import KINDS, Camera, Kind, check_frames
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)

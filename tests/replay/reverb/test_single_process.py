@@ -13,9 +13,9 @@ from agentkit.core import BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.replay import InProcessReplay
 from agentkit.replay.rate_limiter import Queue, SampleToInsertRatio
-from agentkit.replay.reverb import ReverbReplay
-from agentkit.replay.reverb_streams import IN_FLIGHT
-from agentkit.replay.reverb_turns import NUM_PREFETCHED, ReverbInTurns
+from agentkit.replay.reverb.replay import ReverbReplay
+from agentkit.replay.reverb.single_process import NUM_PREFETCHED, ReverbInTurns
+from agentkit.replay.reverb.streams import IN_FLIGHT
 from agentkit.replay.table import Fifo
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import LONG, SHORT, ReplayContract, make_step, pair_table, write_pairs

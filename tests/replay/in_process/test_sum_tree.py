@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkit.replay.sum_tree import SumTree
+from agentkit.replay.in_process.sum_tree import SumTree
 
 
 @settings(max_examples=50, deadline=None)

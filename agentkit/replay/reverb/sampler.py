@@ -1,6 +1,6 @@
 """Batches from a Reverb table: a thread draws ahead, so that every wait can be bounded and stopped.
 
-This file does not import Reverb; `agentkit.replay.reverb` hands it what it needs.
+This file does not import Reverb; `replay.py` hands it what it needs.
 """
 
 from __future__ import annotations

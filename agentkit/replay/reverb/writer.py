@@ -1,6 +1,6 @@
 """Writes steps and items to Reverb tables, checked on our side before they reach the server.
 
-This file does not import Reverb; `agentkit.replay.reverb` hands it Reverb's C++ writer.
+This file does not import Reverb; `replay.py` hands it Reverb's C++ writer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import tree
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, SpecError, unknown_name
 from agentkit.replay.base import Writer, check_priority, check_steps
+from agentkit.replay.in_process.selectors import max_priority
 from agentkit.replay.nest_codec import LeafReader
-from agentkit.replay.reverb_packing import Packing, to_bytes
-from agentkit.replay.selectors import max_priority
+from agentkit.replay.reverb.packing import Packing, to_bytes
 from agentkit.replay.table import Select, Table, describe_leaves
 from agentkit.types import Nest
 

@@ -1,4 +1,4 @@
-"""Who may reach a listening port of this process: a probe before, and a confinement after it opens."""
+"""Says who may reach a listening port of this process: a probe before it opens, a restriction to a device after."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_port_free(port: int) -> None:
                 ) from error
 
 
-def confine(port: int, device: str, what: str) -> None:
+def restrict_to_device(port: int, device: str, what: str) -> None:
     """Lets only traffic of network `device`, and this machine's own, reach our listening sockets on `port`.
 
     Where not even "lo" can be had, an old kernel is the reason, and a warning is logged.

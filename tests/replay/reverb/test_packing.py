@@ -7,7 +7,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.replay.reverb_packing import WHOLE_ITEM_BYTES, Packing, to_bytes
+from agentkit.replay.reverb.packing import WHOLE_ITEM_BYTES, Packing, to_bytes
 from agentkit.replay.table import FromInline, FromStep, Layout, Select, Table
 
 FIRST, LAST, ALL = Select.FIRST, Select.LAST, Select.ALL

@@ -8,8 +8,8 @@ import heapq
 import numpy as np
 
 from agentkit.replay import table as tables
-from agentkit.replay.slots import Slots
-from agentkit.replay.sum_tree import SumTree
+from agentkit.replay.in_process.slots import Slots
+from agentkit.replay.in_process.sum_tree import SumTree
 
 MAX_WEIGHT = 1e290
 """Greatest priority**exponent: a billion of them still have a finite sum."""

@@ -25,7 +25,7 @@ from agentkit.replay import (
     Uniform,
 )
 from agentkit.testing.replay import make_step, pair_layout, pair_table, sequence_layout
-from tests.replay.moving import make_writers, moved
+from tests.replay.in_process.moving import make_writers, moved
 
 SELECTORS = [Uniform(), Fifo(), Lifo(), MinHeap(), MaxHeap(), Prioritized(0.0), Prioritized(0.7)]
 
@@ -97,7 +97,7 @@ class Oracle:
 
 def contents(replay: InProcessReplay, name: str) -> dict[int, tuple[int, int]]:
     """Key -> (number, last) of every item, by looking inside."""
-    items = replay._items[name]
+    items = replay._shared.items[name]
     slots = items._slots.by_age()
     data = items._gather(slots)
     keys = items._keys[slots].tolist()
@@ -180,12 +180,12 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
 
 def _check_no_leak(replay: InProcessReplay, writers) -> None:
     """Every row is free, in an item, or in a writer's history; references are what these add up to."""
-    for store in replay._stores:
+    for store in replay._shared.stores:
         expected = np.zeros(len(store._references), np.int64)
-        for items in replay._items.values():
+        for items in replay._shared.items.values():
             np.add.at(expected, items.held_rows().reshape(-1), 1)
         for writer in writers:
-            np.add.at(expected, list(writer._window), 1)
+            np.add.at(expected, list(writer._history), 1)
         np.testing.assert_array_equal(store._references[1 : store.num_rows], expected[1 : store.num_rows])
         free = 1 + np.flatnonzero(expected[1 : store.num_rows] == 0)
         assert sorted(store._free) == free.tolist()
@@ -333,7 +333,7 @@ def test_restore_refuses_a_writer_in_mid_episode_and_frees_writers_that_never_re
             replay.writer(3).restore({"rows": [1]})
         (tmp_path / "b").mkdir()
         replay.save(tmp_path / "b")
-        assert replay._stores[0].num_free == 3
+        assert replay._shared.stores[0].num_free == 3
         _check_no_leak(replay, [])
 
 
@@ -347,7 +347,7 @@ def test_writers_that_are_gone_free_their_steps(closed):
             if closed:
                 writer.close()
             del writer
-        assert replay._stores[0].num_rows <= 12
+        assert replay._shared.stores[0].num_rows <= 12
 
 
 def test_each_step_is_stored_once():
@@ -361,8 +361,8 @@ def test_each_step_is_stored_once():
             for n in (8, 16):
                 if i + 1 >= n:
                     writer.create_item(str(n), 1.0, i + 1 - n, i + 1)
-        assert replay._stores[0].num_rows == 1001
-        assert len(replay._stores) == 1
+        assert replay._shared.stores[0].num_rows == 1001
+        assert len(replay._shared.stores) == 1
 
 
 def test_memory_of_a_transition():

@@ -23,15 +23,13 @@ from agentkit.replay import (
     Select,
     Table,
     Uniform,
-    in_process,
-    item_table,
-    step_store,
 )
-from agentkit.replay.frame_column import FrameColumn
+from agentkit.replay.in_process import item_table, shared, step_store
+from agentkit.replay.in_process.frame_column import FrameColumn
 from agentkit.types import ReplaySample, Transition
 from agentkit.wrappers.frame_stack import FrameStack
-from tests.replay.frames import KINDS, Camera, Kind, check_frames
-from tests.replay.moving import make_writers, moved
+from tests.replay.in_process.frames import KINDS, Camera, Kind, check_frames
+from tests.replay.in_process.moving import make_writers, moved
 
 HEIGHT_WIDTH_FRAMES, FRAMES_HEIGHT_WIDTH = KINDS[:2]  # as FrameStack's, and as EnvPool's
 KIND = HEIGHT_WIDTH_FRAMES
@@ -92,7 +90,7 @@ class Run:
         self.replay, self.writers = moved(self.replay, self.writers, image_tables(), directory)
 
     def check(self) -> None:
-        (store,) = self.replay._stores
+        (store,) = self.replay._shared.stores
         in_use = np.flatnonzero(store._counts()[1 : store.num_rows]) + 1
         if isinstance(store.columns[1], FrameColumn):
             check_frames(store.columns[1], in_use)
@@ -113,17 +111,17 @@ class Script:
 def plain_columns(monkeypatch) -> None:
     """From here on replays store stacks whole, as those of format 1 did."""
     monkeypatch.setattr(step_store, "stack_axis", lambda spec: None)
-    monkeypatch.setattr(in_process, "FORMAT", 1)
+    monkeypatch.setattr(shared, "FORMAT", 1)
 
 
 @pytest.mark.parametrize("kind", [HEIGHT_WIDTH_FRAMES, FRAMES_HEIGHT_WIDTH], ids=repr)
 def test_a_replay_gives_what_a_replay_of_plain_columns_gives(kind, monkeypatch):
     """Prioritized removal, heaps, items that are spent, sequences with padding, resets, two writers."""
     frames = Run(InProcessReplay(image_tables(kind), seed=7))
-    assert isinstance(frames.replay._stores[0].columns[1], FrameColumn)
+    assert isinstance(frames.replay._shared.stores[0].columns[1], FrameColumn)
     plain_columns(monkeypatch)
     plain = Run(InProcessReplay(image_tables(kind), seed=7))
-    assert isinstance(plain.replay._stores[0].columns[1], np.ndarray)
+    assert isinstance(plain.replay._shared.stores[0].columns[1], np.ndarray)
     scripts = [Script(2, kind), Script(2, kind)]
     for _ in range(10):
         for run, script in zip((frames, plain), scripts, strict=True):
@@ -151,7 +149,7 @@ def test_a_moved_replay_goes_on_bit_for_bit_and_its_checkpoints_are_equal(tmp_pa
             run.check()
         assert runs[0].log == runs[1].log
         assert files[0] == files[1] and len(files[0]) == 3
-        assert runs[1].replay._stores[0].columns[1]._free == runs[0].replay._stores[0].columns[1]._free
+        assert runs[1].replay._shared.stores[0].columns[1]._free == runs[0].replay._shared.stores[0].columns[1]._free
     assert len(runs[0].log) > 400
 
 
@@ -177,10 +175,10 @@ def test_a_checkpoint_of_whole_stacks_is_read(tmp_path, monkeypatch):
     for writer, state in zip(new.writers, states, strict=True):
         writer.restore(state)
     new.check()
-    column = new.replay._stores[0].columns[1]
+    column = new.replay._shared.stores[0].columns[1]
     assert isinstance(column, FrameColumn)
     # Of 4 a row: its neighbour is not always its writer's step before, as two writers take turns.
-    assert column.num_frames < 3 * new.replay._stores[0].num_rows
+    assert column.num_frames < 3 * new.replay._shared.stores[0].num_rows
     script.play(new, 60)
     assert new.log == old.log[num_recorded:] and new.log
     new.check()
@@ -276,7 +274,7 @@ def film_replay(length: int, num_steps: int, size: int, num_actors: int = 2) -> 
 def test_memory_of_stacks_of_four():
     """84 x 84 x 4 in episodes of 50 steps, two actors, after the table is full: at most 0.35 of plain bytes."""
     with film_replay(length=50, num_steps=1600, size=600) as replay:
-        (store,) = replay._stores
+        (store,) = replay._shared.stores
         plain = store.num_rows * 84 * 84 * 4
         assert replay.info("t").size == 600
         assert store.nbytes <= 0.35 * plain
@@ -291,7 +289,7 @@ def test_a_checkpoint_holds_frames_once(tmp_path):
     with film_replay(length=60, num_steps=400, size=200) as replay:
         replay.save(tmp_path)
         stored = sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert stored <= 0.35 * replay._stores[0].num_rows * 84 * 84 * 4
+        assert stored <= 0.35 * replay._shared.stores[0].num_rows * 84 * 84 * 4
 
 
 def test_whole_stacks_of_a_checkpoint_are_taken_apart(tmp_path, monkeypatch):

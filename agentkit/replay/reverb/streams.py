@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from agentkit.replay.reverb_library import pybind, reverb, tf
-from agentkit.replay.reverb_packing import Packing
-from agentkit.replay.reverb_sampler import Piece
+from agentkit.replay.reverb.library import pybind, reverb, tf
+from agentkit.replay.reverb.packing import Packing
+from agentkit.replay.reverb.sampler import Piece
 from agentkit.replay.table import Prioritized, Table, Uniform
 
 LIMITER_TIMEOUT_MS = 200

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from agentkit import ports
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -26,13 +27,13 @@ from agentkit.errors import (
     ReplayTimeoutError,
     unknown_name,
 )
-from agentkit.replay import listening, reverb_checkpoint
 from agentkit.replay.base import Replay, Sampler, check_history, check_priorities, check_timeout, index_tables
-from agentkit.replay.reverb_library import BoundedCalls, quiet_stderr, reverb
-from agentkit.replay.reverb_sampler import ReverbSampler
-from agentkit.replay.reverb_streams import make_pieces, make_writer
-from agentkit.replay.reverb_tables import describe, is_free, make_table, table_info
-from agentkit.replay.reverb_writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
+from agentkit.replay.reverb import checkpoint
+from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
+from agentkit.replay.reverb.sampler import ReverbSampler
+from agentkit.replay.reverb.streams import make_pieces, make_writer
+from agentkit.replay.reverb.tables import describe, is_free, make_table, table_info
+from agentkit.replay.reverb.writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
 from agentkit.replay.table import Table
 from agentkit.types import TableInfo
 
@@ -136,14 +137,14 @@ class ReverbReplay(Replay):
 
     def _start(self) -> None:
         if self._port is not None:
-            listening.check_port_free(self._port)
+            ports.check_port_free(self._port)
         self._root.mkdir(exist_ok=True)
         tables = [self._make_table(table) for table in self.tables.values()]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._root))
         with quiet_stderr():
             self._server = reverb.Server(tables, port=self._port, checkpointer=checkpointer)
         try:
-            listening.confine(self._server.port, self._listen, "The Reverb server")
+            ports.restrict_to_device(self._server.port, self._listen, "The Reverb server")
         except ConfigError:
             self._stop()
             raise
@@ -303,7 +304,7 @@ class ReverbReplay(Replay):
                     path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
-            reverb_checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out())
+            checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out())
 
     def restore(self, directory: pathlib.Path) -> None:
         """See `Replay`. Starts the server anew; on failure it is empty.
@@ -317,11 +318,11 @@ class ReverbReplay(Replay):
             raise CheckpointError("A server at an address is restored by the process that runs it.")
         if len(self._writers) or len(self._samplers):
             raise CheckpointError("Restore replay before any writer or sampler is made.")
-        reverb_checkpoint.check(directory, self.tables, self._server_limits)
+        checkpoint.check(directory, self.tables, self._server_limits)
         self._stop()
         shutil.rmtree(self._root, ignore_errors=True)
         try:
-            reverb_checkpoint.read(directory, self._root)
+            checkpoint.read(directory, self._root)
             self._start()
         except (RuntimeError, ValueError, OSError) as error:
             shutil.rmtree(self._root, ignore_errors=True)
