@@ -38,7 +38,7 @@ from agentkit.agents.on_policy import (
     agent_of_update,
     learn_from_segments,
 )
-from agentkit.learning import Update, linear_decay, optimizer_step, global_norm
+from agentkit.learning import Update, global_norm, linear_decay, optimizer_step
 
 
 @dataclasses.dataclass(frozen=True)

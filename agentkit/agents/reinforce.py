@@ -28,7 +28,7 @@ from agentkit import networks as nets
 from agentkit.agents.common.ranges import Fraction
 from agentkit.agents.on_policy import Progress, Rows, advantages, agent_of_update, learn_from_segments
 from agentkit.agents.policy_steps import FittedValueConfig, gradient_step, make_networks, run_epochs, value_loss
-from agentkit.learning import Update, adam, optimizer_step, global_norm
+from agentkit.learning import Update, adam, global_norm, optimizer_step
 
 
 @dataclasses.dataclass(frozen=True)
