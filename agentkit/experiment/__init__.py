@@ -1,16 +1,16 @@
 """Experiments: connect the boxes, in one process or in many."""
 
 from agentkit.experiment.config import ExperimentConfig, read_config
-from agentkit.experiment.distributed import (
-    LaunchConfig,
-    LaunchResult,
-    launch,
-    make_program,
-    make_roles,
-    relaunch,
-    run_program,
-)
 from agentkit.experiment.evaluate import Evaluator, evaluate
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.external import host_run, join_run
+from agentkit.experiment.launch.gradient import gradient_node
+from agentkit.experiment.launch.inference import inference_node
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
 from agentkit.experiment.local import Result, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
@@ -27,16 +27,24 @@ __all__ = [
     "Profile",
     "Result",
     "ResumeError",
+    "actor_node",
     "evaluate",
+    "evaluator_node",
+    "gradient_node",
+    "host_run",
+    "inference_node",
+    "join_run",
     "launch",
+    "learner_node",
     "make_program",
     "make_roles",
     "read_config",
     "read_offline_config",
     "read_replay",
     "record_episodes",
-    "relaunch",
+    "replay_node",
     "resume",
+    "resume_launch",
     "resume_offline",
     "run",
     "run_offline",

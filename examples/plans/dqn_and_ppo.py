@@ -12,9 +12,11 @@ import contextlib
 from agentkit import distributed, experiment
 from agentkit.adders import WithoutExtras
 from agentkit.agents import dqn, ppo
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import actor_node, find_spec, replay_node
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.transports import make_source
 
 
 def adder_without_extras(agent, replay, environment_spec):

@@ -15,7 +15,7 @@ import rlax
 
 from agentkit import actors, core, distributed, experiment, learning, networks, replay, specs, types
 from agentkit.adders import NStepAdder
-from agentkit.experiment import gradient_node, learner_node, nodes
+from agentkit.experiment.launch.gradient import with_gradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +61,13 @@ def main(num_steps: int = 25_000, num_workers: int = 3) -> None:
     """Trains on catch."""
     settings = {"num_steps": num_steps, "evaluation_period": num_steps, "evaluation_episodes": 50}
     config = experiment.ExperimentConfig(A2C(), "agentkit:catch", **settings)
-    applied = dataclasses.replace(config, agent=gradient_node.with_gradients(config.agent))
+    applied = dataclasses.replace(config, agent=with_gradients(config.agent))
     program = distributed.Program("A3C", experiment.make_roles(num_workers))
-    queue = program.add_node("replay", nodes.replay_node, applied, None)
-    learner = program.add_node("learner", learner_node.learner_node, applied, None, queue, publish_seconds=0.0)
+    queue = program.add_node("replay", experiment.replay_node, applied, None)
+    learner = program.add_node("learner", experiment.learner_node, applied, None, queue, publish_seconds=0.0)
     for _ in range(num_workers):
-        program.add_node("actor", gradient_node.gradient_node, config, None, queue, learner)
-    program.add_node("evaluator", nodes.evaluator_node, applied, None, learner)
+        program.add_node("actor", experiment.gradient_node, config, None, queue, learner)
+    program.add_node("evaluator", experiment.evaluator_node, applied, None, learner)
     status = experiment.run_program(program)
     result = status["values"].get("evaluation", {}).get("episode_return")
     print(f"{status['stop']}: {status['totals']}; return {result} (1 is perfect)")

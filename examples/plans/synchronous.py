@@ -16,9 +16,10 @@ import jax
 from agentkit import actors, distributed, experiment, variables
 from agentkit.agents import dqn, off_policy
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import connect_to_replay, find_spec, replay_node
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import connect_to_replay, replay_node
+from agentkit.experiment.launch.transports import make_source
 from agentkit.replay import Lockstep
 
 K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items before the first update.

@@ -11,10 +11,10 @@ from agentkit import envs, specs
 from agentkit.agents import dqn, off_policy
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig, with_tables
-from agentkit.experiment.gradient_node import with_gradients
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import contents_name
-from agentkit.experiment.transports import parameters_name
+from agentkit.experiment.launch.gradient import with_gradients
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import contents_name
+from agentkit.experiment.launch.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 
@@ -49,7 +49,7 @@ def next_batch(data):
 @pytest.fixture
 def shards():
     pytest.importorskip("reverb")
-    from agentkit.experiment.learner_data import make_data
+    from agentkit.experiment.launch.learner_data import make_data
     from agentkit.replay import ReverbReplay
 
     agent = make_agent()

@@ -17,8 +17,8 @@ from agentkit.actors import InferenceServer
 from agentkit.distributed import NodeContext, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.nodes import PARAMETER_SECONDS, STATUS_SECONDS
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.common import PARAMETER_SECONDS, STATUS_SECONDS
+from agentkit.experiment.launch.transports import make_source
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 

@@ -1,6 +1,6 @@
 """The nodes of an experiment where another scheduler (SLURM, Kubernetes, a shell loop) starts the processes.
 
-`host_by_hand` is the replay node with the run's board, and `run_node_by_hand` is any of the others: they
+`host_run` is the replay node with the run's board, and `join_run` is any of the others: they
 find all they need at the board's address, with the run's id.
 """
 
@@ -24,13 +24,16 @@ from agentkit.distributed.program import Node
 from agentkit.distributed.supervisor import write_board_file, write_secret
 from agentkit.distributed.worker import Launch, run_node
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.experiment import nodes
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
-from agentkit.experiment.distributed import prepare
-from agentkit.experiment.learner_node import learner_node
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import STATUS_SECONDS
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.run import prepare_launch
+from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.experiment.transports import forget_parameters
 
 ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -38,7 +41,7 @@ STOP_SECONDS = 120.0
 """How long nodes started by hand may take to save and leave."""
 
 
-def host_by_hand(
+def host_run(
     experiment: ExperimentConfig,
     *,
     board_port: int,
@@ -72,7 +75,7 @@ def host_by_hand(
     directory = pathlib.Path(experiment.run_directory).absolute()
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
-    found = prepare(experiment, (directory / "config.json").exists(), {})
+    found = prepare_launch(experiment, (directory / "config.json").exists(), {})
     write_secret(known, run_id)
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
     with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
@@ -96,7 +99,7 @@ def host_by_hand(
             if on_start is not None:
                 on_start(f"{ports.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
             try:
-                nodes.replay_node(context, experiment, listen=listen, port=port)
+                replay_node(context, experiment, listen=listen, port=port)
             finally:
                 context.close()
         reason = board.stop_reason or "stopped by a signal"
@@ -111,7 +114,7 @@ def _logged(board: Board, log: ProgramLog) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(nodes.STATUS_SECONDS):
+        while not ended.wait(STATUS_SECONDS):
             log.write(board.status())
 
     thread = threading.Thread(target=watch, name="program-log", daemon=True)
@@ -143,7 +146,7 @@ def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
     stop.set()
 
 
-def run_node_by_hand(
+def join_run(
     role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
     listen: str = "lo", timeout: float = 120.0,
 ) -> int:  # fmt: skip
@@ -174,9 +177,9 @@ def run_node_by_hand(
         arguments: tuple[Any, ...] = (experiment, None, replay)
         settings: dict[str, Any] = {"transport": transport, "listen": listen}
     elif role == "actor":
-        target, arguments, settings = nodes.actor_node, (experiment, None, replay, learner), {}
+        target, arguments, settings = actor_node, (experiment, None, replay, learner), {}
     else:
-        target, arguments, settings = nodes.evaluator_node, (experiment, None, learner), {}
+        target, arguments, settings = evaluator_node, (experiment, None, learner), {}
     node = Node(f"{role}-{number}", role, number, target, arguments, settings)
     stop = threading.Event()
     with StopOnSignal(stop):

@@ -19,10 +19,12 @@ from agentkit.core import Adder, Agent, BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
-from agentkit.experiment.acting import find_place, make_actor, make_adder, make_loop
+from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.nodes import OUTAGE_SECONDS, close_on_stop, connect_to_replay
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.actor import close_on_stop, find_place
+from agentkit.experiment.launch.common import OUTAGE_SECONDS
+from agentkit.experiment.launch.replay import connect_to_replay
+from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
 from agentkit.replay import InProcessReplay, Table, queue_table, row_layout
 from agentkit.types import ReplaySample

@@ -14,7 +14,8 @@ from agentkit import ports
 from agentkit.core import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment.nodes import KEEP_ALIVE_SECONDS, connect_to_replay, contents_name
+from agentkit.experiment.launch.common import KEEP_ALIVE_SECONDS
+from agentkit.experiment.launch.replay import connect_to_replay, contents_name
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import ReplaySample
 

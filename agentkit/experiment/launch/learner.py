@@ -15,10 +15,17 @@ from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.learner_data import ServerData, ShardedData, make_data
+from agentkit.experiment.launch.common import (
+    OUTAGE_SECONDS,
+    count_dropped,
+    find_spec,
+    log,
+    newest_checkpoint,
+    resume_step,
+)
+from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
+from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
-from agentkit.experiment.nodes import OUTAGE_SECONDS, count_dropped, find_spec, newest_checkpoint, resume_step, say
-from agentkit.experiment.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 
@@ -138,7 +145,7 @@ class _Saver:
         except CheckpointError as error:
             self._failures += 1
             self._context.gauge(checkpoint_failures=self._failures)
-            say(self._context, f"{error}")
+            log(self._context, f"{error}")
 
     def save(self) -> None:
         """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
@@ -161,5 +168,5 @@ class _Saver:
         except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
             if not self._context.should_stop:
                 raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
-            say(self._context, f"The last checkpoint is without replay's contents: {error}")
+            log(self._context, f"The last checkpoint is without replay's contents: {error}")
             checkpoint.write(folder, step, state)

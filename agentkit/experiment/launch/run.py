@@ -1,6 +1,6 @@
-"""An experiment as a program of many processes, and the ways to run one.
+"""Runs an experiment as a program of many processes, on an engine, supervised.
 
-`launch` runs it on an engine, supervised. Where another scheduler starts the processes, see `by_hand`.
+Where another scheduler starts the processes, see `external`.
 """
 
 from __future__ import annotations
@@ -8,78 +8,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
-import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor, connect_to_run
+from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
 from agentkit.distributed.processes import ProcessEngine
-from agentkit.distributed.program import ONE_CORE
 from agentkit.distributed.supervisor import Engine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, unknown_name
-from agentkit.experiment import nodes
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
-from agentkit.experiment.inference import inference_node, inference_role
-from agentkit.experiment.learner_node import learner_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.program import LaunchConfig, make_program
+from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_same
-from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
-from agentkit.specs import EnvironmentSpec
-
-ENGINES = ("processes", "ray", "threads")
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchConfig:
-    """How an experiment is spread over processes.
-
-    Attributes:
-        num_actors: actor nodes, each with `ExperimentConfig.num_envs` environments.
-        num_evaluators: evaluator nodes; they take turns.
-        engine: "processes" (this machine), "ray", or "threads" (for a debugger).
-        ray_address: of an existing Ray cluster; None starts a private one on this machine.
-        listen: the network device that servers listen on: "lo" is this machine alone.
-        transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
-        max_parameter_age_seconds: actors wait where their parameters are older; None for no limit.
-        max_restarts: of one node within ten minutes; one more stops the program.
-        learner_gpus: accelerators that engine "ray" reserves for the learner, which then sees these alone; a part,
-            such as 0.5, shares one. Nothing is reserved for 0, nor by other engines: there the learner sees all
-            that the machine has, as does no other node.
-        num_inference: inference nodes, which choose the actions of all actors; 0: each actor does so itself.
-    """
-
-    num_actors: int = 2
-    num_evaluators: int = 1
-    engine: str = "processes"
-    ray_address: str | None = None
-    listen: str = "lo"
-    transport: str | None = None
-    max_parameter_age_seconds: float | None = None
-    max_restarts: int = RestartPolicy.max_restarts
-    learner_gpus: float = 0.0
-    num_inference: int = 0
-
-    def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise unknown_name("engine", self.engine, ENGINES)
-        if self.num_actors < 1:
-            raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
-        if self.num_evaluators < 0:
-            raise ConfigError(f"num_evaluators must not be negative, found {self.num_evaluators}.")
-        if not 0 <= self.num_inference <= self.num_actors:
-            expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
-            raise ConfigError(f"{expected}, found {self.num_inference}.")
-        if self.max_restarts < 0:
-            raise ConfigError(f"max_restarts must not be negative, found {self.max_restarts}.")
-        if not 0 <= self.learner_gpus < math.inf or (self.learner_gpus > 1 and self.learner_gpus % 1):
-            raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
-        if self.ray_address is not None and self.engine != "ray":
-            raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
 
 
 class LaunchResult(NamedTuple):
@@ -98,72 +43,6 @@ class LaunchResult(NamedTuple):
     evaluations: list[dict[str, float]]
     interrupted: bool
     reason: str
-
-
-def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: EnvironmentSpec | None = None) -> Program:
-    """The program of an experiment: replay <- learner <- actors, evaluators.
-
-    To build one of your own, take its parts: `nodes.replay_node` and the other three are its functions.
-
-    Args:
-        experiment: what to run.
-        config: how many processes of which kind.
-        spec: of the environment; None lets each node look at one.
-    """
-    record = experiment.describe()
-    program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
-    transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
-    roles = make_roles(config.num_actors, config.learner_gpus)
-    if config.num_inference:
-        roles.append(inference_role(config.num_actors, config.num_inference))
-    for role in roles:
-        program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
-    replay = program.add_node("replay", nodes.replay_node, experiment, spec, listen=config.listen)
-    learner = program.add_node(
-        "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
-    )
-    age = config.max_parameter_age_seconds
-    inference = [
-        program.add_node(
-            "inference", inference_node, experiment, spec, learner, listen=config.listen, max_parameter_age_seconds=age
-        )
-        for _ in range(config.num_inference)
-    ]
-    for _ in range(config.num_actors):
-        program.add_node(
-            "actor", nodes.actor_node, experiment, spec, replay, learner,
-            max_parameter_age_seconds=age, inference=inference,
-        )  # fmt: skip
-    for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
-        program.add_node(
-            "evaluator", nodes.evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators
-        )
-    return program
-
-
-def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
-    """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
-
-    All but the learner take one core, and only the learner may see an accelerator.
-    """
-    cores = len(os.sched_getaffinity(0))
-    learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
-    reverb = ("agentkit.replay.reverb.replay",)
-    return [
-        Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=reverb),
-        Role(
-            "learner",
-            stop_order=1,
-            stop_seconds=120.0,
-            start_seconds=300.0,
-            idle_seconds=900.0,
-            num_gpus=learner_gpus,
-            environment=learner,
-            preload=(*reverb, "rlax"),
-        ),
-        Role("evaluator", stop_order=2, stop_seconds=300.0, idle_seconds=3600.0, environment=ONE_CORE),
-        Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),
-    ]
 
 
 def launch(
@@ -197,8 +76,8 @@ def launch(
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
-    found = prepare(experiment, resume, dataclasses.asdict(config))
-    spec = nodes.find_spec(experiment)
+    found = prepare_launch(experiment, resume, dataclasses.asdict(config))
+    spec = find_spec(experiment)
     # What the nodes will make, so that a wrong setting is refused here and not by the first of them.
     experiment.agent.make_update(experiment.agent.make_networks(spec))
     index_tables(experiment.agent.make_tables(spec))[experiment.agent.batch_plan.table].check_batch(
@@ -271,7 +150,7 @@ def run_program(
         return {**supervisor.board.status(), "stop": reason}
 
 
-def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
+def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
     """Goes on with the launched run in a folder; `changes` replace settings, e.g. ``num_actors=4``."""
     path = pathlib.Path(run_directory) / "config.json"
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
@@ -285,7 +164,7 @@ def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
     return launch(experiment, resume=True, **{**saved, **changes})
 
 
-def prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
+def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     directory = check_run_directory(experiment, resume)
     if directory is None:
