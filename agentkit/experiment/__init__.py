@@ -1,6 +1,6 @@
 """Experiments: connect the boxes, in one process or in many."""
 
-from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.config import ExperimentConfig, read_config, read_record
 from agentkit.experiment.distributed import (
     LaunchConfig,
     LaunchResult,
@@ -11,14 +11,17 @@ from agentkit.experiment.distributed import (
     run_program,
 )
 from agentkit.experiment.evaluate import Evaluator, evaluate
+from agentkit.experiment.identity import ChangedCodeWarning
 from agentkit.experiment.local import Result, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.trust import UntrustedCodeError
 from agentkit.experiment.variants import with_gail, with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
+    "ChangedCodeWarning",
     "Evaluator",
     "ExperimentConfig",
     "LaunchConfig",
@@ -27,12 +30,14 @@ __all__ = [
     "Profile",
     "Result",
     "ResumeError",
+    "UntrustedCodeError",
     "evaluate",
     "launch",
     "make_program",
     "make_roles",
     "read_config",
     "read_offline_config",
+    "read_record",
     "read_replay",
     "record_episodes",
     "relaunch",

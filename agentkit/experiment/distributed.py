@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, check_ranges
 from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor, connect_to_run
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.program import ONE_CORE
@@ -26,7 +26,7 @@ from agentkit.experiment.config import ExperimentConfig, check_run_directory, re
 from agentkit.experiment.inference import inference_node, inference_role
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.logs import ProgramLog
-from agentkit.experiment.resuming import ResumeError, check_same
+from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.transports import forget_parameters
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
@@ -53,30 +53,26 @@ class LaunchConfig:
         num_inference: inference nodes, which choose the actions of all actors; 0: each actor does so itself.
     """
 
-    num_actors: int = 2
-    num_evaluators: int = 1
+    num_actors: Count = 2
+    num_evaluators: CountFromZero = 1
     engine: str = "processes"
     ray_address: str | None = None
     listen: str = "lo"
     transport: str | None = None
-    max_parameter_age_seconds: float | None = None
-    max_restarts: int = RestartPolicy.max_restarts
-    learner_gpus: float = 0.0
-    num_inference: int = 0
+    max_parameter_age_seconds: Positive | None = None
+    max_restarts: CountFromZero = RestartPolicy.max_restarts
+    learner_gpus: NotNegative = 0.0
+    num_inference: CountFromZero = 0
 
     def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        check_ranges(self)
         if self.engine not in ENGINES:
             raise unknown_name("engine", self.engine, ENGINES)
-        if self.num_actors < 1:
-            raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
-        if self.num_evaluators < 0:
-            raise ConfigError(f"num_evaluators must not be negative, found {self.num_evaluators}.")
-        if not 0 <= self.num_inference <= self.num_actors:
+        if self.num_inference > self.num_actors:
             expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
             raise ConfigError(f"{expected}, found {self.num_inference}.")
-        if self.max_restarts < 0:
-            raise ConfigError(f"max_restarts must not be negative, found {self.max_restarts}.")
-        if not 0 <= self.learner_gpus < math.inf or (self.learner_gpus > 1 and self.learner_gpus % 1):
+        if self.learner_gpus > 1 and self.learner_gpus % 1:
             raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
@@ -110,8 +106,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         config: how many processes of which kind.
         spec: of the environment; None lets each node look at one.
     """
-    record = experiment.describe()
-    program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
+    program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(config.num_actors, config.learner_gpus)
     if config.num_inference:
@@ -139,6 +134,11 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "evaluator", nodes.evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators
         )
     return program
+
+
+def program_name(record: Mapping[str, Any]) -> str:
+    """Returns what to call the program of an experiment that `ExperimentConfig.describe` described."""
+    return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
 
 
 def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
@@ -272,7 +272,13 @@ def run_program(
 
 
 def relaunch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
-    """Goes on with the launched run in a folder; `changes` replace settings, e.g. ``num_actors=4``."""
+    """Goes on with the launched run in a folder.
+
+    Args:
+        run_directory: the folder.
+        **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
+            `read_config`.
+    """
     path = pathlib.Path(run_directory) / "config.json"
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
@@ -301,6 +307,7 @@ def prepare(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) 
                     raise CheckpointError(f"{found.path} is of a run in one process: use agentkit train --resume.")
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
+    check_code(experiment, directory)
     write_config(experiment, directory, launch=config)
     return found
 

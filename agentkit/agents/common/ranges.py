@@ -1,4 +1,4 @@
-"""Range checks of settings: a field's type says its range, and a value outside of it is refused. None always passes.
+"""Range checks of settings: a field's type says its range, and a value outside of it is refused.
 
 A field such as ``num_samples: Count = 20`` is checked by `check_ranges`, which a config calls when it is built.
 """
@@ -79,15 +79,18 @@ def ranges_of(cls: type) -> dict[str, list[Range]]:
 
 
 def check_ranges(config: Any) -> None:
-    """Refuses a field whose value is not in the `Range` of its type; None is taken by one such as ``Count | None``.
+    """Refuses a field whose value is not in the `Range` of its type; None, but by one such as ``Count | None``.
 
     Raises:
         ConfigError: it names the field, the range and the value.
     """
+    hints = typing.get_type_hints(type(config), include_extras=True)
     for name, ranges in ranges_of(type(config)).items():
         value = getattr(config, name)
+        if value is None and type(None) in typing.get_args(hints[name]):
+            continue
         for of_field in ranges:
-            if value is not None and not of_field.holds(value):
+            if not of_field.holds(value):
                 raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
 
 
