@@ -30,7 +30,7 @@ def import_packages(packages: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(packages)
 
 
-def parse_environment_settings(words: Sequence[str] | None, environment: str) -> dict[str, Any]:
+def parse_environment_settings(words: Sequence[str] | None, environment: str | None) -> dict[str, Any]:
     """Reads the arguments of an environment from words such as ``rows=8``.
 
     Agentkit's own environments say which they take and of which type; for others, values are read as Python's, and
@@ -42,7 +42,7 @@ def parse_environment_settings(words: Sequence[str] | None, environment: str) ->
     """
     from agentkit.envs.registry import settings_of
 
-    types = settings_of(environment) if words else None
+    types = settings_of(environment) if words and environment is not None else None
     settings: dict[str, Any] = {}
     for word in words or ():
         name, equals, text = word.partition("=")
@@ -126,7 +126,7 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
     return wrapper
 
 
-def refuse_settings(error: TypeError, environment: str, settings: Sequence[str]) -> ConfigError:
+def refuse_settings(error: TypeError, environment: str | None, settings: Sequence[str]) -> ConfigError:
     """Returns the error that says that an environment does not take what ``--env-set`` gave."""
     given = ", ".join(settings)
-    return ConfigError(f"--env-set: {environment} cannot be made with {given}: {error}.")
+    return ConfigError(f"--env-set: {environment or 'the environment'} cannot be made with {given}: {error}.")

@@ -23,7 +23,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from agentkit import experiment
 
     imports = import_packages(arguments.imports)
-    environment = experiment.read_record(arguments.run)["environment"] or ":"
+    environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     try:
         result = experiment.evaluate(

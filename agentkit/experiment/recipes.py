@@ -207,7 +207,7 @@ def decode(code: Any, config: Any = _MISSING) -> Any:
         return code
     try:
         return _decode(code, config)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{str(dict(code))[:200]} cannot be made again: {error!r}.") from error
