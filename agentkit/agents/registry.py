@@ -134,10 +134,13 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
 
 
 def name_of(agent: Agent) -> str | None:
-    """The registered name of an agent that a registered file made, else None."""
-    package, _, name = type(agent.config).__module__.rpartition(".")
-    made_here = type(agent).__module__.startswith("agentkit.agents.")
-    return name if made_here and package == "agentkit.agents" and name in _AGENTS else None
+    """Returns the name of the registered agent whose settings an agent has; None if they are no registered agent's.
+
+    The agent's parts may still be others: see `agentkit.experiment.identity`.
+    """
+    cls = type(agent.config)
+    package, _, name = cls.__module__.rpartition(".")
+    return name if package == "agentkit.agents" and name in _AGENTS and cls is config_class(name) else None
 
 
 def _check(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
+"""Runs the console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
 1 an error while running (with its traceback; of a launched program, the first node's that failed);
@@ -11,12 +11,15 @@ Nothing heavy is imported here: ``agentkit --help`` is instant. Each command imp
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentkit.cli.parser import parse
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
@@ -49,9 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     try:
         arguments = parse(argv)
-        return _command(arguments.command)(arguments)
+        with _short_warnings():
+            return _command(arguments.command)(arguments)
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        if packages := getattr(error, "packages", ()):  # See `experiment.trust.UntrustedCodeError`.
+            named = [word for package in packages for word in ("--import", package)]
+            print(f"Run: {shlex.join(['agentkit', *argv, *named])}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
@@ -61,6 +68,23 @@ def _run(argv: Sequence[str]) -> int:
         # The reader (head, less) has gone; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Shows agentkit's own warnings of changed code as one line, once each; the others as Python does."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if category.__name__ == "ChangedCodeWarning":
+                print(f"agentkit: warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, *rest)
+
+        warnings.showwarning = show_short  # type: ignore[assignment]
+        warnings.filterwarnings("default", message=".*has changed since the run")
+        yield
 
 
 def _run_and_end(argv: Sequence[str]) -> NoReturn:

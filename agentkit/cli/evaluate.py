@@ -1,4 +1,4 @@
-"""``agentkit evaluate``: plays episodes with a trained agent."""
+"""Runs ``agentkit evaluate``: plays episodes with a trained agent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agentkit.cli.environments import import_packages, parse_environment_settings, refuse_settings
 from agentkit.errors import CheckpointError, ConfigError
 
 
@@ -14,17 +15,26 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Plays the episodes and prints the mean, spread and range of their returns.
 
     Raises:
-        ConfigError: if there is no run or checkpoint, or the video would be no GIF.
+        ConfigError: if there is no run or checkpoint, the run cannot be rebuilt, or the video would be no GIF.
     """
     if arguments.video is not None and not arguments.video.endswith(".gif"):
         raise ConfigError(f"--video: expected a file that ends in .gif, found {arguments.video!r}.")
     check_is_run(arguments.run)
     from agentkit import experiment
 
+    imports = import_packages(arguments.imports)
+    environment = experiment.read_record(arguments.run)["environment"]
+    settings = parse_environment_settings(arguments.env_set, environment)
     try:
-        result = experiment.evaluate(arguments.run, num_episodes=arguments.episodes, video=arguments.video)
+        result = experiment.evaluate(
+            arguments.run, arguments.episodes, arguments.video, environment_settings=settings, imports=imports
+        )
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
+    except TypeError as error:
+        if not settings:
+            raise
+        raise refuse_settings(error, environment, list(settings)) from error
     print(f"checkpoint of step {result['steps']:,}")
     print(describe_returns(np.asarray(result["episode_return"], np.float64)))
     if arguments.video is not None:
@@ -33,7 +43,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def describe_returns(returns: np.ndarray) -> str:
-    """One line about the returns ``[N]`` of N episodes.
+    """Returns one line about the returns ``[N]`` of N episodes.
 
     >>> describe_returns(np.array([1.0, 3.0]))
     'episode return: mean 2.00, standard deviation 1.00, minimum 1.00, maximum 3.00 (2 episodes)'

@@ -1,4 +1,4 @@
-"""``agentkit launch``: trains with many processes, or goes on with such a run."""
+"""Runs ``agentkit launch``: trains with many processes, or goes on with such a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment
@@ -46,13 +46,13 @@ def launch(arguments: argparse.Namespace) -> int:
         from agentkit import experiment
 
         resume = functools.partial(experiment.resume_launch, arguments.resume, **changes, **chosen)
-        return _show(resume, arguments.resume)
+        return _show(resume, arguments.resume, arguments.imports)
     plan = new_experiment(arguments, "launch", replay="reverb")
     from agentkit import experiment
 
     experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     plan = in_new_folder(plan, arguments)
-    return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory)
+    return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
 
 
 def check_installed(engine: str | None = None) -> None:
@@ -67,7 +67,7 @@ def check_installed(engine: str | None = None) -> None:
         raise missing_extra("ray", "ray")
 
 
-def _show(run: Callable[..., Any], directory: Any) -> int:
+def _show(run: Callable[..., Any], directory: Any, imports: Sequence[str] | None) -> int:
     """Calls ``run(on_status=...)`` under a live table, and says how it ended."""
     from agentkit.distributed import ProgramError
     from agentkit.loggers.program_table import ProgramTable
@@ -83,6 +83,7 @@ def _show(run: Callable[..., Any], directory: Any) -> int:
     except ProgramError as error:
         # The traceback in it is the node's own; this process's would say nothing.
         print(f"agentkit: {error}", file=sys.stderr)
-        print(f"Mend it and go on with: agentkit launch --resume {directory}", file=sys.stderr)
+        named = "".join(f" --import {package}" for package in imports or ())
+        print(f"Mend it and go on with: agentkit launch --resume {directory}{named}", file=sys.stderr)
         return 1
-    return finish(result, directory, "launch")
+    return finish(result, directory, "launch", imports)

@@ -1,4 +1,4 @@
-"""``agentkit node``: one node of a program, for a scheduler or a shell loop to start and restart."""
+"""Runs ``agentkit node``: one node of a program, for a scheduler or a shell loop to start and restart."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
 from agentkit.cli.train import INTERRUPTED, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
@@ -23,7 +24,7 @@ _MIN_SECRET = 16
 
 
 class Meeting(NamedTuple):
-    """Where a run's nodes meet, as far as the command line says: its address ("host:port") and its secret."""
+    """Says where a run's nodes meet, as far as the command line says: its address ("host:port") and its secret."""
 
     address: str | None
     run_id: str | None
@@ -55,7 +56,7 @@ def node(arguments: argparse.Namespace) -> int:
 
 
 def find_meeting(arguments: argparse.Namespace) -> Meeting:
-    """The run's address and secret from ``--connect``, ``--run-id``, ``--run-id-file`` and AGENTKIT_RUN_ID.
+    """Returns the run's address and secret from ``--connect``, ``--run-id``, ``--run-id-file`` and AGENTKIT_RUN_ID.
 
     Raises:
         ConfigError: the secret is too short to be one, or the file holds none.
@@ -110,12 +111,14 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
         settings = {"listen": listen, "transport": "shared_memory" if listen == "lo" else "reverb"}
     else:
         settings = {"index": arguments.index}
+    settings["imports"] = import_packages(arguments.imports)
     return external.join_run(arguments.role, connect=meeting.address, run_id=meeting.run_id, **settings)
 
 
 def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
     """Hosts until the run is over, or a signal stops it: 0 or 130."""
     plan = _plan(arguments)
+    from agentkit.experiment.identity import packages_of
     from agentkit.experiment.launch import external
 
     listen = arguments.listen or "lo"
@@ -125,7 +128,8 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
         host = "127.0.0.1" if listen == "lo" else socket.gethostname()
         place = f"--connect {host}:{address.rpartition(':')[2]}"
         print(f"Others join with: agentkit node learner|actor|evaluator {place}", end=" ")
-        print(f"--run-id-file {Path(plan.run_directory) / 'run_id'}", flush=True)
+        named = "".join(f" --import {package}" for package in packages_of(plan.describe()))
+        print(f"--run-id-file {Path(plan.run_directory) / 'run_id'}{named}", flush=True)
 
     reason = external.host_run(
         plan,
@@ -140,7 +144,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> Any:
-    """The experiment to host, with its run folder; a run in it already goes on."""
+    """Returns the experiment to host, with its run folder; a run in it already goes on."""
     if arguments.run is None:
         plan = new_experiment(arguments, "node replay", replay="reverb")
         check_installed()
@@ -150,8 +154,9 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():
         from agentkit import experiment
 
-        changes = {} if arguments.steps is None else {"num_steps": arguments.steps}
-        plan = experiment.read_config(arguments.run, **changes)
+        changes = {"num_steps": arguments.steps, "devices": arguments.devices}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        plan = experiment.read_config(arguments.run, imports=import_packages(arguments.imports), **changes)
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.
         plan = new_experiment(arguments, "node replay", replay="reverb")

@@ -1,4 +1,4 @@
-"""``agentkit offline``: trains from a file of episodes; ``agentkit export``: writes such a file from a run."""
+"""Runs ``agentkit offline``, which trains from a file of episodes, and ``agentkit export``, which writes one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.train import check_fit, finish, in_new_folder
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
-# What --resume takes from the run instead of from the command line: all but --updates.
+# What --resume takes from the run instead of from the command line: all but --updates and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "seed", "set", "out", "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "agent", "data", "env", "env_set", "wrapper", "seed", "set", "out",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
 )  # fmt: skip
 
 
@@ -40,7 +42,7 @@ def offline(arguments: argparse.Namespace) -> int:
         result = experiment.run_offline(plan, resume=arguments.resume is not None)
     except SpecError as error:
         raise ConfigError(str(error)) from error
-    return finish(result, directory, "offline")
+    return finish(result, directory, "offline", arguments.imports)
 
 
 def _new_plan(arguments: argparse.Namespace) -> Any:
@@ -54,9 +56,9 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     from agentkit import experiment
     from agentkit.agents import registry
 
+    imports = import_packages(arguments.imports)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
-    check_fit(agent, arguments.env)
     if not Path(arguments.data).exists():
         raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
     tenth = max(arguments.updates // 10, 1)
@@ -66,9 +68,12 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
+        "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
+    check_fit(plan.as_experiment(), agent)
     return in_new_folder(plan, arguments)
 
 
@@ -77,14 +82,15 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     if given:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, may be "
-            "given with it."
+            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, and "
+            "--import may be given with it."
         )
     check_is_run(arguments.resume)
     from agentkit import experiment
 
     changes = {} if arguments.updates is None else {"num_updates": arguments.updates}
-    return experiment.read_offline_config(arguments.resume, progress=True, **changes)
+    imports = import_packages(arguments.imports)
+    return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, **changes)
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -100,13 +106,16 @@ def export(arguments: argparse.Namespace) -> int:
         raise ConfigError("--replay writes what the run's replay holds; leave out --episodes and --explore.")
     from agentkit import datasets, experiment
 
+    imports = import_packages(arguments.imports)
     try:
         if arguments.replay:
-            data = experiment.read_replay(arguments.run)
+            data = experiment.read_replay(arguments.run, imports=imports)
         else:
             episodes = 100 if arguments.episodes is None else arguments.episodes
             seed = arguments.seed or 0
-            data = experiment.record_episodes(arguments.run, episodes, explore=arguments.explore, seed=seed)
+            data = experiment.record_episodes(
+                arguments.run, episodes, explore=arguments.explore, seed=seed, imports=imports
+            )
         datasets.write_episodes(arguments.out, data.episodes, data.actions)
     except (CheckpointError, SpecError) as error:
         raise ConfigError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The command line: which words there are and what they mean."""
+"""Reads the command line: says which words there are and what they mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
 @final
 class _Parser(argparse.ArgumentParser):
-    """argparse, except that an error is one line, as all errors of agentkit are."""
+    """Parses as argparse does, except that an error is one line, as all errors of agentkit are."""
 
     def error(self, message: str) -> NoReturn:
         """Raises instead of printing the usage over several lines."""
@@ -30,7 +30,7 @@ _Commands = argparse._SubParsersAction  # What `add_subparsers` returns; argpars
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments as a namespace whose `command` is one of `COMMANDS`.
+    """Returns the arguments as a namespace whose `command` is one of `COMMANDS`.
 
     Raises:
         ConfigError: for missing or impossible arguments.
@@ -121,6 +121,7 @@ def _add_offline(commands: _Commands[_Parser]) -> None:
         "layout. Needs the extra 'offline'.",
     )
     export.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
+    _add_import(export)
     export.add_argument("--out", required=True, metavar="FILE.hdf5", help="the file to write, which must not exist")
     export.add_argument("--episodes", type=_positive, metavar="N", help="how many to play; default: 100")
     export.add_argument("--explore", action="store_true", help="play with the policy that explores")
@@ -194,6 +195,7 @@ def _add_node(commands: _Commands[_Parser]) -> None:
         one = _add(roles, role, meaning, f"Joins a run as its {role}: {meaning}. {_RUN_ID_NOTE}")
         one.add_argument("--connect", metavar="HOST:PORT", help="the board, as 'agentkit node replay' prints it")
         _add_run_id(one)
+        _add_import(one)
         if role == "learner":  # A run has one.
             one.add_argument(
                 "--listen",
@@ -273,6 +275,8 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     )
     evaluate.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="default: %(default)s")
+    _add_environment_settings(evaluate)
+    _add_import(evaluate)
     evaluate.add_argument("--video", metavar="FILE.gif", help="also record the first episode to this file")
     plot = _add(
         commands,
@@ -286,7 +290,7 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
 
 
 def _add_experiment(parser: _Parser) -> None:
-    """What says which experiment: shared by train, launch and node replay.
+    """Adds what says which experiment: shared by train, launch and node replay.
 
     Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
     """
@@ -295,12 +299,23 @@ def _add_experiment(parser: _Parser) -> None:
     parser.add_argument(
         "--num-envs", type=_positive, metavar="N", help="environments that one actor steps together; default: 1"
     )
+    parser.add_argument(
+        "--devices", type=_positive, metavar="N", help="accelerators that share each batch; default: one device"
+    )
 
 
 def _add_run(parser: _Parser, unit: str, total: str) -> None:
-    """What every run has; how long it takes is counted in `unit`, and said by the option `total`."""
+    """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`."""
     parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
     parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5")
+    _add_environment_settings(parser)
+    parser.add_argument(
+        "--wrapper",
+        action="append",
+        metavar="NAME",
+        help="around each environment, such as step_limit(max_steps=200); repeatable, applied in this order",
+    )
+    _add_import(parser)
     parser.add_argument("--seed", type=_natural, metavar="N", help="default: 0")
     parser.add_argument(
         "--set",
@@ -318,6 +333,25 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
         help=f"0: only at the end; default: a tenth of {total}",
     )
     parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
+
+
+def _add_environment_settings(parser: _Parser) -> None:
+    parser.add_argument(
+        "--env-set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="an argument of the environment, such as render_mode=rgb_array; repeatable",
+    )
+
+
+def _add_import(parser: _Parser) -> None:
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        metavar="PACKAGE",
+        help="import this package of yours, and let the run folder name its functions; repeatable",
+    )
 
 
 def _add_resume(parser: _Parser, note: str) -> None:

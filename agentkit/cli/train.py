@@ -1,4 +1,4 @@
-"""``agentkit train``: starts a run, or goes on with one."""
+"""Runs ``agentkit train``: starts a run, or goes on with one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import dataclasses
 import itertools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.environments import (
+    import_packages,
+    parse_environment_settings,
+    parse_wrapper,
+    refuse_settings,
+)
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.values import parse_settings
 from agentkit.errors import ConfigError, SpecError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
-# What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps.
+# What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
+# --devices and --import.
 _OF_A_NEW_RUN = (
-    "agent", "env", "seed", "set", "replay", "num_envs", "out",
+    "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
 )  # fmt: skip
 
@@ -39,10 +47,10 @@ def train(arguments: argparse.Namespace) -> int:
         from agentkit import experiment
 
         plan = experiment.read_config(arguments.resume, progress=True, **changes)
-        return finish(_run(plan, arguments, resume=True), arguments.resume, "train")
+        return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
-    return finish(_run(plan, arguments), plan.run_directory, "train")
+    return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -62,7 +70,7 @@ def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
 
 
 def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any) -> Any:
-    """The `ExperimentConfig` that the words of a command ask for. It has no run folder yet.
+    """Returns the `ExperimentConfig` that the words of a command ask for. It has no run folder yet.
 
     Args:
         arguments: what `parser.parse` made of the experiment's words.
@@ -81,11 +89,13 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     from agentkit import experiment
     from agentkit.agents import registry
 
+    imports = import_packages(arguments.imports)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
-    check_fit(agent, arguments.env)
     tenth = max(arguments.steps // 10, 1)
-    return experiment.ExperimentConfig(
+    if arguments.devices is not None:
+        settings["devices"] = arguments.devices
+    plan = experiment.ExperimentConfig(
         agent,
         arguments.env,
         arguments.steps,
@@ -95,12 +105,16 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         evaluation_episodes=_or(arguments.eval_episodes, 10),
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
+        environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
+        wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
     )
+    check_fit(plan, agent)
+    return plan
 
 
 def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
-    """The experiment with a new run folder, which is made and printed.
+    """Returns the experiment with a new run folder, which is made and printed.
 
     Raises:
         ConfigError: if no folder can be made there.
@@ -111,7 +125,7 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
 
 
 def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What ``--resume RUN`` changes in the run's config: `num_steps`, where ``--steps`` was given.
+    """Returns what ``--resume RUN`` gives to `read_config`: the packages to import, and the fields to replace.
 
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
@@ -121,18 +135,23 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, may be given."
+            "total, --devices and --import may be given."
         )
     check_is_run(arguments.resume)
-    return {} if arguments.steps is None else {"num_steps": arguments.steps}
+    changes = {"num_steps": arguments.steps, "devices": arguments.devices}
+    given_changes = {name: value for name, value in changes.items() if value is not None}
+    return {"imports": import_packages(arguments.imports), **given_changes}
 
 
-def finish(result: Any, directory: str | os.PathLike[str], command: str) -> int:
-    """Says how a run ended and what to do next; the exit code."""
+def finish(
+    result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None
+) -> int:
+    """Says how a run ended and what to do next; returns the exit code."""
+    named = "".join(f" --import {package}" for package in imports or ())
     if result.interrupted:
-        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}")
+        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}{named}")
         return INTERRUPTED
-    print(f"Saved {directory}. Next: agentkit evaluate {directory}; agentkit plot {directory}")
+    print(f"Saved {directory}. Next: agentkit evaluate {directory}{named}; agentkit plot {directory}")
     return 0
 
 
@@ -159,11 +178,25 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def check_fit(agent: Any, environment: str) -> None:
-    """Finds an environment that does not exist or suit the agent before a run folder is made."""
-    from agentkit import envs, specs
+def check_fit(plan: Any, agent: Any) -> None:
+    """Finds an environment that does not exist or suit the agent before a run folder is made.
 
-    with contextlib.closing(envs.make(environment, seed=0)) as made:
+    Args:
+        plan: an `ExperimentConfig`.
+        agent: the agent.
+
+    Raises:
+        ConfigError: it does not suit, or does not take the arguments given.
+    """
+    from agentkit import specs
+
+    try:
+        made = plan.make_environment(seed=0)
+    except TypeError as error:
+        if not plan.environment_settings:
+            raise
+        raise refuse_settings(error, plan.environment, list(plan.environment_settings)) from error
+    with contextlib.closing(made):
         try:
             agent.make_networks(specs.make_environment_spec(made))
         except SpecError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -30,7 +32,7 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
     time at every step and only warns. Names that begin with ``ALE/`` load ale-py.
 
     Raises:
-        UnknownNameError: if gymnasium has no environment of this name.
+        UnknownNameError: if gymnasium has no environment of this name, or it takes no such argument.
         MissingExtraError: if the environment needs a package that is not installed.
     """
     if name.startswith("ALE/"):
@@ -44,7 +46,29 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise missing_extra(str(error), "gymnasium") from error
+    except TypeError as error:
+        _explain(error, name, kwargs)
+        raise
     return GymnasiumEnvironment(environment, seed)
+
+
+def _explain(error: TypeError, name: str, kwargs: dict[str, Any]) -> None:
+    """Raises an error with the nearest match, if an argument that the environment's class does not have is why."""
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if unexpected is None or unexpected[1] not in kwargs:
+        return
+    entry_point = gymnasium.spec(name).entry_point
+    made = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    classes = made.__mro__ if isinstance(made, type) else (made,)
+    known = {key for cls in classes if callable(cls) for key in _parameters(cls)} - {"self", "args", "kwargs"}
+    raise unknown_name(f"argument of gymnasium:{name}", unexpected[1], known) from error
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (ValueError, TypeError):  # Some classes written in C have none.
+        return []
 
 
 @contextlib.contextmanager

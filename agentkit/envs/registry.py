@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,6 +111,21 @@ def register(prefix: str, factory: Factory) -> None:
     _registered[prefix] = factory
 
 
+def registered(name: str) -> Factory | None:
+    """Returns the function that `register` was given for a name's prefix; None for a prefix that is agentkit's own."""
+    return _registered.get(name.partition(":")[0])
+
+
+def settings_of(name: str) -> dict[str, Any] | None:
+    """Returns the arguments that agentkit's own environment takes, with their types; None for another's environment."""
+    prefix, rest = _split(name)
+    if prefix != "agentkit" or rest not in _OWN:
+        return None
+    cls = _own_class(rest)
+    hints = typing.get_type_hints(cls.__init__)
+    return {key: hints[key] for key in inspect.signature(cls).parameters if key != "seed"}
+
+
 def available() -> list[str]:
     """Agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
     return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
@@ -144,13 +160,17 @@ def _factory(prefix: str) -> Factory:
 def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
     if name not in _OWN:
         raise unknown_name("environment", f"agentkit:{name}", [f"agentkit:{known}" for known in _OWN])
-    module, attribute = _OWN[name].split(".")
-    cls = getattr(importlib.import_module(f"agentkit.envs.{module}"), attribute)
+    cls = _own_class(name)
     known = set(inspect.signature(cls).parameters) - {"seed"}
     for key in kwargs:
         if key not in known:
             raise unknown_name(f"setting of agentkit:{name}", key, known)
     return cls(seed=seed, **kwargs)
+
+
+def _own_class(name: str) -> Any:
+    module, attribute = _OWN[name].split(".")
+    return getattr(importlib.import_module(f"agentkit.envs.{module}"), attribute)
 
 
 def _make_one(

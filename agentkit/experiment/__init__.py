@@ -1,7 +1,8 @@
 """Experiments: connect the boxes, in one process or in many."""
 
-from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.config import ExperimentConfig, read_config, read_record
 from agentkit.experiment.evaluate import Evaluator, evaluate
+from agentkit.experiment.identity import ChangedCodeWarning
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.external import host_run, join_run
@@ -16,9 +17,11 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.trust import UntrustedCodeError
 from agentkit.experiment.variants import with_gail, with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
+    "ChangedCodeWarning",
     "Evaluator",
     "ExperimentConfig",
     "LaunchConfig",
@@ -27,6 +30,7 @@ __all__ = [
     "Profile",
     "Result",
     "ResumeError",
+    "UntrustedCodeError",
     "actor_node",
     "evaluate",
     "evaluator_node",
@@ -40,6 +44,7 @@ __all__ = [
     "make_roles",
     "read_config",
     "read_offline_config",
+    "read_record",
     "read_replay",
     "record_episodes",
     "replay_node",

@@ -6,26 +6,28 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import numbers
 import os
 import pathlib
 import platform
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from agentkit import envs
-from agentkit.agents import registry
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.core import Agent
 from agentkit.envs.batched import BatchedEnvironment
+from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment import identity
+from agentkit.experiment.recipes import encode
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
-_WHOLE_NUMBERS = ("num_steps", "seed", "num_envs", "evaluation_period", "evaluation_episodes", "checkpoint_period")
+Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
 _PACKAGES = (
     "agentkit",
     "jax",
@@ -46,7 +48,7 @@ class ExperimentConfig:
 
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
-        environment: a name for `agentkit.envs.make`, or a function ``seed -> environment``.
+        environment: a name for `agentkit.envs.make`, or a function ``(seed, **environment_settings) -> environment``.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
         replay: "in_process" or "reverb".
@@ -58,52 +60,68 @@ class ExperimentConfig:
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
+        environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
+        wrappers: functions ``environment -> environment``, applied in this order to each single environment.
     """
 
     agent: Agent
-    environment: str | Callable[[int], Any]
-    num_steps: int
-    seed: int = 0
+    environment: str | Callable[..., Any]
+    num_steps: Count
+    seed: Seed = 0
     replay: str = "in_process"
     run_directory: str | pathlib.Path | None = None
-    num_envs: int | None = None
-    evaluation_period: int = 10_000
-    evaluation_episodes: int = 10
-    checkpoint_period: int = 10_000
-    log_seconds: float = 5.0
+    num_envs: Count | None = None
+    evaluation_period: CountFromZero = 10_000
+    evaluation_episodes: Count = 10
+    checkpoint_period: CountFromZero = 10_000
+    log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    wrappers: Sequence[Callable[[Any], Any]] = ()
 
     def __post_init__(self) -> None:
-        for name in _WHOLE_NUMBERS:
-            value = getattr(self, name)
-            if value is None and name == "num_envs":
-                continue
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-                raise ConfigError(f"{name} must be a whole number (an int), found {value!r}.")
-            object.__setattr__(self, name, int(value))  # numpy's integers are no JSON
-        if self.num_steps < 1:
-            raise ConfigError(f"num_steps must be at least 1, found {self.num_steps}.")
+        """Refuses impossible settings."""
+        check_ranges(self)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.integer):  # Which is no JSON.
+                object.__setattr__(self, field.name, int(value))
         if self.replay not in REPLAYS:
             raise unknown_name("replay", self.replay, REPLAYS)
-        if self.num_envs is not None and self.num_envs < 1:
-            raise ConfigError(f"num_envs must be None or at least 1, found {self.num_envs}.")
-        if self.evaluation_period and self.evaluation_episodes < 1:
-            raise ConfigError(f"evaluation_episodes must be at least 1, found {self.evaluation_episodes}.")
-        for name in ("evaluation_period", "checkpoint_period", "seed", "log_seconds"):
-            if not getattr(self, name) >= 0:  # NaN is refused too
-                raise ConfigError(f"{name} must not be negative, found {getattr(self, name)}.")
+        check_environment_settings(self)
+        object.__setattr__(self, "environment_settings", dict(self.environment_settings))
+        object.__setattr__(self, "wrappers", tuple(self.wrappers))
         if hasattr(self.agent, "with_num_envs"):  # Optional, see `core.Agent`.
             object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Takes what `envs.register` was given along: another process would not know the environment's prefix."""
+        factory = registered(self.environment) if isinstance(self.environment, str) else None
+        return {"fields": dict(vars(self)), "factory": factory}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes back what `__getstate__` returned."""
+        vars(self).update(state["fields"])
+        if state["factory"] is not None and registered(str(self.environment)) is None:
+            envs.register(str(self.environment).partition(":")[0], state["factory"])
+
     def make_environment(self, seed: int, num_envs: int | None = None) -> Any:
-        """The environment, or `num_envs` of them batched, ready for an agent."""
+        """Makes the environment, or `num_envs` of them batched, ready for an agent."""
         if isinstance(self.environment, str):
-            return envs.make(self.environment, seed=seed, num_envs=num_envs)
+            settings: dict[str, Any] = dict(self.environment_settings)
+            return envs.make(self.environment, seed=seed, num_envs=num_envs, wrappers=self.wrappers, **settings)
         if num_envs is not None:
             return self._make_batch(seed, num_envs)
-        environment = self.environment(seed)
+        environment = self.environment(seed, **self.environment_settings)
         check_is_environment(environment)
+        if self.wrappers and getattr(environment, "resumable", False):
+            raise ConfigError(
+                "wrappers go inside of the resumable layer, and the environment's function returns it already. Give "
+                "the wrappers to envs.make, or let the function return envs.make(..., raw=True)."
+            )
+        for wrapper in self.wrappers:
+            environment = wrapper(environment)
         if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):
             return ResumableEnvironment(environment, seed)
         return environment
@@ -119,32 +137,32 @@ class ExperimentConfig:
         return batch
 
     def describe(self) -> dict[str, Any]:
-        """The experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        settings = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("agent", "environment", "run_directory")
-        }
+        """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
+        given = ("agent", "environment", "environment_settings", "wrappers", "run_directory")
         return {
-            "agent": registry.name_of(self.agent),
-            "agent_config": _plain(dataclasses.asdict(self.agent.config)),
-            "environment": self.environment if isinstance(self.environment, str) else None,
-            **settings,
+            **identity.describe_agent(self.agent, self.num_envs or 1),
+            **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
+            **{
+                field.name: encode(getattr(self, field.name))
+                for field in dataclasses.fields(self)
+                if field.name not in given
+            },
         }
 
 
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it and gives it back; a function or class by its name."""
-    if isinstance(value, dict):
-        return {str(key): _plain(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(child) for child in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    name = getattr(value, "__qualname__", None)
-    return repr(value) if name is None else f"{value.__module__}.{name}"
+def check_environment_settings(config: Any) -> None:
+    """Refuses arguments and wrappers that are of no use to an environment.
+
+    Raises:
+        ConfigError: `environment_settings` is no mapping of names, or has a name that is the seed's or agentkit's.
+    """
+    settings, wrappers = config.environment_settings, config.wrappers
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
+    if taken := {"seed", "num_envs", "wrappers", "raw"} & settings.keys():
+        raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
+    if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
+        raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")
 
 
 def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
@@ -190,24 +208,23 @@ def write_config(
     os.replace(temporary, directory / "config.json")
 
 
-def read_config(directory: str | pathlib.Path, **changes: Any) -> ExperimentConfig:
-    """The experiment that a run folder's ``config.json`` describes.
+def read_config(
+    directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> ExperimentConfig:
+    """Returns the experiment that a run folder's ``config.json`` describes, made again.
 
     Args:
         directory: the run folder.
-        **changes: fields to replace, such as a larger `num_steps`.
+        imports: packages outside of agentkit whose functions the folder may name; a folder may come from a stranger.
+            Modules of yours that this program has loaded need not be named.
+        **changes: fields to replace, such as a larger `num_steps`, or an `environment` that cannot be made again.
 
     Raises:
-        ConfigError: no such run, or one whose agent or environment was made by the user's own code;
-            such a run is resumed by that code, with ``run(experiment, resume=True)``.
+        ConfigError: no such run; or a part of it was a lambda, a closure or of ``__main__``: such a run is resumed by
+            the code that made it, with ``run(experiment, resume=True)``.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    record = read_record(directory)
-    if record["agent"] is None or record["environment"] is None:
-        raise ConfigError(
-            f"The run {directory} was made with an agent or environment of your own code, which config.json cannot "
-            "rebuild. Call agentkit.run(experiment, resume=True) from that code."
-        )
-    return experiment_from_record(record, directory, **changes)
+    return experiment_from_record(read_record(directory), directory, imports=imports, **changes)
 
 
 def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
@@ -227,22 +244,31 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
 
 
 def experiment_from_record(
-    record: dict[str, Any], run_directory: str | pathlib.Path, **changes: Any
+    record: dict[str, Any], run_directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
 ) -> ExperimentConfig:
-    """The experiment that `ExperimentConfig.describe` described, with some fields replaced.
+    """Returns the experiment that `ExperimentConfig.describe` described, with some fields replaced.
+
+    Warns of code that has changed since.
 
     Raises:
-        ConfigError: its agent has settings that this version does not know.
+        ConfigError: it cannot be made again, or has settings that this version does not know.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    cls = registry.config_class(record["agent"])
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in record["agent_config"].items()}
-    unknown = values.keys() - {field.name for field in dataclasses.fields(cls)}
-    if unknown:
-        raise ConfigError(
-            f"The run {run_directory} has settings of agent {record['agent']!r} that this version does not know: "
-            f"{sorted(unknown)}. Use the version of agentkit it was made with: {record.get('versions')}."
-        )
-    names = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "run_directory"}
-    settings = {name: value for name, value in record.items() if name in names} | changes
-    agent = registry.make(record["agent"], values)
-    return ExperimentConfig(agent=agent, run_directory=run_directory, **settings)
+    wanted: tuple[str, ...] = ()
+    if "agent" not in changes:
+        wanted += identity.AGENT_PARTS
+    if "environment" not in changes:
+        wanted += identity.ENVIRONMENT_PARTS
+    identity.check_rebuildable(record, run_directory, imports, wanted)
+    made: dict[str, Any] = {}
+    if "agent" not in changes:
+        made["agent"] = identity.rebuild_agent(record, run_directory)
+    if "environment" not in changes:
+        made |= identity.rebuild_environment(record)
+    names = {field.name for field in dataclasses.fields(ExperimentConfig)}
+    names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
+    settings = {name: value for name, value in record.items() if name in names}
+    experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))
+    saved = {name: record[name] for name in wanted if name in record}
+    identity.warn_of_changes(saved, experiment.describe(), run_directory)
+    return experiment

@@ -1,4 +1,4 @@
-"""Evaluation: the policy to be judged by, on an environment of its own."""
+"""Evaluates: plays episodes with the policy to be judged by, in an environment of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from agentkit import checkpoint, envs
+from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
@@ -43,11 +43,11 @@ class Evaluator:
         self._actor: PolicyActor | BatchedPolicyActor | None = None
 
     def run(self, num_episodes: int, number: int) -> dict[str, float]:
-        """The record of evaluation `number`: mean, least and greatest return, mean length."""
+        """Returns the record of evaluation `number`: mean, least and greatest return, mean length."""
         return self._summary(self.episodes(num_episodes, number))
 
     def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
-        """As `run`, but asks `should_stop` before each episode; None if it was to stop."""
+        """Does as `run`, but asks `should_stop` before each episode; returns None if it was to stop."""
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         while len(records) < num_episodes:
@@ -67,13 +67,13 @@ class Evaluator:
         }
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
-        """The episodes' own records."""
+        """Plays episodes and returns their own records."""
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
         return self._loop(number).run(num_episodes=num_episodes)[:num_episodes]
 
     def _loop(self, number: int) -> EnvironmentLoop | BatchedEnvironmentLoop:
-        """The loop of evaluation `number`, before its first episode."""
+        """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
         actor = make_actor(self._environment, self._policy, key, VariableClient(self._store))
@@ -105,12 +105,17 @@ class Evaluator:
 
 
 def _seed(seed: int, number: int) -> int:
-    """A seed that training does not use; 31 bits."""
+    """Returns a seed that training does not use; 31 bits."""
     return int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0] >> 1)
 
 
 def evaluate(
-    run_directory: str | pathlib.Path, num_episodes: int = 20, video: str | pathlib.Path | None = None
+    run_directory: str | pathlib.Path,
+    num_episodes: int = 20,
+    video: str | pathlib.Path | None = None,
+    *,
+    environment_settings: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Evaluates a run's newest checkpoint.
 
@@ -118,19 +123,23 @@ def evaluate(
         run_directory: the folder `agentkit.run` wrote.
         num_episodes: at least 1.
         video: a file ``.gif`` for a film of the first episode; None for none.
+        environment_settings: arguments of the environment beside the run's own, or instead of them.
+        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
 
     Returns:
         ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``.
 
     Raises:
-        ConfigError: not a run folder, or a video of an environment that cannot render.
+        ConfigError: not a run folder, one that cannot be rebuilt, or a video of an environment that cannot render.
         CheckpointError: it has no readable checkpoint.
     """
     if video is not None and pathlib.Path(video).suffix != ".gif":
         raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    experiment, networks, store, found = restore_policy(run_directory)
+    experiment, networks, store, found = restore_policy(run_directory, **options)
+    settings = {**experiment.environment_settings, **(environment_settings or {})}
+    experiment = dataclasses.replace(experiment, environment_settings=settings)
     with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
         records = evaluator.episodes(num_episodes, number=found.step)
     return {
@@ -142,7 +151,7 @@ def evaluate(
 
 
 class RestoredPolicy(NamedTuple):
-    """What a run's newest checkpoint lets others act with.
+    """Holds what it takes to act as a run's newest checkpoint does.
 
     Attributes:
         experiment: the run's.
@@ -157,14 +166,18 @@ class RestoredPolicy(NamedTuple):
     found: checkpoint.Checkpoint
 
 
-def restore_policy(run_directory: str | pathlib.Path) -> RestoredPolicy:
-    """The networks and parameters of a run's newest checkpoint.
+def restore_policy(run_directory: str | pathlib.Path, **options: Any) -> RestoredPolicy:
+    """Returns the networks and parameters of a run's newest checkpoint.
+
+    Args:
+        run_directory: the run folder.
+        **options: see `read_config`.
 
     Raises:
-        ConfigError: not a run folder.
+        ConfigError: not a run folder, or one that cannot be rebuilt.
         CheckpointError: it has no readable checkpoint.
     """
-    experiment = read_config(run_directory)
+    experiment = read_config(run_directory, **options)
     found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints")
     if found is None:
         raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
@@ -184,19 +197,20 @@ def restore_policy(run_directory: str | pathlib.Path) -> RestoredPolicy:
 
 @contextlib.contextmanager
 def _filmed(experiment: ExperimentConfig, video: str | pathlib.Path | None) -> Iterator[ExperimentConfig]:
-    """The experiment with an environment whose first episode is at `video` in the end."""
+    """Yields the experiment with an environment whose first episode is at `video` in the end."""
     if video is None:
         yield experiment
         return
-    path, name = pathlib.Path(video), str(experiment.environment)
-    settings: dict[str, Any] = {"render_mode": "rgb_array"} if name.startswith("gymnasium:") else {}
+    path, by_name = pathlib.Path(video), str(experiment.environment)
+    settings = dict(experiment.environment_settings)
+    if by_name.startswith("gymnasium:"):
+        settings["render_mode"] = "rgb_array"
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
 
         def record(environment: Any) -> VideoRecorder:
             return VideoRecorder(environment, folder, period=sys.maxsize)  # Episode 0 and no other.
 
-        yield dataclasses.replace(
-            experiment, environment=lambda seed: envs.make(name, seed, wrappers=[record], **settings)
-        )
+        wrappers = (*experiment.wrappers, record)
+        yield dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
         os.replace(pathlib.Path(folder) / "episode_000000.gif", path)

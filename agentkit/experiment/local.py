@@ -92,7 +92,13 @@ def _run(experiment: ExperimentConfig, resume: bool, watch: Watch) -> Result:
 
 
 def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None, **changes: Any) -> Result:
-    """Goes on with the run in a folder; `changes` replace fields of its config, e.g. ``num_steps=200_000``."""
+    """Goes on with the run in a folder.
+
+    Args:
+        run_directory: the folder.
+        profile: see `run`.
+        **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
+    """
     return run(read_config(run_directory, **changes), resume=True, profile=profile)
 
 

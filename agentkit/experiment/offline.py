@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import numbers
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from agentkit import checkpoint
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.core import Agent
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
 from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec
@@ -19,6 +19,7 @@ from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import (
     ExperimentConfig,
+    Seed,
     check_run_directory,
     experiment_from_record,
     read_record,
@@ -27,7 +28,7 @@ from agentkit.experiment.config import (
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.local import Result, choose_dispatch, next_multiple
 from agentkit.experiment.logs import RunLogs, learner_row
-from agentkit.experiment.resuming import ResumeError, check_same
+from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
@@ -54,25 +55,28 @@ class OfflineConfig:
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
+        environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
+        wrappers: around the environment, as in `ExperimentConfig`.
     """
 
     agent: Agent
     dataset: str | pathlib.Path | Sequence[Episode]
-    num_updates: int
-    environment: str | Callable[[int], Any] | None = None
-    seed: int = 0
+    num_updates: Count
+    environment: str | Callable[..., Any] | None = None
+    seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
-    evaluation_period: int = 10_000
-    evaluation_episodes: int = 10
-    checkpoint_period: int = 10_000
-    log_seconds: float = 5.0
+    evaluation_period: CountFromZero = 10_000
+    evaluation_episodes: Count = 10
+    checkpoint_period: CountFromZero = 10_000
+    log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    wrappers: Sequence[Callable[[Any], Any]] = ()
 
     def __post_init__(self) -> None:
-        value: Any = self.num_updates
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise ConfigError(f"num_updates must be a whole number of at least 1, found {value!r}.")
+        """Refuses impossible settings."""
+        check_ranges(self)
         self.as_experiment()  # Which refuses the rest.
 
     def as_experiment(self) -> ExperimentConfig:
@@ -115,35 +119,41 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
 
 
 def resume_offline(run_directory: str | pathlib.Path, **changes: Any) -> Result:
-    """Goes on with the run in a folder; `changes` replace fields of its config, e.g. ``num_updates=200_000``."""
+    """Goes on with the run in a folder; `changes` are as of `read_offline_config`, e.g. ``num_updates=200_000``."""
     return run_offline(read_offline_config(run_directory, **changes), resume=True)
 
 
-def read_offline_config(run_directory: str | pathlib.Path, **changes: Any) -> OfflineConfig:
-    """The `OfflineConfig` that a run folder's ``config.json`` describes, with some fields replaced.
+def read_offline_config(
+    run_directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> OfflineConfig:
+    """Returns the `OfflineConfig` that a run folder's ``config.json`` describes, made again.
+
+    Args:
+        run_directory: the run folder.
+        imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
+        **changes: fields to replace.
 
     Raises:
-        ConfigError: no such run, or one that had an agent or an environment of the user's own code, or data that
-            were in no file; such a run is resumed by that code, with ``run_offline(config, resume=True)``.
+        ConfigError: no such run; or its data were in no file, or a part of it was a lambda, a closure or of
+            ``__main__``: such a run is resumed by the code that made it, with ``run_offline(config, resume=True)``.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
     record = read_record(run_directory)
     offline = record.get("offline")
     if offline is None:
         raise ConfigError(f"The run {run_directory} is none from data alone. Use agentkit train --resume.")
-    if (
-        record["agent"] is None
-        or offline["dataset"] is None
-        or (record["environment"] is None and offline["evaluates"])
-    ):
+    if offline["dataset"] is None and "dataset" not in changes:
         raise ConfigError(
-            f"The run {run_directory} was made with an agent, environment or data of your own code, which config.json "
-            "cannot rebuild. Call agentkit.run_offline(config, resume=True) from that code."
+            f"The run {run_directory} was made with data of your own code, which config.json cannot rebuild. Call "
+            "agentkit.run_offline(config, resume=True) from that code."
         )
-    environment = record["environment"]
-    plain = experiment_from_record({**record, "environment": environment or _no_environment}, run_directory)
+    parts = {name: changes[name] for name in ("agent", "environment") if name in changes}
+    if not offline["evaluates"] and parts.get("environment") is None:
+        parts["environment"] = _no_environment
+    plain = experiment_from_record(record, run_directory, imports=imports, **parts)
     names = {field.name for field in dataclasses.fields(OfflineConfig)} & vars(plain).keys()
     settings = {name: getattr(plain, name) for name in names} | {
-        "environment": environment,
+        "environment": None if plain.environment is _no_environment else plain.environment,
         "dataset": offline["dataset"],
         "num_updates": plain.num_steps,
     }
@@ -205,6 +215,7 @@ def _build(config: OfflineConfig, stack: contextlib.ExitStack, resume: bool) -> 
             raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
         check_same(experiment, found)
     if directory is not None:
+        check_code(experiment, directory)
         is_file = isinstance(config.dataset, str | pathlib.Path)
         path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
         write_config(experiment, directory, offline={"dataset": path, "evaluates": config.environment is not None})

@@ -1,9 +1,10 @@
-"""Episodes out of a run, for others to learn from: played by its policy, or those that its replay holds."""
+"""Takes episodes out of a run, for others to learn from: played by its policy, or those that its replay holds."""
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +25,7 @@ from agentkit.variables import VariableClient
 
 
 def record_episodes(
-    run_directory: str | pathlib.Path, num_episodes: int, *, explore: bool = False, seed: int = 0
+    run_directory: str | pathlib.Path, num_episodes: int, *, explore: bool = False, seed: int = 0, **options: Any
 ) -> EpisodeData:
     """Plays episodes with the policy of a run's newest checkpoint.
 
@@ -33,15 +34,16 @@ def record_episodes(
         num_episodes: at least 1.
         explore: with the policy that explores, and not the one to be judged by.
         seed: of environment and policy.
+        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
 
     Raises:
-        ConfigError: not a run folder, or less than 1 episode.
+        ConfigError: not a run folder, one that cannot be rebuilt, or less than 1 episode.
         CheckpointError: it has no readable checkpoint.
         SpecError: the environment's rewards or discounts are such as files of episodes have no place for.
     """
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    experiment, networks, store, _ = restore_policy(run_directory)
+    experiment, networks, store, _ = restore_policy(run_directory, **options)
     policy = experiment.agent.make_policy(networks, evaluation=not explore)
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
@@ -56,15 +58,19 @@ def record_episodes(
     return EpisodeData(episodes[:num_episodes], actions)
 
 
-def read_replay(run_directory: str | pathlib.Path) -> EpisodeData:
-    """The episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
+def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
+    """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
+
+    Args:
+        run_directory: the run folder.
+        **options: see `read_config`.
 
     Raises:
         ConfigError: not a run folder, or a run whose replay is not in process, or holds other items than
             transitions of one step.
         CheckpointError: it has no readable checkpoint.
     """
-    experiment = read_config(run_directory)
+    experiment = read_config(run_directory, **options)
     found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints", holding="replay")
     if found is None:
         raise CheckpointError(f"The run {run_directory} has no checkpoint with a replay. Record episodes instead.")
@@ -85,7 +91,7 @@ def read_replay(run_directory: str | pathlib.Path) -> EpisodeData:
 
 
 def _join(items: Transition, rows: np.ndarray, discount: float) -> list[Episode]:
-    """Episodes of transitions ``[N, ...]``: one follows another where it begins in the row that that ended in.
+    """Joins transitions ``[N, ...]`` to episodes: one follows another where it begins in the row that that ended in.
 
     Args:
         items: of one step each.

@@ -1,21 +1,23 @@
-"""What a run is gone on from: its folder and its newest checkpoint, looked at before anything is built."""
+"""Looks at the folder and the newest checkpoint that a run is to go on from, before anything is built."""
 
 from __future__ import annotations
 
+import pathlib
 from typing import final
 
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, write_config
+from agentkit.experiment import identity
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_record, write_config
 
 
 @final
 class ResumeError(CheckpointError, ConfigError):
-    """A run cannot be gone on with: its checkpoint is damaged, or another experiment's. Nothing was trained."""
+    """Says why a run cannot go on: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
 def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
-    """Looks at the run folder before anything is built; the checkpoint to go on from, if any."""
+    """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any."""
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
@@ -26,19 +28,33 @@ def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint
             raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
         if found.state.get("offline"):
             raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
+    check_code(experiment, directory)
     write_config(experiment, directory)
     return found
 
 
-_FIXED = ("agent", "agent_config", "environment", "seed", "replay", "num_envs")
+_FIXED = ("seed", "replay", "num_envs")
 
 
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
-    """Refuses to go on with other settings than the saved ones, where that would mix two experiments."""
+    """Refuses to go on with other settings or parts than the saved ones, where that would mix two experiments.
+
+    Raises:
+        CheckpointError: it names the part.
+    """
+    saved, now = found.state["experiment"], experiment.describe()
+    differs = identity.difference(saved, now)
     for name in _FIXED:
-        saved, now = found.state["experiment"][name], experiment.describe()[name]
-        if saved != now:
-            raise CheckpointError(
-                f"The checkpoint {found.path} was made with {name}={saved}, and this experiment has {now}. "
-                "Resume with the settings it was saved with, or start a new run."
-            )
+        if differs is None and saved[name] != now[name]:
+            differs = name, saved[name], now[name]
+    if differs is not None:
+        raise CheckpointError(
+            f"The checkpoint {found.path} was made with {differs[0]}={differs[1]}, and this experiment has "
+            f"{differs[2]}. Resume with the settings it was saved with, or start a new run."
+        )
+
+
+def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
+    """Warns of code that has changed since the folder's ``config.json`` was written, if it was."""
+    if (directory / "config.json").is_file():
+        identity.warn_of_changes(read_record(directory), experiment.describe(), directory)

@@ -14,10 +14,10 @@ from agentkit.learning.optimizers import adam, optimizer_step
 from agentkit.learning.update import Params, Update, UpdateOutput
 from agentkit.networks import (
     RunningStatistics,
-    std,
     init_nest_statistics,
     init_statistics,
     normalize_nest,
+    std,
     update_nest_statistics,
     update_statistics,
 )

@@ -14,7 +14,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agentkit import ports
@@ -24,11 +24,13 @@ from agentkit.distributed.program import Node
 from agentkit.distributed.supervisor import write_board_file, write_secret
 from agentkit.distributed.worker import Launch, run_node
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import prepare_launch
 from agentkit.experiment.launch.transports import forget_parameters
@@ -56,7 +58,7 @@ def host_run(
     and the others find it by themselves.
 
     Args:
-        experiment: by name, so that the others can make it too.
+        experiment: of parts that can be named, so that the others can make it too.
         board_port: of the board: the one port that others are told.
         port: of replay; None finds a free one.
         listen: the network device for both.
@@ -68,17 +70,16 @@ def host_run(
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record = experiment.describe()
-    if record["agent"] is None or record["environment"] is None:
-        raise ConfigError("Nodes by hand need an agent and an environment by name: others cannot make your own code's.")
     if experiment.run_directory is None:
         raise ConfigError("Nodes by hand need a run_directory: it is where they go on from after a restart.")
     directory = pathlib.Path(experiment.run_directory).absolute()
+    identity.check_rebuildable(record, directory, identity.packages_of(record))  # The others have to.
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})
     write_secret(known, run_id)
     host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
-    with Board(run_id, host=host, port=board_port, program=f"{record['agent']} on {record['environment']}") as board:
+    with Board(run_id, host=host, port=board_port, program=program_name(record)) as board:
         if listen != "lo":  # There it listens on loopback alone by itself.
             ports.restrict_to_device(board_port, listen, "The board")
         if found is not None:
@@ -148,7 +149,7 @@ def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
 
 def join_run(
     role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
-    listen: str = "lo", timeout: float = 120.0,
+    listen: str = "lo", timeout: float = 120.0, imports: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Runs a learner, actor or evaluator of a run whose board is at an address, until it is told to stop.
 
@@ -160,6 +161,7 @@ def join_run(
         transport: for a learner, see `transports.make_publisher`.
         listen: for a learner, the network device of its own server.
         timeout: seconds to wait for the board.
+        imports: packages outside of agentkit that the run's parts are from, see `read_config`.
 
     Returns:
         The exit code: 0 done; 1 an error that starting it again may mend; 2 one that it cannot.
@@ -169,7 +171,7 @@ def join_run(
     with contextlib.closing(BoardClient(connect, run_id, timeout=timeout)) as client:
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
-    experiment = experiment_from_record(record, directory)
+    experiment = experiment_from_record(record, directory, imports=imports)
     number = index if index is not None else (random.SystemRandom().randrange(10**6) if role == "actor" else 0)
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":

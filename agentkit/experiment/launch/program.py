@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, check_ranges
 from agentkit.distributed import Program, RestartPolicy, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, unknown_name
@@ -39,30 +41,26 @@ class LaunchConfig:
         num_inference: inference nodes, which choose the actions of all actors; 0: each actor does so itself.
     """
 
-    num_actors: int = 2
-    num_evaluators: int = 1
+    num_actors: Count = 2
+    num_evaluators: CountFromZero = 1
     engine: str = "processes"
     ray_address: str | None = None
     listen: str = "lo"
     transport: str | None = None
-    max_parameter_age_seconds: float | None = None
-    max_restarts: int = RestartPolicy.max_restarts
-    learner_gpus: float = 0.0
-    num_inference: int = 0
+    max_parameter_age_seconds: Positive | None = None
+    max_restarts: CountFromZero = RestartPolicy.max_restarts
+    learner_gpus: NotNegative = 0.0
+    num_inference: CountFromZero = 0
 
     def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        check_ranges(self)
         if self.engine not in ENGINES:
             raise unknown_name("engine", self.engine, ENGINES)
-        if self.num_actors < 1:
-            raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
-        if self.num_evaluators < 0:
-            raise ConfigError(f"num_evaluators must not be negative, found {self.num_evaluators}.")
-        if not 0 <= self.num_inference <= self.num_actors:
+        if self.num_inference > self.num_actors:
             expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
             raise ConfigError(f"{expected}, found {self.num_inference}.")
-        if self.max_restarts < 0:
-            raise ConfigError(f"max_restarts must not be negative, found {self.max_restarts}.")
-        if not 0 <= self.learner_gpus < math.inf or (self.learner_gpus > 1 and self.learner_gpus % 1):
+        if self.learner_gpus > 1 and self.learner_gpus % 1:
             raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
@@ -78,8 +76,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         config: how many processes of which kind.
         spec: of the environment; None lets each node look at one.
     """
-    record = experiment.describe()
-    program = Program(f"{record['agent'] or 'agent'} on {record['environment'] or 'own'}")
+    program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(config.num_actors, config.learner_gpus)
     if config.num_inference:
@@ -107,6 +104,11 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators
         )
     return program
+
+
+def program_name(record: Mapping[str, Any]) -> str:
+    """Returns what to call the program of an experiment that `ExperimentConfig.describe` described."""
+    return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
 
 
 def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:

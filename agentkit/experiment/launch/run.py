@@ -23,7 +23,7 @@ from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
-from agentkit.experiment.resuming import ResumeError, check_same
+from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.replay.base import index_tables
 
 
@@ -151,7 +151,13 @@ def run_program(
 
 
 def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
-    """Goes on with the launched run in a folder; `changes` replace settings, e.g. ``num_actors=4``."""
+    """Goes on with the launched run in a folder.
+
+    Args:
+        run_directory: the folder.
+        **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
+            `read_config`.
+    """
     path = pathlib.Path(run_directory) / "config.json"
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
@@ -180,6 +186,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
                     raise CheckpointError(f"{found.path} is of a run in one process: use agentkit train --resume.")
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
+    check_code(experiment, directory)
     write_config(experiment, directory, launch=config)
     return found
 

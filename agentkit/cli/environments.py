@@ -1,0 +1,132 @@
+"""Reads ``--import``, ``--env-set`` and ``--wrapper``: whose code may be used, and how an environment is made."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentkit.cli.values import parse_value, type_name
+from agentkit.errors import ConfigError, unknown_name
+
+
+def import_packages(packages: Sequence[str] | None) -> tuple[str, ...]:
+    """Imports what ``--import`` names, found in the working directory, too; returns the names.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    if not packages:
+        return ()
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # Last: nothing in it hides an installed package.
+    from agentkit.experiment.trust import import_named
+
+    import_named(packages)
+    return tuple(packages)
+
+
+def parse_environment_settings(words: Sequence[str] | None, environment: str | None) -> dict[str, Any]:
+    """Reads the arguments of an environment from words such as ``rows=8``.
+
+    Agentkit's own environments say which they take and of which type; for others, values are read as Python's, and
+    what is none is text.
+
+    Raises:
+        ConfigError: for a word without "=", a value of another type, or an argument given twice.
+        UnknownNameError: for an argument that agentkit's own environment does not take.
+    """
+    from agentkit.envs.registry import settings_of
+
+    types = settings_of(environment) if words and environment is not None else None
+    settings: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--env-set: expected NAME=VALUE, such as render_mode=rgb_array, found {word!r}.")
+        if name in settings:
+            raise ConfigError(f"--env-set {name} is given twice; give it once.")
+        if types is None:
+            settings[name] = parse_plain(text)
+            continue
+        if name not in types:
+            raise unknown_name(f"argument of {environment}", name, types)
+        try:
+            settings[name] = parse_value(text, types[name])
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"--env-set {name} ({type_name(types[name])}): {error}.") from error
+    return settings
+
+
+def parse_plain(text: str) -> Any:
+    """Returns the number, truth value, None, tuple or dict that a text is, else the text.
+
+    >>> parse_plain("100_000"), parse_plain("true"), parse_plain("none"), parse_plain("rgb_array")
+    (100000, True, None, 'rgb_array')
+    """
+    if text.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def parse_wrapper(text: str, imports: Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Returns the wrapper that a text such as ``frame_stack(num_frames=4)`` names.
+
+    Args:
+        text: a name of `agentkit.wrappers.registry`, or ``module:name`` of a module that `imports` cover; with
+            arguments in brackets, by name.
+        imports: packages that the user named.
+
+    Raises:
+        ConfigError: it is no call with arguments by name, or the wrapper cannot be made with these.
+        UnknownNameError: there is no such wrapper, or it has no such argument; proposes the nearest name.
+    """
+    name, bracket, rest = text.partition("(")
+    settings = _parse_arguments(text, bracket + rest) if bracket else {}
+    function = _find(name.strip(), imports)
+    _, *known = inspect.signature(function).parameters.values()  # The first is the environment.
+    for label in settings:
+        if label not in {parameter.name for parameter in known}:
+            raise unknown_name(f"argument of wrapper {name!r}", label, [parameter.name for parameter in known])
+    missing = [p.name for p in known if p.default is p.empty and p.name not in settings]
+    if missing:
+        raise ConfigError(f"--wrapper: {name} needs {', '.join(missing)}. Example: {name}({missing[0]}=4)")
+    return functools.partial(function, **settings) if settings else function
+
+
+def _parse_arguments(text: str, call: str) -> dict[str, Any]:
+    try:
+        parsed = ast.parse(f"f{call}", mode="eval").body
+        if not isinstance(parsed, ast.Call) or parsed.args:
+            raise ValueError(text)
+        return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in parsed.keywords}
+    except (ValueError, SyntaxError) as error:
+        raise ConfigError(
+            f"--wrapper: expected NAME or NAME(argument=value, ...), such as frame_stack(num_frames=4), found {text!r}."
+        ) from error
+
+
+def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
+    if ":" not in name:
+        from agentkit.wrappers import registry
+
+        return registry.find(name)
+    from agentkit.experiment.recipes import decode
+    from agentkit.experiment.trust import check_trusted
+
+    check_trusted([name.partition(":")[0]], imports, f"asked for with --wrapper {name}")
+    wrapper: Callable[..., Any] = decode({"function": name})
+    return wrapper
+
+
+def refuse_settings(error: TypeError, environment: str | None, settings: Sequence[str]) -> ConfigError:
+    """Returns the error that says that an environment does not take what ``--env-set`` gave."""
+    given = ", ".join(settings)
+    return ConfigError(f"--env-set: {environment or 'the environment'} cannot be made with {given}: {error}.")

@@ -1,0 +1,39 @@
+"""Wrappers by short names, for the command line: the name of the file that each is in."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from agentkit.errors import unknown_name
+
+_CLASSES = {
+    "action_repeat": "ActionRepeat",
+    "atari": "AtariPreprocessing",
+    "canonical_actions": "CanonicalActions",
+    "concat_observations": "ConcatObservations",
+    "frame_stack": "FrameStack",
+    "normalize_observations": "NormalizeObservations",
+    "observation_action_reward": "ObservationActionReward",
+    "single_precision": "SinglePrecision",
+    "step_limit": "StepLimit",
+    "video": "VideoRecorder",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of all wrappers."""
+    return tuple(_CLASSES)
+
+
+def find(name: str) -> Callable[..., Any]:
+    """Returns the wrapper's class.
+
+    Raises:
+        UnknownNameError: there is no such wrapper; proposes the nearest name.
+    """
+    if name not in _CLASSES:
+        raise unknown_name("wrapper", name, _CLASSES)
+    cls: Callable[..., Any] = getattr(importlib.import_module(f"agentkit.wrappers.{name}"), _CLASSES[name])
+    return cls

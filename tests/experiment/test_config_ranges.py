@@ -1,0 +1,64 @@
+"""Every number that an experiment, an offline job or a launch is told has a range, and nonsense is refused."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from agentkit.agents import dqn
+from agentkit.agents.common.ranges import ranges_of
+from agentkit.errors import ConfigError
+from agentkit.experiment import ExperimentConfig, LaunchConfig, OfflineConfig
+
+CONFIGS = {
+    ExperimentConfig: lambda **given: ExperimentConfig(
+        **{"agent": dqn.make_agent(), "environment": "agentkit:catch", "num_steps": 9, **given}
+    ),
+    OfflineConfig: lambda **given: OfflineConfig(
+        **{"agent": dqn.make_agent(), "dataset": "a.npz", "num_updates": 9, **given}
+    ),
+    LaunchConfig: LaunchConfig,
+}
+
+
+def _is_number(hint):
+    return any(part in (int, float) for part in (hint, *typing.get_args(hint)))
+
+
+NUMBERS = [
+    (cls, field.name)
+    for cls in CONFIGS
+    for field in dataclasses.fields(cls)
+    if _is_number(typing.get_type_hints(cls)[field.name])
+]
+
+
+@pytest.mark.parametrize(("cls", "name"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
+def test_each_number_has_a_range_and_nonsense_is_refused(cls, name):
+    assert ranges_of(cls)[name], f"{name} has no range"
+    for value in (-1, float("nan"), "3", True):
+        with pytest.raises(ConfigError, match=rf"{name} must be .*, found {value}"):
+            CONFIGS[cls](**{name: value})
+
+
+def test_there_are_numbers():
+    assert len(NUMBERS) > 15 and (ExperimentConfig, "num_envs") in NUMBERS
+
+
+@pytest.mark.parametrize("name", ["seed", "num_steps", "evaluation_period"])
+def test_none_is_no_number(name):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number"):
+        CONFIGS[ExperimentConfig](**{name: None})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_actors": 1, "num_inference": 2}, "0 to num_actors=1"),
+        ({"learner_gpus": 1.5}, "learner_gpus must be a part of one or a whole number, found 1.5"),
+        ({"ray_address": "a:1"}, "belongs to engine='ray'"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        LaunchConfig(**settings)
