@@ -1,13 +1,15 @@
-"""docs/decisions: each decision has its number, its three headings and its row in the index; links lead somewhere."""
+"""Documents for who changes agentkit: decisions have their form, CONTRIBUTING's commands and links lead somewhere."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.one_stack
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "decisions"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "decisions"
 FILES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 HEADINGS = ["Context", "Choice", "Cost"]
 
@@ -42,10 +44,39 @@ def test_the_index_names_each_decision_as_the_decision_names_itself():
     assert rows == [(p.name[:4], p.name, title, state) for p, title, state in zip(FILES, titles, states, strict=True)]
 
 
-def test_links_lead_to_files():
-    for path in [*FILES, FOLDER / "README.md"]:
-        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-            assert "://" in target or (FOLDER / target).exists(), f"{path.name} points to {target}"
+def dead_links(path: Path) -> list[str]:
+    """Targets of a page's links that do not exist."""
+    targets = re.findall(r"\]\(([^)#]+)\)", path.read_text())
+    return [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "BUILD_NOTES.md", "CHANGELOG.md", "docs/composing.md"])
+def test_links_lead_to_files(name):
+    assert dead_links(ROOT / name) == []
+
+
+def test_links_of_decisions_lead_to_files():
+    assert [link for path in [*FILES, FOLDER / "README.md"] for link in dead_links(path)] == []
+
+
+def test_a_dead_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("[a](page.md) [b](gone.md) [c](https://a.b/c) [d](#here)")
+    assert dead_links(page) == ["gone.md"]
+
+
+def commands(name: str) -> str:
+    """The commands of a page, with an agent's name in the place of NAME."""
+    return "".join(re.findall(r"^```bash\n(.*?)^```", (ROOT / name).read_text(), re.M | re.S)).replace("NAME", "sac")
+
+
+def test_contributing_names_only_tests_and_extras_that_exist():
+    text = commands("CONTRIBUTING.md")
+    tests = re.findall(r"tests/\S+", text)
+    assert tests and [test for test in tests if not (ROOT / test).exists()] == []
+    asked = {extra for extras in re.findall(r"'\.\[(.*?)\]'", text) for extra in extras.split(",")}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert asked and asked <= set(extras)
 
 
 def test_a_decision_without_its_form_is_found():
