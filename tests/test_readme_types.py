@@ -1,4 +1,4 @@
-"""README's Python example, and the pages' snippets, as a type checker sees them."""
+"""README's Python example, the pages' snippets and the research edits, as a type checker sees them."""
 
 import re
 import subprocess
@@ -10,15 +10,13 @@ import pytest
 pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/agents/sac.md", "docs/agents/dqn.md", "docs/offline.md", "docs/composing.md"]
+PAGES = ["README.md", "docs/agents/sac.md", "docs/agents/dqn.md", "docs/offline.md"]
+EDITS = sorted((ROOT / "examples" / "edits").glob("*.py"))
 
 
 def snippets(text: str) -> list[str]:
-    """The Python blocks of a page; those of docs/composing.md share the first one."""
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    if len(blocks) > 2:
-        return [blocks[0] + block + blocks[-1] for block in blocks[1:-1]]
-    return blocks
+    """The Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
 
 
 def errors(folder: Path, sources: dict[str, str]) -> list[str]:
@@ -38,7 +36,8 @@ def test_snippets_pass_mypy_and_a_wrong_one_does_not(tmp_path):
         for page in PAGES
         for i, source in enumerate(snippets((ROOT / page).read_text()))
     }
-    assert len(sources) >= len(PAGES)
+    sources |= {path.stem: path.read_text() for path in EDITS if path.stem != "__init__"}
+    assert len(sources) >= len(PAGES) + 8
     # Snippets have no annotations: their functions are not asked for any.
     header = "# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False\n"
     wrong = "import agentkit\nagentkit.ExperimentConfig(1, 'agentkit:catch', 1)\n"

@@ -92,3 +92,11 @@ def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_pat
     result = experiment.resume(tmp_path / "run")
     assert result.steps == 120 and result.updates > 0
     assert experiment.evaluate(tmp_path / "run", num_episodes=1)["steps"] == 120
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_page_shows_the_edit_as_it_is(name: str) -> None:
+    source = (EDITS / f"{name}.py").read_text()
+    code = source[source.index('"""', 3) + 3 :].strip()
+    assert f"```python\n{code}\n```" in (EDITS.parents[1] / "docs" / "composing.md").read_text()
