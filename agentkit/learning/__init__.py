@@ -8,9 +8,7 @@ from agentkit.learning.actor_critic import (
     deterministic_actor_critic,
     deterministic_policy_loss,
 )
-from agentkit.learning.curiosity import RndConfig, random_network_distillation
 from agentkit.learning.gradients import apply_gradients
-from agentkit.learning.imitation import GailConfig, generative_adversarial_imitation
 from agentkit.learning.learner import (
     Learner,
     LearnerCallbacks,
@@ -44,11 +42,9 @@ __all__ = [
     "ActorCriticLosses",
     "ActorCriticState",
     "Bootstrap",
-    "GailConfig",
     "Learner",
     "LearnerCallbacks",
     "Loss",
-    "RndConfig",
     "SgdState",
     "SoftLosses",
     "SoftState",
@@ -65,11 +61,9 @@ __all__ = [
     "optimizer_step",
     "deterministic_actor_critic",
     "deterministic_policy_loss",
-    "generative_adversarial_imitation",
     "global_norm",
     "periodic",
     "polyak",
-    "random_network_distillation",
     "rate_limit",
     "sgd",
     "soft_actor_critic",

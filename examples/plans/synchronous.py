@@ -14,7 +14,8 @@ import dataclasses
 import jax
 
 from agentkit import actors, distributed, experiment, variables
-from agentkit.agents import dqn, off_policy
+from agentkit.agents import dqn
+from agentkit.agents.common.agent import Experience
 from agentkit.environment_loop import EnvironmentLoop
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.nodes import connect_to_replay, find_spec, replay_node
@@ -22,6 +23,28 @@ from agentkit.experiment.transports import make_source
 from agentkit.replay import Lockstep
 
 K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items before the first update.
+
+
+@dataclasses.dataclass(frozen=True)
+class InLockstep:
+    """Another experience, with this rate limit on its tables."""
+
+    experience: Experience
+    limit: Lockstep
+
+    @property
+    def batch_plan(self):
+        return self.experience.batch_plan
+
+    def with_num_envs(self, num_envs):
+        return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
+
+    def make_tables(self, environment_spec, extras_spec):
+        tables = self.experience.make_tables(environment_spec, extras_spec)
+        return [dataclasses.replace(table, rate_limiter=self.limit) for table in tables]
+
+    def make_adder(self, replay, environment_spec, extras_spec, num_envs=None):
+        return self.experience.make_adder(replay, environment_spec, extras_spec, num_envs)
 
 
 def act(context, config, spec, replay, learner, wait):
@@ -38,7 +61,7 @@ def act(context, config, spec, replay, learner, wait):
         while not context.should_stop:
             loop.step()
             client.update()
-            due = K * max(0, connected.info(off_policy.TABLE).num_inserted - FIRST + 1)
+            due = K * max(0, connected.info(agent.batch_plan.table).num_inserted - FIRST + 1)
             while wait and client.version < due and not context.wait(0.0005):
                 client.update()
             if not context.should_stop:
@@ -58,7 +81,7 @@ def run(name, agent, num_steps, wait):
     learner = program.add_node("learner", learner_node, config, spec, replay, publish_seconds=0.0)
     program.add_node("actor", act, config, spec, replay, learner, wait)
     status = experiment.run_program(program)
-    table, lag = status["values"]["tables"][off_policy.TABLE], status["nodes"]["actor-0"]["gauges"]
+    table, lag = status["values"]["tables"][agent.batch_plan.table], status["nodes"]["actor-0"]["gauges"]
     ratio = table["num_sampled"] / max(table["num_inserted"] - FIRST + 1, 1)
     print(f"{name:12} ({status['stop']}): {ratio:.2f} samples per insert, target {K * BATCH}; the actor's parameters")
     print(f"{'':12} lacked {lag.get('mean', 0.0):.1f} updates on average, {lag.get('worst', 0):.0f} at worst")
@@ -68,7 +91,7 @@ def main(num_steps: int = 300) -> None:
     """Both, one after the other."""
     agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=BATCH, updates_per_step=K, min_replay_size=FIRST))
     limit = Lockstep(K * BATCH, FIRST)
-    lockstep = experiment.with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=limit))
+    lockstep = dataclasses.replace(agent, experience=InLockstep(agent.experience, limit))
     run("synchronous", lockstep, num_steps, wait=True)
     run("asynchronous", agent, num_steps, wait=False)
 
