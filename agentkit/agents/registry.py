@@ -134,10 +134,17 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
 
 
 def name_of(agent: Agent) -> str | None:
-    """The registered name of an agent that a registered file made, else None."""
+    """Returns the registered name of an agent that its file makes of its config, None of one with another part."""
     package, _, name = type(agent.config).__module__.rpartition(".")
-    made_here = type(agent).__module__.startswith("agentkit.agents.")
-    return name if made_here and package == "agentkit.agents" and name in _AGENTS else None
+    if package != "agentkit.agents" or name not in _AGENTS:
+        return None
+    made: Agent = module(name).make_agent(agent.config)
+    return name if type(agent) is type(made) and _for_one(agent) == _for_one(made) else None
+
+
+def _for_one(agent: Any) -> Any:
+    """Returns the agent for actors with one environment, whose number is no part of what a file makes."""
+    return agent.with_num_envs(1) if hasattr(agent, "with_num_envs") else agent
 
 
 def _check(name: str) -> None:

@@ -11,32 +11,11 @@ import contextlib
 import dataclasses
 
 from agentkit import distributed, experiment
-from agentkit.adders import WithoutExtras
 from agentkit.agents import dqn, ppo
-from agentkit.agents.common.agent import Experience
+from agentkit.agents.common.experience_wrappers import DroppingExtras
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.nodes import actor_node, find_spec, replay_node
 from agentkit.experiment.transports import make_source
-
-
-@dataclasses.dataclass(frozen=True)
-class WithoutPolicyExtras:
-    """Another experience, of steps that are another agent's: it drops the extras of that one's policy."""
-
-    experience: Experience
-
-    @property
-    def batch_plan(self):
-        return self.experience.batch_plan
-
-    def with_num_envs(self, num_envs):
-        return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
-
-    def make_tables(self, environment_spec, extras_spec):
-        return self.experience.make_tables(environment_spec, extras_spec)
-
-    def make_adder(self, replay, environment_spec, extras_spec, num_envs=None):
-        return WithoutExtras(self.experience.make_adder(replay, environment_spec, extras_spec, num_envs))
 
 
 def report(context, configs, spec, learners):
@@ -60,7 +39,7 @@ def main(num_steps: int = 16_000) -> None:
     follower = dqn.make_agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100))
     agents = {
         "ppo": ppo.make_agent(ppo.Config(segment_length=32, num_minibatches=2)),
-        "dqn": dataclasses.replace(follower, experience=WithoutPolicyExtras(follower.experience)),
+        "dqn": dataclasses.replace(follower, experience=DroppingExtras(follower.experience)),
     }
     configs = {
         name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8)

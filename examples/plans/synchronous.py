@@ -15,7 +15,7 @@ import jax
 
 from agentkit import actors, distributed, experiment, variables
 from agentkit.agents import dqn
-from agentkit.agents.common.agent import Experience
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.environment_loop import EnvironmentLoop
 from agentkit.experiment.learner_node import learner_node
 from agentkit.experiment.nodes import connect_to_replay, find_spec, replay_node
@@ -23,28 +23,6 @@ from agentkit.experiment.transports import make_source
 from agentkit.replay import Lockstep
 
 K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items before the first update.
-
-
-@dataclasses.dataclass(frozen=True)
-class InLockstep:
-    """Another experience, with this rate limit on its tables."""
-
-    experience: Experience
-    limit: Lockstep
-
-    @property
-    def batch_plan(self):
-        return self.experience.batch_plan
-
-    def with_num_envs(self, num_envs):
-        return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
-
-    def make_tables(self, environment_spec, extras_spec):
-        tables = self.experience.make_tables(environment_spec, extras_spec)
-        return [dataclasses.replace(table, rate_limiter=self.limit) for table in tables]
-
-    def make_adder(self, replay, environment_spec, extras_spec, num_envs=None):
-        return self.experience.make_adder(replay, environment_spec, extras_spec, num_envs)
 
 
 def act(context, config, spec, replay, learner, wait):
@@ -90,8 +68,7 @@ def run(name, agent, num_steps, wait):
 def main(num_steps: int = 300) -> None:
     """Both, one after the other."""
     agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=BATCH, updates_per_step=K, min_replay_size=FIRST))
-    limit = Lockstep(K * BATCH, FIRST)
-    lockstep = dataclasses.replace(agent, experience=InLockstep(agent.experience, limit))
+    lockstep = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, Lockstep(K * BATCH, FIRST)))
     run("synchronous", lockstep, num_steps, wait=True)
     run("asynchronous", agent, num_steps, wait=False)
 

@@ -255,7 +255,7 @@ def test_other_demonstrations_are_drawn_at_each_update() -> None:
     [("learning_rate", 0, "> 0"), ("max_normalized", 0, "> 0"), ("gradient_penalty", -1, "at least 0")],
 )
 def test_impossible_settings_are_refused(name: str, value: float, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be {expected}, found {value}"):
+    with pytest.raises(ConfigError, match=f"{name} must be {expected} and finite, found {value}"):
         Config(**{name: value})
 
 
