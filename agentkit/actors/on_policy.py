@@ -1,4 +1,4 @@
-"""Sampling a stochastic policy, with or without a memory; and observations normalised by what the learner has seen."""
+"""Sampling policies, with or without a memory, and observations normalised by what the learner has seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_NORMALIZED = 10.0
 
 
 class PolicyVariables(NamedTuple):
-    """What is published where observations are normalised: all that acting needs.
+    """Holds what is published where observations are normalised: all that acting needs.
 
     Attributes:
         params: of the networks.
@@ -26,12 +26,12 @@ class PolicyVariables(NamedTuple):
     statistics: tuple[RunningStatistics, ...]
 
     def normalized(self, observation: Nest) -> Nest:
-        """One observation, or any batch of them, as the networks see it."""
+        """Returns one observation, or any batch of them, as the networks see it."""
         return normalize_nest(self.statistics, observation, MAX_NORMALIZED)
 
 
 def stochastic_policy(networks: PolicyValue, evaluation: bool = False) -> Policy:
-    """Samples the policy, and says with which probability (`networks.PolicyExtras`); in evaluation takes its mode.
+    """Samples actions and emits their log-probabilities (`networks.PolicyExtras`); in evaluation takes the mode.
 
     The state is that of the networks, anew in each episode.
     """
@@ -50,9 +50,11 @@ def stochastic_policy(networks: PolicyValue, evaluation: bool = False) -> Policy
 
 
 def with_normalized_observations(policy: Policy) -> Policy:
-    """`policy`, of parameters, as one of `PolicyVariables`, which sees observations normalised by the published statistics."""
+    """Turns a policy of parameters into one of `PolicyVariables`, whose statistics normalise its observations."""
 
-    def act(acting: PolicyVariables, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
-        return policy.act(acting.params, key, acting.normalized(observation), state)
+    def act(
+        variables: PolicyVariables, key: jax.Array, observation: Nest, state: PolicyState
+    ) -> tuple[Nest, PolicyState, Nest]:
+        return policy.act(variables.params, key, variables.normalized(observation), state)
 
     return policy._replace(act=act)

@@ -153,8 +153,15 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         return State(variables, returns, optimizer.init(params), key, jnp.zeros((), jnp.int32))
 
     def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
-        settings = {name: getattr(config, name) for name in ("discount", "gae_lambda", "normalize_values")}
-        return compute_advantages(networks, variables, returns, batch.data, **settings)
+        return compute_advantages(
+            networks,
+            variables,
+            returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         key, _ = jax.random.split(state.key)

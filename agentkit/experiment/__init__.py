@@ -18,7 +18,6 @@ from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
 from agentkit.experiment.trust import UntrustedCodeError
-from agentkit.experiment.variants import with_gail, with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
     "ChangedCodeWarning",
@@ -54,9 +53,4 @@ __all__ = [
     "run",
     "run_offline",
     "run_program",
-    "with_gail",
-    "with_hindsight",
-    "with_methods",
-    "with_rnd",
-    "with_tables",
 ]

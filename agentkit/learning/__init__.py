@@ -8,9 +8,7 @@ from agentkit.learning.actor_critic import (
     deterministic_actor_critic,
     deterministic_policy_loss,
 )
-from agentkit.learning.curiosity import RndConfig, random_network_distillation
 from agentkit.learning.gradients import apply_gradients
-from agentkit.learning.imitation import GailConfig, generative_adversarial_imitation
 from agentkit.learning.learner import Learner, LearnerCallbacks
 from agentkit.learning.optimizers import adam, global_norm, linear_decay, optimizer_step
 from agentkit.learning.replay_ratio import rate_limit
@@ -34,13 +32,11 @@ __all__ = [
     "ActorCriticState",
     "Bootstrap",
     "Cosine",
-    "GailConfig",
     "Learner",
     "LearnerCallbacks",
     "Linear",
     "Loss",
     "Piecewise",
-    "RndConfig",
     "Schedule",
     "SgdState",
     "SoftLosses",
@@ -56,13 +52,11 @@ __all__ = [
     "apply_gradients",
     "deterministic_actor_critic",
     "deterministic_policy_loss",
-    "generative_adversarial_imitation",
     "global_norm",
     "linear_decay",
     "optimizer_step",
     "periodic",
     "polyak",
-    "random_network_distillation",
     "rate_limit",
     "sgd",
     "soft_actor_critic",

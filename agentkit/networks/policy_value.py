@@ -1,4 +1,4 @@
-"""Policy and value of agents that sample their actions: networks with and without a memory, behind one interface.
+"""Networks of policy and value, with and without a memory, behind one interface.
 
 Actors step them and carry their state along, which is stored with each action; learners look at each row alone, or
 unroll segments from the state that the actor had at their first row. Without a memory the state is ``()``.
@@ -27,7 +27,7 @@ from agentkit.types import Array, Nest, Step
 
 
 class Memory(NamedTuple):
-    """What networks with a memory need of segments, beside the observations.
+    """Holds what networks with a memory need of segments, beside the observations.
 
     Attributes:
         start_of_episode: where it begins anew, bool ``[B, T]``.
@@ -39,14 +39,14 @@ class Memory(NamedTuple):
 
 
 class PolicyValue(NamedTuple):
-    """Policy and value for an environment.
+    """Holds networks of policy and value for an environment.
 
     Attributes:
         network: its outputs are (distribution, value ``[B]``); the distribution is a `Categorical`, a
             `DiagonalNormal`, or a `Joint` of these.
         to_action: a sample of the distribution, without a batch axis, as the environment takes it.
         observation_spec: nest of the observations' specs.
-        extras_spec: what is stored with an action, a `PolicyExtras` of specs.
+        extras_spec: specs of the policy's `PolicyExtras`.
     """
 
     network: RecurrentNetwork
@@ -56,30 +56,30 @@ class PolicyValue(NamedTuple):
 
     @property
     def init(self) -> Callable[[jax.Array], Any]:
-        """``key -> params``."""
+        """Returns the initialiser, ``key -> params``."""
         return self.network.init
 
     @property
     def has_memory(self) -> bool:
-        """Whether what they say of a row depends on those before it."""
+        """Returns whether the outputs at a row depend on the rows before it."""
         return bool(jax.tree.leaves(self.network.initial_state))
 
     def apply(self, params: Any, observation: Nest, memory: Memory | None = None) -> tuple[Any, Array]:
-        """(distribution, value) of observations: of rows ``[B, ...]``, or with `memory` of segments ``[B, T, ...]``."""
+        """Returns (distribution, value) of rows ``[B, ...]``, or with a `memory` of segments ``[B, T, ...]``."""
         if memory is None:
             return self.network.step(params, observation, ())[0]
         return self.network.unroll(params, observation, memory.start_of_episode, memory.core)[0]
 
 
 def stored_memory(segments: Step) -> Memory:
-    """Where the episodes of segments ``[B, T, ...]`` start, and the states that were stored with their first rows."""
+    """Returns the episodes' starts in segments ``[B, T, ...]`` and the states stored with their first rows."""
     return Memory(jnp.asarray(segments.start_of_episode), jax.tree.map(lambda x: x[:, 0], segments.extras.core))
 
 
 def policy_value(
     environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float
 ) -> PolicyValue:
-    """Tanh layers for the policy and others for the value, behind one torso.
+    """Builds tanh layers for the policy and others for the value, behind one torso.
 
     Args:
         environment_spec: of the environment.
@@ -105,7 +105,7 @@ def recurrent_policy_value(
     lstm_size: int | None,
     torso: Callable[[Nest], Array] = torso,
 ) -> PolicyValue:
-    """ReLU layers and an LSTM that policy and value share; both are linear in what it says.
+    """Builds ReLU layers and an LSTM that policy and value share, with a linear head each.
 
     Args:
         environment_spec: of the environment.
@@ -116,7 +116,7 @@ def recurrent_policy_value(
 
     Raises:
         SpecError: actions that `policy_head` is not for.
-        ConfigError: a core of less than one unit.
+        ConfigError: an LSTM of less than one unit.
     """
 
     def trunk(observation: Nest) -> Array:
@@ -132,7 +132,7 @@ def recurrent_policy_value(
 def separate_policy_value(
     environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float
 ) -> PolicyValue:
-    """As `policy_value`, but that policy and value share nothing, so that one can learn and leave the other as it is.
+    """Builds tanh layers for policy and value that share nothing, so that one can learn and leave the other as it is.
 
     Their parameters are an `ActorCritic`, whose critic is the value network. Arguments are those of `policy_value`.
 

@@ -165,7 +165,7 @@ def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> N
     assert np.any(minibatch.memory.start_of_episode[:, 1:], axis=1).all()
     assert all(np.abs(core).max() > 0 for core in jax.tree.leaves(minibatch.memory.core))
     loss_and_gradient = jax.jit(jax.value_and_grad(ppo.make_loss(networks, config), has_aux=True))
-    (loss, metrics), grads = loss_and_gradient(params, minibatch)
+    (loss, metrics), grads = loss_and_gradient(params, config.kl_cost, minibatch)
     by_steps = jax.value_and_grad(functools.partial(loss_step_by_step, networks, config), has_aux=True)
     (right_loss, clipped), right = by_steps(params, minibatch)
     np.testing.assert_allclose(loss, right_loss, rtol=1e-4)
@@ -207,14 +207,14 @@ def test_a_segment_begins_with_the_stored_state() -> None:
     training.next_batch()
     batch = training.next_batch()
     assert not batch.data.start_of_episode[0, 0]
-    prepare = compiled_prepare(training)
+    make_rows = compiled_rows(training)
 
     def shifted(row: int) -> np.ndarray:
         core = tree.map_structure(lambda x: x + np.eye(8, dtype=np.float32)[row][None, :, None], batch.data.extras.core)
         rows = make_rows(training.state, batch.data._replace(extras=batch.data.extras._replace(core=core)))
         return np.asarray(rows.old_value)
 
-    usual = np.asarray(prepare(training.state, batch.data)[0].old_value)
+    usual = np.asarray(make_rows(training.state, batch.data).old_value)
     assert np.any(shifted(0) != usual)
     for row in range(1, 8):
         np.testing.assert_array_equal(shifted(row), usual)

@@ -10,19 +10,19 @@ import pytest
 import tree
 
 from agentkit import core, envs, specs
-from agentkit.agents import a2c, dqn, r2d2, sac, td3
-from agentkit.datasets import Episode, EpisodeRecorder
-from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment import (
-    ExperimentConfig,
-    OfflineConfig,
-    ResumeError,
-    run,
-    run_offline,
+from agentkit.agents import dqn, ppo, sac
+from agentkit.agents.addons.gail import (
+    Config,
+    Pairs,
+    discriminator_loss,
+    generative_adversarial_imitation,
+    make_discriminator,
     with_gail,
 )
-from agentkit.learning import GailConfig, Update, UpdateOutput, generative_adversarial_imitation
-from agentkit.learning.imitation import Pairs, discriminator_loss, make_discriminator
+from agentkit.datasets import Episode, EpisodeRecorder
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, OfflineConfig, ResumeError, run, run_offline
+from agentkit.learning import Update, UpdateOutput
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
 from tests.agents.offline_data import CATCH, POINT_MASS, make_episodes
@@ -84,7 +84,7 @@ def layers_of(params: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def case_of(actions: Any) -> Any:
     """A discriminator whose biases are not 0, demonstrations, what was done, and where to look between them."""
-    discriminator = make_discriminator(spec_of(actions), GailConfig(hidden_sizes=(6, 5)))
+    discriminator = make_discriminator(spec_of(actions), Config(hidden_sizes=(6, 5)))
     rng = np.random.default_rng(1)
     params = jax.tree.map(
         lambda leaf: leaf + 0.6 * rng.normal(size=leaf.shape).astype(np.float32), discriminator.init(KEY)
@@ -141,7 +141,7 @@ def test_without_any_slope_the_penalty_has_a_gradient_that_is_finite() -> None:
 def test_pixels_are_told_apart_in_units_of_their_range() -> None:
     """Slopes, and so the penalty, are per full range; the convolutions get what an agent's get."""
     spec = spec_of(DISCRETE, specs.Array((36, 36, 1), np.uint8))
-    discriminator = make_discriminator(spec, GailConfig(hidden_sizes=(8,)))
+    discriminator = make_discriminator(spec, Config(hidden_sizes=(8,)))
     images = np.random.default_rng(0).integers(0, 256, (4, 36, 36, 1), np.uint8)
     encoded = discriminator.encode(Pairs(images, np.arange(4, dtype=np.int32) % 3))
     np.testing.assert_allclose(encoded.observation, images / 255.0, rtol=1e-6)
@@ -169,7 +169,7 @@ def recording_update() -> Update:
 
 
 def imitating(demonstrations: Pairs, actions: Any = CONTINUOUS, **settings: Any) -> Any:
-    config = GailConfig(**{"hidden_sizes": (32, 32), **settings})
+    config = Config(**{"hidden_sizes": (32, 32), **settings})
     spec = spec_of(actions)
     arguments = (make_discriminator(spec, config), demonstrations, spec.observations, config)
     update = generative_adversarial_imitation(recording_update(), *arguments)
@@ -255,14 +255,39 @@ def test_other_demonstrations_are_drawn_at_each_update() -> None:
     [("learning_rate", 0, "> 0"), ("max_normalized", 0, "> 0"), ("gradient_penalty", -1, "at least 0")],
 )
 def test_impossible_settings_are_refused(name: str, value: float, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be {expected}, found {value}"):
-        GailConfig(**{name: value})
+    with pytest.raises(ConfigError, match=f"{name} must be {expected} and finite, found {value}"):
+        Config(**{name: value})
 
 
 def test_a_batch_of_other_data_is_refused() -> None:
     state, _, update = imitating(skilled(CONTINUOUS, 10, 0))
-    with pytest.raises(ConfigError, match="found batches of `Step`s"):
-        update.update(state, ReplaySample((), Step(*[np.zeros((4, 2), np.float32)] * 5)))
+    with pytest.raises(ConfigError, match="found batches of `tuple`s"):
+        update.update(state, ReplaySample((), (np.zeros((4, 2)),)))
+
+
+def test_in_segments_rows_without_an_action_count_for_nothing() -> None:
+    """Neither for the discriminator, nor for its statistics; their rewards are 0."""
+    pairs = some_pairs(CONTINUOUS, 12, 5)
+    start = np.zeros((2, 6), bool)
+    start[0, 0] = start[1, 3] = True  # Row 2 of the second is the final observation of an episode.
+
+    def segments(pairs: Pairs, reward: float) -> ReplaySample:
+        observation, action = jax.tree.map(lambda x: x.reshape(2, 6, *x.shape[1:]), pairs)
+        rewards = np.full((2, 6), reward, np.float32)
+        return ReplaySample((), Step(observation, action, rewards, np.ones((2, 6), np.float32), start))
+
+    def changed(row: int) -> Pairs:
+        return jax.tree.map(lambda x: np.where(np.arange(12).reshape(-1, *[1] * (x.ndim - 1)) == row, x + 1, x), pairs)
+
+    state, step, _ = imitating(skilled(CONTINUOUS, 100, 0))
+    after, output = step(state, segments(pairs, 0.0))
+    rewards = np.asarray(output.metrics["rewards"])
+    assert rewards[1, 2] == 0.0 and np.all(rewards[:, 5] == 0.0) and np.count_nonzero(rewards) == 9
+    np.testing.assert_allclose(output.metrics["imitation_reward"], rewards.sum() / 9, rtol=1e-4)
+    for row, matters in [(8, False), (5, False), (11, False), (7, True)]:
+        other = step(state, segments(changed(row), 5.0))[0]
+        leaves = zip(*(jax.tree.leaves((x.discriminator, x.observations)) for x in (after, other)), strict=True)
+        assert any(np.any(a != b) for a, b in leaves) == matters
 
 
 # Agents ---------------------------------------------------------------------------------------------
@@ -293,14 +318,15 @@ class TestAnyAgent:
 
     cases: ClassVar[dict[str, Any]] = {
         "prioritized": (dqn.make_agent(dqn.Config(n_step=1, prioritized=True, **SMALL)), CATCH),
-        "actor_critic": (td3.make_agent(td3.Config(hidden_sizes=(8,), updates_per_call=2, **SMALL)), POINT_MASS),
+        "actor_critic": (sac.make_agent(sac.Config(hidden_sizes=(8,), updates_per_call=2, **SMALL)), POINT_MASS),
+        "on_policy": (ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=8)), POINT_MASS),
         "dictionary": (dqn.make_agent(dqn.Config(n_step=1, **SMALL)), "agentkit:bit_flip"),
     }
 
     @pytest.mark.parametrize("case", cases)
     def test_it_trains_and_resumes(self, case: str, tmp_path: Any) -> None:
         agent, environment = self.cases[case]
-        config = GailConfig(hidden_sizes=(8,))
+        config = Config(hidden_sizes=(8,))
 
         def trained(directory: str, num_steps: int, num_episodes: int = 2, **resume: Any) -> Any:
             experiment = ExperimentConfig(
@@ -332,7 +358,7 @@ def make_update(agent: core.Agent) -> Update:
 
 def test_it_learns_from_data_alone() -> None:
     """Steps of anybody, without their rewards, beside the demonstrations."""
-    agent = with_gail(catch_agent(), make_episodes(CATCH, 2, (1.0,)), GailConfig(hidden_sizes=(8,)))
+    agent = with_gail(catch_agent(), make_episodes(CATCH, 2, (1.0,)), Config(hidden_sizes=(8,)))
     assert run_offline(OfflineConfig(agent, played(CATCH), 20)).updates == 20
 
 
@@ -356,12 +382,10 @@ def test_demonstrations_of_a_file_are_those_of_its_episodes(tmp_path: Any) -> No
     np.testing.assert_array_equal(found.action, np.concatenate([episode.actions for episode in episodes]))
 
 
-@pytest.mark.parametrize("agent", [a2c.make_agent(), r2d2.make_agent(r2d2.Config(n_step=1))], ids=["segments", "sequences"])
-def test_agents_that_learn_from_other_data_are_refused(agent: Any) -> None:
-    if hasattr(agent, "with_num_envs"):
-        agent = agent.with_num_envs(2)
-    with pytest.raises(ConfigError, match=r"learns from `Transition`s.*found batches of `Step`s"):
-        with_gail(agent, played(CATCH)).make_networks(CATCH_SPEC)
+def test_a_path_stays_a_path_until_the_update_is_made() -> None:
+    agent = with_gail(catch_agent(), "nowhere.npz")
+    assert agent.make_update.demonstrations == "nowhere.npz" and agent == with_gail(catch_agent(), "nowhere.npz")
+    agent.make_policy(agent.make_networks(CATCH_SPEC))
 
 
 def test_several_summed_rewards_are_refused() -> None:
@@ -408,8 +432,22 @@ def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None
 
     def imitating_returns(skill: float, threshold: float, seeds: Sequence[int]) -> list[float]:
         demonstrations = make_episodes(POINT_MASS, 10, (skill,))
-        agent = with_gail(sac.make_agent(config), demonstrations, GailConfig(hidden_sizes=(32, 32)))
+        agent = with_gail(sac.make_agent(config), demonstrations, Config(hidden_sizes=(32, 32)))
         return learns(agent, POINT_MASS, num_steps=2_000, threshold=threshold, seeds=seeds)
+
+    assert len(imitating_returns(skill=1.0, threshold=-2.5, seeds=(0, 1, 2))) == 3
+    assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -5.0
+
+
+@pytest.mark.slow
+def test_ppo_imitates_where_there_is_no_reward_to_learn_from() -> None:
+    """On-policy: the same agent, with experts' demonstrations or with random ones."""
+    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
+
+    def imitating_returns(skill: float, threshold: float, seeds: Sequence[int]) -> list[float]:
+        demonstrations = make_episodes(POINT_MASS, 10, (skill,))
+        agent = with_gail(ppo.make_agent(config), demonstrations, Config(hidden_sizes=(32, 32)))
+        return learns(agent, POINT_MASS, num_steps=20_000, threshold=threshold, seeds=seeds, num_envs=8)
 
     assert len(imitating_returns(skill=1.0, threshold=-2.5, seeds=(0, 1, 2))) == 3
     assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -5.0

@@ -1,5 +1,7 @@
 """Agents with hindsight: what of the agent stays, how much is learned, resuming, and what is refused."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tree
@@ -7,9 +9,10 @@ import tree
 from agentkit import envs, specs
 from agentkit.adders import Hindsight
 from agentkit.agents import a2c, dqn
+from agentkit.agents.addons import with_her, with_rnd
 from agentkit.envs.reach_goal import BitFlip
-from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import ExperimentConfig, run, with_hindsight, with_methods, with_rnd
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, run
 from tests.experiment.resumed import check_resumes
 
 SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
@@ -18,7 +21,7 @@ SPEC = specs.make_environment_spec(envs.make("agentkit:bit_flip"))
 def make_agent(num_relabelled=4, **settings):
     config = dqn.Config(**{"n_step": 1, "hidden_sizes": (8,), "batch_size": 8, "min_replay_size": 20, **settings})
     hindsight = Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated, num_relabelled=num_relabelled)
-    return with_hindsight(dqn.make_agent(config), hindsight)
+    return with_her(dqn.make_agent(config), hindsight)
 
 
 def test_items_of_hindsight_are_what_the_agents_own_table_holds():
@@ -55,10 +58,11 @@ def test_an_update_follows_so_many_items(num_relabelled):
     assert result.updates == pytest.approx(0.2 * (items - 50), abs=12)
 
 
-def test_an_agent_without_hindsight_keeps_its_optional_methods():
-    agent = with_rnd(a2c.make_agent())
-    assert agent.make_batched_adder is not None and agent.with_num_envs(3).batch_plan.batch_size == 3
-    assert with_hindsight(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).make_batched_adder is None
+def test_the_rest_of_the_agent_stays():
+    agent, own = make_agent(), dqn.make_agent(make_agent().config)
+    assert dataclasses.replace(agent, experience=own.experience) == own
+    assert agent.batch_plan == agent.with_num_envs(3).batch_plan == own.batch_plan
+    assert agent == make_agent() != make_agent(num_relabelled=3)
 
 
 def test_several_summed_rewards_are_refused():
@@ -67,20 +71,11 @@ def test_several_summed_rewards_are_refused():
 
 
 def test_an_agent_of_segments_is_refused():
-    agent = with_hindsight(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).with_num_envs(2)
-    with pytest.raises(ConfigError, match="found batches of `Step`s"):
+    agent = with_her(a2c.make_agent(), Hindsight(BitFlip.compute_reward)).with_num_envs(2)
+    with pytest.raises(ConfigError, match=r"one table of `Transition`s.*found segments of `Step`s"):
         agent.make_tables(SPEC)
 
 
 def test_an_environment_without_goals_is_refused():
     with pytest.raises(SpecError, match="Hindsight needs observations that are a dict"):
         make_agent().make_tables(specs.make_environment_spec(envs.make("agentkit:catch")))
-
-
-def test_a_method_of_ones_own_gets_the_agent_and_the_rest_stays():
-    agent = dqn.make_agent()
-    changed = with_methods(agent, make_tables=lambda agent, spec: [*agent.make_tables(spec), "another"])
-    assert changed.make_tables(SPEC)[-1] == "another" and len(changed.make_tables(SPEC)) == 2
-    assert changed.batch_plan == agent.batch_plan and changed.config is agent.config
-    with pytest.raises(UnknownNameError, match="Did you mean 'make_adder'"):
-        with_methods(agent, make_ader=lambda agent, replay, spec: None)
