@@ -15,7 +15,7 @@ DistributionAt = Callable[[Params, Nest], Any]
 """``(params, observation [B, ...]) -> distribution`` of actions ``[B, ...]``, as a network gives it."""
 
 
-def clipped_samples(distribution_at: DistributionAt, evaluation: bool) -> Policy:
+def clipped_gaussian_policy(distribution_at: DistributionAt, evaluation: bool) -> Policy:
     """Actions ``[A]`` of a Gaussian, clipped to [-1, 1].
 
     Args:
@@ -31,7 +31,7 @@ def clipped_samples(distribution_at: DistributionAt, evaluation: bool) -> Policy
     return feed_forward(act)
 
 
-def uniform_then_samples(
+def sampling_policy(
     distribution_at: DistributionAt,
     sample: Callable[[Any, jax.Array], Array],
     uniform: Callable[[jax.Array, Nest], Array],
@@ -66,7 +66,7 @@ def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest],
     return uniform
 
 
-def likeliest(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
+def mode_policy(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
     """The mode of a distribution: the policy to be judged by."""
     return feed_forward(
         lambda params, key, observation: mode(distribution_at(params, jax.tree.map(lambda x: x[None], observation)))[0]

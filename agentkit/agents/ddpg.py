@@ -69,9 +69,11 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Adds noise to the policy's actions (eq. 7), after uniform actions at first; in evaluation adds none."""
     if evaluation:
-        return actors.noiseless(networks.policy.apply)
+        return actors.deterministic_policy(networks.policy.apply)
     sigma, rho = config.exploration_noise, config.noise_correlation
-    return actors.noisy(networks.policy.apply, networks.action_shape, sigma, config.num_random_steps, rho)
+    return actors.gaussian_noise_policy(
+        networks.policy.apply, networks.action_shape, sigma, config.num_random_steps, rho
+    )
 
 
 class State(NamedTuple):

@@ -68,9 +68,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
     if evaluation:
-        return actors.noiseless(networks.policy.apply)
+        return actors.deterministic_policy(networks.policy.apply)
     sigma, num_random_steps = config.exploration_noise, config.num_random_steps
-    return actors.noisy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
 
 
 class State(NamedTuple):

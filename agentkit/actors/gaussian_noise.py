@@ -17,7 +17,7 @@ Deterministic = Callable[[Params, Nest], Array]
 
 
 class NoiseState(NamedTuple):
-    """The state of `noisy`.
+    """The state of `gaussian_noise_policy`.
 
     Attributes:
         noise: what was added last, float32 ``[A]``; zero at the start of an episode.
@@ -28,12 +28,12 @@ class NoiseState(NamedTuple):
     num_steps: Array
 
 
-def noiseless(network: Deterministic) -> Policy:
+def deterministic_policy(network: Deterministic) -> Policy:
     """The network's own actions: the policy to be judged by."""
     return feed_forward(lambda params, key, observation: _single(network, params, observation))
 
 
-def noisy(
+def gaussian_noise_policy(
     network: Deterministic,
     action_shape: tuple[int, ...],
     stddev: float,
