@@ -107,7 +107,7 @@ WORKLOADS = {
         environment="HalfCheetah-v5",
         rates={"agentkit": 250, "sb3": 120, "sbx": 170, "tianshou": 100, "acme_like": 70},
         settings=_HALF_CHEETAH
-        | {"policy_period": 2, "target_noise": 0.2, "target_noise_clip": 0.5, "exploration_noise": 0.1},
+        | {"policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5, "exploration_noise": 0.1},
         agentkit_only={k: v for k, v in _continuous().items() if k != "n_step"},  # TD3 has one step only.
         variants={_ONE: Variant(), "Reverb replay": _REVERB},
         targets={"sbx": 1.4, "sb3": 2.0},

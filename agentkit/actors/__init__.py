@@ -15,8 +15,8 @@ from agentkit.actors.remote_protocol import InferenceClosedError
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
     from agentkit.actors.actor import PolicyActor as PolicyActor
-    from agentkit.actors.exploration import noiseless as noiseless
-    from agentkit.actors.exploration import noisy as noisy
+    from agentkit.actors.gaussian_noise import deterministic_policy as deterministic_policy
+    from agentkit.actors.gaussian_noise import gaussian_noise_policy as gaussian_noise_policy
     from agentkit.actors.greedy import epsilon_greedy as epsilon_greedy
     from agentkit.actors.greedy import epsilon_ladder as epsilon_ladder
     from agentkit.actors.greedy import explore as explore
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import feed_forward as feed_forward
-    from agentkit.actors.sampling import clipped_samples as clipped_samples
-    from agentkit.actors.sampling import likeliest as likeliest
+    from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
+    from agentkit.actors.sampling import mode_policy as mode_policy
+    from agentkit.actors.sampling import sampling_policy as sampling_policy
     from agentkit.actors.sampling import uniform_action as uniform_action
-    from agentkit.actors.sampling import uniform_then_samples as uniform_then_samples
 
 # No file has the name of what is in it: it would hide it once it is loaded.
 _HOMES = {
@@ -40,9 +40,9 @@ _HOMES = {
     "InferenceServer": "inference_server",
     **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
     **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
-    **dict.fromkeys(("noiseless", "noisy"), "exploration"),
+    **dict.fromkeys(("deterministic_policy", "gaussian_noise_policy"), "gaussian_noise"),
     **dict.fromkeys(("PolicyVariables", "with_normalized_observations", "stochastic_policy"), "on_policy"),
-    **dict.fromkeys(("clipped_samples", "likeliest", "uniform_action", "uniform_then_samples"), "sampling"),
+    **dict.fromkeys(("clipped_gaussian_policy", "mode_policy", "uniform_action", "sampling_policy"), "sampling"),
 }
 
 __all__ = [
@@ -54,18 +54,18 @@ __all__ = [
     "PolicyActor",
     "PolicyVariables",
     "RemoteActor",
-    "clipped_samples",
+    "clipped_gaussian_policy",
+    "deterministic_policy",
     "epsilon_greedy",
     "epsilon_ladder",
     "explore",
     "feed_forward",
-    "likeliest",
+    "gaussian_noise_policy",
     "linear",
-    "noiseless",
-    "noisy",
+    "mode_policy",
+    "sampling_policy",
     "stochastic_policy",
     "uniform_action",
-    "uniform_then_samples",
     "with_normalized_observations",
 ]
 

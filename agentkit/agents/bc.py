@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, feed_forward, noiseless
+from agentkit.actors import Policy, deterministic_policy, epsilon_greedy, feed_forward
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -80,7 +80,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     if networks.num_actions is not None:
         return epsilon_greedy(networks.policy.apply, lambda _: probability)
     if evaluation:
-        return noiseless(networks.policy.apply)
+        return deterministic_policy(networks.policy.apply)
 
     def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
         action = networks.policy.apply(params, jax.tree.map(lambda x: x[None], observation))[0]

@@ -79,7 +79,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return actors.clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
 class State(NamedTuple):
@@ -157,9 +157,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
-        targets = jax.tree.map(jnp.copy, (policy, critics))
+        target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
         opt_states = optimizer.init(policy), optimizer.init(critics)
-        return State(policy, critics, *targets, opt_states, key, jnp.zeros((), jnp.int32))
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critics, target_policy, target_critics, opt_states, key, num_updates)
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
@@ -177,9 +178,11 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 
         policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
-        targets = optax.incremental_update((policy, critics), (state.target_policy, state.target_critics), config.tau)
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critics = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
-        state = State(policy, critics, *targets, (policy_opt, critics_opt), state.key, state.num_updates + 1)
+        opt_states, num_updates = (policy_opt, critics_opt), state.num_updates + 1
+        state = State(policy, critics, target_policy, target_critics, opt_states, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})

@@ -108,9 +108,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
     if evaluation:
-        return actors.noiseless(networks.policy.apply)
+        return actors.deterministic_policy(networks.policy.apply)
     sigma, num_random_steps = config.exploration_noise, config.num_random_steps
-    return actors.noisy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
 
 
 class State(NamedTuple):
@@ -176,9 +176,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
-        targets = jax.tree.map(jnp.copy, (policy, critic))
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
         opt_states = policy_optimizer.init(policy), critic_optimizer.init(critic)
-        return State(policy, critic, *targets, opt_states, key, jnp.zeros((), jnp.int32))
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         # Losses that draw nothing make these keys dead code.
@@ -195,10 +196,12 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 
         policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(policy_optimizer, grads, state.policy, policy_opt)
-        num_updates, targets = state.num_updates + 1, (state.target_policy, state.target_critic)
-        targets = optax.periodic_update((policy, critic), targets, num_updates, config.target_update_period)
+        num_updates, period = state.num_updates + 1, config.target_update_period
+        target_policy = optax.periodic_update(policy, state.target_policy, num_updates, period)
+        target_critic = optax.periodic_update(critic, state.target_critic, num_updates, period)
         metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
-        state = State(policy, critic, *targets, (policy_opt, critic_opt), state.key, num_updates)
+        opt_states = policy_opt, critic_opt
+        state = State(policy, critic, target_policy, target_critic, opt_states, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})

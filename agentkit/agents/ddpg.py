@@ -69,9 +69,11 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Adds noise to the policy's actions (eq. 7), after uniform actions at first; in evaluation adds none."""
     if evaluation:
-        return actors.noiseless(networks.policy.apply)
+        return actors.deterministic_policy(networks.policy.apply)
     sigma, rho = config.exploration_noise, config.noise_correlation
-    return actors.noisy(networks.policy.apply, networks.action_shape, sigma, config.num_random_steps, rho)
+    return actors.gaussian_noise_policy(
+        networks.policy.apply, networks.action_shape, sigma, config.num_random_steps, rho
+    )
 
 
 class State(NamedTuple):
@@ -136,9 +138,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
-        targets = jax.tree.map(jnp.copy, (policy, critic))
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
         opt_states = policy_optimizer.init(policy), critic_optimizer.init(critic)
-        return State(policy, critic, *targets, opt_states, key, jnp.zeros((), jnp.int32))
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         # Losses that draw nothing make these keys dead code.
@@ -155,9 +158,11 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 
         policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
         policy, policy_opt = optimizer_step(policy_optimizer, grads, state.policy, policy_opt)
-        targets = optax.incremental_update((policy, critic), (state.target_policy, state.target_critic), config.tau)
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critic = optax.incremental_update(critic, state.target_critic, config.tau)
         metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
-        state = State(policy, critic, *targets, (policy_opt, critic_opt), state.key, state.num_updates + 1)
+        opt_states, num_updates = (policy_opt, critic_opt), state.num_updates + 1
+        state = State(policy, critic, target_policy, target_critic, opt_states, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})

@@ -100,12 +100,12 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
-        return actors.likeliest(networks.policy.apply, nets.Categorical.mode)
+        return actors.mode_policy(networks.policy.apply, nets.Categorical.mode)
 
     def uniform(key: jax.Array, observation: Nest) -> jax.Array:
         return nets.Categorical(nets.mask_illegal(jnp.zeros((1, networks.num_actions)), observation)).sample(key)[0]
 
-    return actors.uniform_then_samples(networks.policy.apply, nets.Categorical.sample, uniform, config.num_random_steps)
+    return actors.sampling_policy(networks.policy.apply, nets.Categorical.sample, uniform, config.num_random_steps)
 
 
 class State(NamedTuple):

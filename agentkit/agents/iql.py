@@ -84,7 +84,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return actors.clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
 class State(NamedTuple):

@@ -108,7 +108,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return actors.clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
 class MPOParams(NamedTuple):
@@ -207,9 +207,9 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
         params = MPOParams(policy, critic, initial_duals(config, networks.action_shape))
-        targets = jax.tree.map(jnp.copy, (policy, critic))
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
         opt_states = MPOParams(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
-        return State(params, *targets, opt_states, key, jnp.zeros((), jnp.int32))
+        return State(params, target_policy, target_critic, opt_states, key, jnp.zeros((), jnp.int32))
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         key, loss_key = jax.random.split(state.key)
@@ -224,10 +224,11 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
         duals = jax.tree.map(lambda x: jnp.clip(x, -MAX_LOG_DUAL, MAX_LOG_DUAL), params.duals)
         params = params._replace(duals=duals)
 
-        num_updates, targets = state.num_updates + 1, (state.target_policy, state.target_critic)
-        newest = (params.policy, params.critic)
-        targets = optax.periodic_update(newest, targets, num_updates, config.target_update_period)
-        return State(params, *targets, opt_states, key, num_updates), UpdateOutput(output.metrics, output.priorities)
+        num_updates, period = state.num_updates + 1, config.target_update_period
+        target_policy = optax.periodic_update(params.policy, state.target_policy, num_updates, period)
+        target_critic = optax.periodic_update(params.critic, state.target_critic, num_updates, period)
+        state = State(params, target_policy, target_critic, opt_states, key, num_updates)
+        return state, UpdateOutput(output.metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.params.policy})
 

@@ -84,9 +84,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
-        return actors.likeliest(networks.policy.apply, nets.mode)
+        return actors.mode_policy(networks.policy.apply, nets.mode)
     uniform = actors.uniform_action(networks.action_shape)
-    return actors.uniform_then_samples(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
+    return actors.sampling_policy(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
 
 
 class State(NamedTuple):

@@ -68,9 +68,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
     if evaluation:
-        return actors.noiseless(networks.policy.apply)
+        return actors.deterministic_policy(networks.policy.apply)
     sigma, num_random_steps = config.exploration_noise, config.num_random_steps
-    return actors.noisy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
 
 
 class State(NamedTuple):
@@ -139,16 +139,17 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)
         policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
-        targets = jax.tree.map(jnp.copy, (policy, critics))
+        target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
         opt_states = optimizer.init(policy), optimizer.init(critics)
-        return State(policy, critics, *targets, opt_states, jnp.zeros(()), key, jnp.zeros((), jnp.int32))
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critics, target_policy, target_critics, opt_states, jnp.zeros(()), key, num_updates)
 
     def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
         loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, key)
         policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
-        targets = state.target_policy, state.target_critics
-        targets = optax.incremental_update((policy, state.critics), targets, config.tau)
-        return policy, *targets, policy_opt, loss
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
+        return policy, target_policy, target_critics, policy_opt, loss
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
@@ -172,8 +173,8 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
             lambda: unchanged,
         )
         metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
-        targets, opt_states = (target_policy, target_critics), (policy_opt, critics_opt)
-        state = State(policy, critics, *targets, opt_states, policy_loss, state.key, num_updates)
+        opt_states = policy_opt, critics_opt
+        state = State(policy, critics, target_policy, target_critics, opt_states, policy_loss, state.key, num_updates)
         return state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": state.policy})

@@ -71,8 +71,8 @@ SOFT_CONTINUOUS_CHANGES = {**SOFT_CHANGES, "target_entropy": -7.0, "min_log_std"
 TD3_REFUSED = {
     **OFF_POLICY_REFUSED,
     "tau": 1.5,
-    "policy_period": 0,
-    "target_noise": -0.1,
+    "policy_delay": 0,
+    "target_policy_noise": -0.1,
     "target_noise_clip": -0.5,
     "exploration_noise": -0.1,
 }
@@ -80,8 +80,8 @@ TD3_CHANGES = {
     **OFF_POLICY_CHANGES,
     "learning_rate": 1e-2,
     "tau": 0.5,
-    "policy_period": 1,
-    "target_noise": 0.0,
+    "policy_delay": 1,
+    "target_policy_noise": 0.0,
     "target_noise_clip": 0.01,
     "exploration_noise": 0.5,
     "num_random_steps": 5,

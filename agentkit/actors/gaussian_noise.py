@@ -1,4 +1,4 @@
-"""Exploration around a deterministic policy for continuous actions in [-1, 1]."""
+"""Deterministic policies of continuous actions in [-1, 1]: with Gaussian noise to explore, without to evaluate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Deterministic = Callable[[Params, Nest], Array]
 
 
 class NoiseState(NamedTuple):
-    """The state of `noisy`.
+    """Holds the state of `gaussian_noise_policy`.
 
     Attributes:
         noise: what was added last, float32 ``[A]``; zero at the start of an episode.
@@ -28,29 +28,29 @@ class NoiseState(NamedTuple):
     num_steps: Array
 
 
-def noiseless(network: Deterministic) -> Policy:
-    """The network's own actions: the policy to be judged by."""
+def deterministic_policy(network: Deterministic) -> Policy:
+    """Returns a policy of the network's own actions, for evaluation."""
     return feed_forward(lambda params, key, observation: _single(network, params, observation))
 
 
-def noisy(
+def gaussian_noise_policy(
     network: Deterministic,
     action_shape: tuple[int, ...],
     stddev: float,
     num_random_steps: int = 0,
     correlation: float = 0.0,
 ) -> Policy:
-    """Gaussian noise on the network's actions, clipped to [-1, 1]; an actor's first actions are uniform.
+    """Returns a policy that adds Gaussian noise to the network's actions, clips to [-1, 1], and begins uniformly.
 
     With a `correlation` rho the noise is an Ornstein-Uhlenbeck process seen once a step,
-    x_t = rho x_{t-1} + sqrt(1 - rho^2) sigma e_t with e_t ~ N(0, 1): its spread tends to `stddev`
-    whatever rho is (Uhlenbeck & Ornstein 1930; for exploration, Lillicrap et al. 2016, section 3).
+    x_t = rho x_{t-1} + sqrt(1 - rho^2) sigma e_t with e_t ~ N(0, 1): its standard deviation tends to
+    `stddev` whatever rho is (Uhlenbeck & Ornstein 1930; for exploration, Lillicrap et al. 2016, section 3).
 
     Args:
         network: the deterministic policy.
         action_shape: ``(A,)``.
         stddev: sigma, in units of half the action range, >= 0.
-        num_random_steps: an actor's first steps, with uniform actions.
+        num_random_steps: uniform actions that each actor begins with.
         correlation: rho, from one step to the next, in [0, 1); 0 for independent noise.
 
     Raises:
