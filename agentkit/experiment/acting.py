@@ -32,7 +32,7 @@ def make_adder(environment: Any, spec: EnvironmentSpec, fed: Sequence[tuple[Agen
     return adders[0] if len(adders) == 1 else ForkAdder(adders)
 
 
-def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Agent, replay: Replay) -> Adder:
+def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Any, replay: Replay) -> Adder:
     if not is_batched(environment):
         return agent.make_adder(replay, spec)
     if isinstance(agent, Value):

@@ -25,7 +25,9 @@ from agentkit.errors import ConfigError, unknown_name
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
-_WHOLE_NUMBERS = ("num_steps", "seed", "num_envs", "evaluation_period", "evaluation_episodes", "checkpoint_period")
+_WHOLE_NUMBERS = (
+    "num_steps", "seed", "num_envs", "evaluation_period", "evaluation_episodes", "checkpoint_period", "devices",
+)  # fmt: skip
 _PACKAGES = (
     "agentkit",
     "jax",
@@ -58,6 +60,7 @@ class ExperimentConfig:
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
+        devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
     agent: Agent
@@ -73,11 +76,12 @@ class ExperimentConfig:
     log_seconds: float = 5.0
     tensorboard: bool = False
     progress: bool = False
+    devices: int | None = None
 
     def __post_init__(self) -> None:
         for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
-            if value is None and name == "num_envs":
+            if value is None and name in ("num_envs", "devices"):
                 continue
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise ConfigError(f"{name} must be a whole number (an int), found {value!r}.")
@@ -95,6 +99,18 @@ class ExperimentConfig:
                 raise ConfigError(f"{name} must not be negative, found {getattr(self, name)}.")
         if hasattr(self.agent, "with_num_envs"):  # Optional, see `core.Agent`.
             object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        """Refuses a batch that the devices cannot share."""
+        if self.devices is None:
+            return
+        batch_size = self.agent.batch_plan.batch_size
+        if self.devices < 1 or batch_size % self.devices:
+            raise ConfigError(
+                f"devices must be None, or at least 1 and divide the agent's batches of {batch_size} items, found "
+                f"{self.devices}."
+            )
 
     def make_environment(self, seed: int, num_envs: int | None = None) -> Any:
         """The environment, or `num_envs` of them batched, ready for an agent."""

@@ -54,7 +54,7 @@ class RunLogs:
             values = {"steps": steps, "updates": updates, "samples_per_insert": table.samples_per_insert}
             self._terminal.write(values)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Prints a line above the progress line."""
         if self._terminal is not None:
             self._terminal.message(text)

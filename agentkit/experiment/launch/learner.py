@@ -15,6 +15,7 @@ from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.devices import learner_devices
 from agentkit.experiment.launch.common import (
     OUTAGE_SECONDS,
     count_dropped,
@@ -54,6 +55,7 @@ def learner_node(
             f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
             "without a run folder."
         )
+    devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
@@ -73,6 +75,7 @@ def learner_node(
                 log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),
                 log_seconds=experiment.log_seconds,
             ),
+            devices=devices,
         )
         saver = _Saver(context, experiment, learner, data)
         saver.restore()
