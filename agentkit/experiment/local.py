@@ -176,9 +176,6 @@ def _build(
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
-    evaluator = None
-    if experiment.evaluation_period:
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
     policy, client = agent.make_policy(networks), VariableClient(store)
     actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
     stack.enter_context(contextlib.closing(actor))
@@ -194,6 +191,9 @@ def _build(
     learner = Learner(update, dataset, learner_key, num_updates=plan.num_updates, callbacks=callbacks, devices=devices)
     if profile is not None:
         learner = profile.time_learner(learner, loop)
+    evaluator = None
+    if experiment.evaluation_period:
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     training = Training(experiment, work, learner, evaluator, logs, contents)
     if found is not None:
