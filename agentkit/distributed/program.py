@@ -68,7 +68,7 @@ class Role:
         stop_order: at the end, roles of a lower number stop first.
         stop_seconds: how long a node may take to save and stop before it is killed.
         heartbeat_seconds: a node that is not heard of for this long is killed and restarted.
-        idle_seconds: so is one whose main loop has not called `NodeContext.beat` for this long.
+        idle_seconds: so is one whose main loop has not called `NodeContext.heartbeat` for this long.
         start_seconds: how long a node may take to be ready, once those it depends on are.
         num_cpus: cores to reserve, where the engine can.
         num_gpus: accelerators to reserve, where the engine can.

@@ -111,7 +111,7 @@ def check_address(address: str) -> None:
     if match is None:
         raise ConfigError(
             f"Expected the address of a Ray cluster's head as host:port, found {address!r}. 'auto' may join somebody "
-            "else's cluster, and a ray:// client cannot host the board: run this on a machine of the cluster."
+            "else's cluster, and a ray:// client cannot host the run store: run this on a machine of the cluster."
         )
     try:
         socket.create_connection((match[1], int(match[2])), timeout=5.0).close()

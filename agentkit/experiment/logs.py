@@ -83,7 +83,7 @@ class ProgramLog:
         self._columns: tuple[str, ...] = ()
 
     def write(self, status: dict[str, Any]) -> None:
-        """Takes the newest `Board.status`; makes a row of it if it is time."""
+        """Takes the newest `RunStore.status`; makes a row of it if it is time."""
         now = time.monotonic()
         self._speeds.add(status, now)
         if self._columns or _tables_are_known(status):
@@ -115,7 +115,7 @@ def make_logger(
 ) -> loggers.Logger:
     """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
 
-    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.DropUnwritable`.
+    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.BestEffortLogger`.
     """
     if experiment.run_directory is None:
         return loggers.Dispatcher([])
@@ -126,7 +126,7 @@ def make_logger(
     }
     if experiment.tensorboard:
         makers[f"{folder}/{label}"] = lambda: loggers.TensorboardLogger(folder, label, resume_step=resume_step)
-    return loggers.Dispatcher([loggers.DropUnwritable(make, name, on_drop=on_drop) for name, make in makers.items()])
+    return loggers.Dispatcher([loggers.BestEffortLogger(make, name, on_drop=on_drop) for name, make in makers.items()])
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a launched program is doing: one live table on a terminal, plain lines elsewhere, and rows for logs.
 
-Everything here is made from a status, the plain nest of dicts that `agentkit.distributed.Board.status` gives:
+Everything here is made from a status, the plain nest of dicts that `agentkit.distributed.RunStore.status` gives:
 ``nodes`` by name, ``totals`` by count, and among ``values`` the replay ``tables``, the target ``num_steps`` and
 the newest ``evaluation``. What is absent is left out, so that programs of a user's own are shown as well.
 """
@@ -209,7 +209,7 @@ def events_between(before: Status | None, after: Status) -> list[str]:
     if evaluation and (seen is None or seen["steps"] != evaluation["steps"]):
         found.append(f"step {evaluation['steps']:,}: evaluation return {evaluation['episode_return']:.1f}")
     if after["stop"] and not (before and before["stop"]):
-        found.append(f"Stopping: {_gist(after['stop'])}")
+        found.append(f"Stopping: {_shorten(after['stop'])}")
     return found
 
 
@@ -296,7 +296,7 @@ def _progress(status: Status, speeds: Speeds) -> str:
     steps, target = totals.get("steps", 0), values.get("num_steps")
     parts = [f"{steps:,} steps" if not target else f"{min(steps / target, 1):.0%} {steps:,}/{target:,} steps"]
     if status["stop"]:
-        parts.append(f"stopping: {_gist(status['stop'])}")
+        parts.append(f"stopping: {_shorten(status['stop'])}")
     rate = speeds.per_second("", "steps")
     if rate is not None:
         parts.append(f"{rate:,.0f} steps/s")
@@ -362,10 +362,10 @@ def _runs(node: Status) -> bool:
     return node["state"] == "ready" and (node["beat_age_seconds"] or 0.0) < _LOST_SECONDS
 
 
-def _gist(text: str) -> str:
+def _shorten(text: str) -> str:
     r"""The line that says most, cut to fit a table: the first, or of a traceback the last.
 
-    >>> _gist("Traceback (most recent call last):\n  File ...\nValueError: no\n")
+    >>> _shorten("Traceback (most recent call last):\n  File ...\nValueError: no\n")
     'ValueError: no'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
@@ -374,9 +374,9 @@ def _gist(text: str) -> str:
 
 
 def _named(name: str, error: str | None) -> str:
-    """An error's gist, with the node's name in front where it does not say it itself."""
-    gist = _gist(error or "")
-    return gist if not gist or gist.startswith(name) else f"{name}: {gist}"
+    """An error, shortened, with the node's name in front where it does not say it itself."""
+    text = _shorten(error or "")
+    return text if not text or text.startswith(name) else f"{name}: {text}"
 
 
 def _aligned(grid: Grid) -> list[str]:

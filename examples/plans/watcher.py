@@ -35,7 +35,7 @@ def watch(context, path):
         rows.writerow(COLUMNS)
         context.ready()
         while not context.wait(0.5):
-            status = context.board.status()
+            status = context.store.status()
             learner = status["nodes"]["learner-0"]["gauges"]
             for name, table in all_tables(status).items():
                 waiting = table["waiting"]

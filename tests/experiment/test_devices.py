@@ -13,6 +13,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, run
 
 SETUP = """
+import pathlib
 import sys
 import numpy as np
 import jax
@@ -26,7 +27,7 @@ def make_experiment(folder, devices, **settings):
     return ExperimentConfig(dqn.make_agent(config), "agentkit:catch", devices=devices, **{**quiet, **settings})
 
 def parameters(folder):
-    state = checkpoint.read_latest(folder + "/checkpoints").state["learner"]["state"]
+    state = checkpoint.read_latest(pathlib.Path(folder, "checkpoints")).state["learner"]["state"]
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
     return [leaf for leaf in leaves if np.issubdtype(leaf.dtype, np.floating)]
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit import checkpoint
-from agentkit.distributed import BoardClient, WrongRunError
+from agentkit.distributed import RunStoreClient, WrongRunError
 from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
 from tests.replay.test_listening_devices import another_host, needs_namespaces
@@ -102,7 +102,7 @@ def test_a_stranger_without_the_run_id_learns_nothing(tmp_path):
         program.wait_for(lambda status: status["totals"].get("steps", 0) > 5)
         record = json.loads((program.directory / "board.json").read_text())
         with pytest.raises(WrongRunError):
-            BoardClient(record["address"], "0" * 32, timeout=5.0)
+            RunStoreClient(record["address"], "0" * 32, timeout=5.0)
         words = [word for process in program.processes() for word in process.cmdline()]
         assert not [word for word in words if record["run_id"] in word]
         assert (program.directory / "board.json").stat().st_mode & 0o077 == 0

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("reverb")
 
-from agentkit.distributed import BoardError, connect_to_run
+from agentkit.distributed import RunStoreError, connect_to_run
 from agentkit.errors import ConfigError
 from tests.experiment.launched import ROOT
 from tests.experiment.other_host import other_host
@@ -60,7 +60,7 @@ class ByHand:
         try:
             with contextlib.closing(connect_to_run(self.folder / "RUN", timeout=2.0)) as client:
                 return client.status()
-        except (BoardError, ConfigError, ValueError):
+        except (RunStoreError, ConfigError, ValueError):
             return None
 
     def wait_for(self, condition):

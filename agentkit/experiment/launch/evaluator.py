@@ -36,7 +36,7 @@ def evaluator_node(
             if record is not None:
                 record = {"steps": steps, **record}
                 logger.write(record)
-                context.board.put("evaluation", record)
+                context.store.put("evaluation", record)
                 done.append(steps)
 
         done: list[int] = []

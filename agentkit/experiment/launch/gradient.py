@@ -21,7 +21,7 @@ from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.launch.actor import close_on_stop, find_place
+from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
 from agentkit.experiment.launch.common import OUTAGE_SECONDS
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
@@ -110,7 +110,8 @@ def gradient_node(
         batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
-        actor = make_actor(environment, agent.make_policy(networks), acting_key, client, adder, find_place(context))
+        policy = agent.make_policy(networks)
+        actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context))
         loop = make_loop(environment, actor)
         client.update(wait=True)
         context.ready()
@@ -125,7 +126,7 @@ def gradient_node(
                     writer.create_item(TABLE, 1.0, index, index + 1)
                     num_sent += 1
                     client.update()
-                context.beat(steps=loop.num_steps, gradients=num_sent)
+                context.heartbeat(steps=loop.num_steps, gradients=num_sent)
                 context.gauge(parameter_age_seconds=client.age_seconds, parameter_version=client.version)
         except ReplayClosedError:
             if not context.should_stop:

@@ -75,13 +75,13 @@ def inference_node(
         place=jax.device_put,
     )
     client.update(wait=True)
-    run_id = context.board.run_id
+    run_id = context.store.run_id
     with InferenceServer(policy, spec, client, run_id, num_envs=num_envs, listen=listen) as server:
         context.ready({"node": context.name, "address": server.address})
         shown, batches, requests = time.monotonic(), 0, 0
         while not context.should_stop:
             server.serve(SERVE_SECONDS)
-            context.beat(actions=server.num_requests * (num_envs or 1))
+            context.heartbeat(actions=server.num_requests * (num_envs or 1))
             now = time.monotonic()
             if now - shown < STATUS_SECONDS:
                 continue

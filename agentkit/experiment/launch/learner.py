@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from agentkit import checkpoint
-from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.devices import learner_devices
@@ -106,7 +106,7 @@ def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedDat
             context.wait(0.5)
         if time.monotonic() - outage > OUTAGE_SECONDS:
             raise ReplayClosedError(f"The replay server at {data.address} was away for {OUTAGE_SECONDS:g} s.")
-        context.beat(updates=learner.num_updates_done - first)
+        context.heartbeat(updates=learner.num_updates_done - first)
         context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=data.waited_seconds)
         data.keep_alive()
         saver.save_if_due()
@@ -155,7 +155,7 @@ class _Saver:
         directory = self._context.run_directory
         if directory is None:
             return
-        with contextlib.suppress(BoardError):
+        with contextlib.suppress(RunStoreError):
             self._context.sync()
         totals = self._context.totals()
         state = {

@@ -65,7 +65,7 @@ def launch(
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
         resume: go on from the newest checkpoint in the run folder.
-        on_status: called twice a second with `Board.status`, e.g. to show it.
+        on_status: called twice a second with `RunStore.status`, e.g. to show it.
         **settings: other fields of `LaunchConfig`.
 
     Raises:
@@ -129,25 +129,25 @@ def run_program(
         engine: where; None for processes of this machine.
         run_directory: for the nodes' logs, and the checkpoints of those that write any; None for neither.
         totals: counts to begin with, e.g. a checkpoint's.
-        values: to put on the board before any node starts.
-        on_status: called twice a second with `Board.status`.
+        values: to put into the run store before any node starts.
+        on_status: called twice a second with `RunStore.status`.
 
     Returns:
-        `Board.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
+        `RunStore.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
 
     Raises:
         ProgramError: a node failed in a way that no restart mends, or too often.
     """
     with Supervisor(program, engine or ProcessEngine(), run_directory=run_directory) as supervisor:
-        supervisor.board.restore_totals(totals or {})
+        supervisor.store.restore_totals(totals or {})
         for name, value in (values or {}).items():
-            supervisor.board.put(name, value)
+            supervisor.store.put(name, value)
         try:
             reason = supervisor.run(on_status)
         finally:
             supervisor.kill_all()
             forget_parameters(supervisor.run_id, program.nodes)
-        return {**supervisor.board.status(), "stop": reason}
+        return {**supervisor.store.status(), "stop": reason}
 
 
 def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:

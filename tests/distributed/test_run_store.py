@@ -5,69 +5,69 @@ import time
 
 import pytest
 
-from agentkit.distributed import Board, BoardClient, BoardError, WrongRunError
-from agentkit.distributed.board import MAX_LINE
+from agentkit.distributed import RunStore, RunStoreClient, RunStoreError, WrongRunError
+from agentkit.distributed.run_store import MAX_LINE
 from agentkit.errors import ConfigError
 
 RUN = "a-secret"
 
 
 @pytest.fixture
-def board():
-    with Board(RUN) as made:
+def store():
+    with RunStore(RUN) as made:
         yield made
 
 
-def client(board, **kwargs):
-    return BoardClient(board.address, RUN, **{"timeout": 5.0, **kwargs})
+def client(store, **kwargs):
+    return RunStoreClient(store.address, RUN, **{"timeout": 5.0, **kwargs})
 
 
-def test_a_value_is_seen_by_all_and_waited_for(board):
-    one, two = client(board), client(board)
+def test_a_value_is_seen_by_all_and_waited_for(store):
+    one, two = client(store), client(store)
     threading.Timer(0.3, one.put, ("key", {"a": [1, 2.5, None, "x"]})).start()
     start = time.monotonic()
     assert two.get("key", timeout=5.0) == {"a": [1, 2.5, None, "x"]}
     assert 0.2 < time.monotonic() - start < 2.0
-    assert board.get("key") == {"a": [1, 2.5, None, "x"]}
-    with pytest.raises(BoardError, match="Nothing was published under 'other'"):
+    assert store.get("key") == {"a": [1, 2.5, None, "x"]}
+    with pytest.raises(RunStoreError, match="Nothing was published under 'other'"):
         two.get("other", timeout=0.3)
     one.close()
     two.close()
 
 
-def test_counts_of_nodes_that_died_stay_counted(board):
-    board.restore_totals({"steps": 1000})
-    first = client(board, node="actor-0")
+def test_counts_of_nodes_that_died_stay_counted(store):
+    store.restore_totals({"steps": 1000})
+    first = client(store, node="actor-0")
     assert first.beat({"steps": 10}, {}, 0.0) == {"stop": False, "totals": {"steps": 1010}}
     assert first.beat({"steps": 15}, {}, 0.0)["totals"] == {"steps": 1015}
-    again = client(board, node="actor-0", incarnation=1)
+    again = client(store, node="actor-0", incarnation=1)
     assert again.beat({"steps": 2}, {"rate": 0.5}, 0.0)["totals"] == {"steps": 1017}
-    other = client(board, node="actor-1")
+    other = client(store, node="actor-1")
     assert other.beat({"steps": 3, "episodes": 1}, {}, 0.0)["totals"] == {"steps": 1020, "episodes": 1}
-    node = board.status()["nodes"]["actor-0"]
+    node = store.status()["nodes"]["actor-0"]
     assert node["counts"] == {"steps": 17} and node["gauges"] == {"rate": 0.5} and node["incarnation"] == 1
-    board.forget_node("actor-1")
-    assert board.totals() == {"steps": 1020, "episodes": 1}
+    store.forget_node("actor-1")
+    assert store.totals() == {"steps": 1020, "episodes": 1}
     for made in (first, again, other):
         made.close()
 
 
-def test_the_word_to_stop_comes_with_the_next_beat(board):
-    made = client(board, node="actor-0")
-    other = client(board, node="actor-1")
-    board.stop_node("actor-1")
+def test_the_word_to_stop_comes_with_the_next_beat(store):
+    made = client(store, node="actor-0")
+    other = client(store, node="actor-1")
+    store.stop_node("actor-1")
     assert not made.beat({}, {}, 0.0)["stop"] and other.beat({}, {}, 0.0)["stop"]
-    board.stop("enough")
-    board.stop("too late")
-    assert made.beat({}, {}, 0.0)["stop"] and board.stop_reason == "enough"
+    store.stop("enough")
+    store.stop("too late")
+    assert made.beat({}, {}, 0.0)["stop"] and store.stop_reason == "enough"
     made.close()
     other.close()
 
 
-def test_another_run_is_refused(board):
+def test_another_run_is_refused(store):
     start = time.monotonic()
     with pytest.raises(WrongRunError, match="another run, or the run id is wrong"):
-        BoardClient(board.address, "wrong", timeout=5.0)
+        RunStoreClient(store.address, "wrong", timeout=5.0)
     assert time.monotonic() - start < 2.0
 
 
@@ -84,21 +84,21 @@ def test_another_run_is_refused(board):
         b"x" * MAX_LINE,
     ],
 )
-def test_a_stranger_is_dropped_and_harms_nobody(board, words):
-    host, port = board.address.split(":")
+def test_a_stranger_is_dropped_and_harms_nobody(store, words):
+    host, port = store.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10.0) as stranger:
         stranger.sendall(words + b'{"do": "put", "key": "evil", "value": 1}\n')
         stranger.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: stranger.recv(1000), b""))
     assert b"value" not in answer
-    made = client(board)
+    made = client(store)
     made.put("good", 1)
-    assert board.get("evil") is None and board.get("good") == 1
+    assert store.get("evil") is None and store.get("good") == 1
     made.close()
 
 
-def test_a_silent_stranger_is_dropped_within_seconds(board):
-    host, port = board.address.split(":")
+def test_a_silent_stranger_is_dropped_within_seconds(store):
+    host, port = store.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10.0) as stranger:
         start = time.monotonic()
         with pytest.raises((TimeoutError, ConnectionError)):
@@ -107,25 +107,25 @@ def test_a_silent_stranger_is_dropped_within_seconds(board):
         assert time.monotonic() - start < 8.0
 
 
-def test_a_malformed_message_of_a_member_is_answered_with_an_error(board):
-    made = client(board)
-    with pytest.raises(BoardError, match="unknown message 'dance'"):
+def test_a_malformed_message_of_a_member_is_answered_with_an_error(store):
+    made = client(store)
+    with pytest.raises(RunStoreError, match="unknown message 'dance'"):
         made._ask({"do": "dance"}, 2.0)
-    with pytest.raises(BoardError, match="malformed"):
+    with pytest.raises(RunStoreError, match="malformed"):
         made._ask({"do": "get"}, 2.0)
     made.put("still", "here")
     made.close()
 
 
 def test_a_client_finds_a_board_that_was_restarted_on_its_port():
-    first = Board(RUN)
-    made = BoardClient(first.address, RUN, node="actor-0", timeout=10.0)
+    first = RunStore(RUN)
+    made = RunStoreClient(first.address, RUN, node="actor-0", timeout=10.0)
     port = int(first.address.split(":")[1])
     first.close()
-    with pytest.raises(BoardError, match="did not answer"):
+    with pytest.raises(RunStoreError, match="did not answer"):
         made._ask({"do": "status"}, 0.5)
-    threading.Timer(0.5, lambda: boards.append(Board(RUN, port=port))).start()
-    boards: list[Board] = []
+    threading.Timer(0.5, lambda: boards.append(RunStore(RUN, port=port))).start()
+    boards: list[RunStore] = []
     assert made.beat({"steps": 4}, {}, 0.0)["totals"] == {"steps": 4}
     made.close()
     boards[0].close()
@@ -136,26 +136,26 @@ def test_a_board_that_is_not_there_is_told_within_its_deadline():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     start = time.monotonic()
-    with pytest.raises(BoardError, match="did not answer"):
-        BoardClient(f"127.0.0.1:{port}", RUN, timeout=0.5)
+    with pytest.raises(RunStoreError, match="did not answer"):
+        RunStoreClient(f"127.0.0.1:{port}", RUN, timeout=0.5)
     assert time.monotonic() - start < 3.0
     with pytest.raises(ConfigError, match="host:port"):
-        BoardClient("nonsense", RUN)
+        RunStoreClient("nonsense", RUN)
 
 
-def test_a_port_that_is_taken_is_refused(board):
+def test_a_port_that_is_taken_is_refused(store):
     with pytest.raises(ConfigError, match="cannot listen"):
-        Board(RUN, port=int(board.address.split(":")[1]))
+        RunStore(RUN, port=int(store.address.split(":")[1]))
 
 
-def test_the_status_is_plain_json(board):
-    made = client(board, node="learner-0")
+def test_the_status_is_plain_json(store):
+    made = client(store, node="learner-0")
     made.beat({"updates": 1}, {"x": 1.0}, 0.5)
     made.command("scale", role="actor", count=3)
-    board.node("learner-0", state="ready", restarts=2, last_error="none")
+    store.node("learner-0", state="ready", restarts=2, last_error="none")
     status = json.loads(json.dumps(made.status()))
     node = status["nodes"]["learner-0"]
     assert node["state"] == "ready" and node["restarts"] == 2 and node["idle_seconds"] == 0.5
     assert 0 <= node["beat_age_seconds"] < 5 and node["pid"] > 0
-    assert board.commands.get(timeout=1.0) == ("scale", {"role": "actor", "count": 3})
+    assert store.commands.get(timeout=1.0) == ("scale", {"role": "actor", "count": 3})
     made.close()
