@@ -91,7 +91,7 @@ class NodeContext:
 
     @property
     def should_stop(self) -> bool:
-        """True once this node is to save what it owns and return."""
+        """Returns True once this node is to save what it owns and return."""
         return self._stop.is_set()
 
     def wait(self, seconds: float) -> bool:
@@ -104,7 +104,7 @@ class NodeContext:
                 return self.should_stop
 
     def totals(self) -> dict[str, int]:
-        """The program's counts, as the run store had them at the last heartbeat (half a second ago, at most)."""
+        """Returns the program's counts, as the store had them at the last heartbeat (half a second ago, at most)."""
         return self._totals
 
     def request_stop(self, reason: str) -> None:

@@ -21,7 +21,7 @@ _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main(
 
 @final
 class RunningProcess:
-    """A node's process."""
+    """Controls a node's process."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         """Wraps a process that leads a session of its own."""
@@ -29,7 +29,7 @@ class RunningProcess:
         self.pid: int | None = process.pid
 
     def poll(self) -> int | None:
-        """Its exit code (negative: the signal that killed it); None while it runs."""
+        """Returns its exit code (negative: the signal that killed it); None while it runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
@@ -89,7 +89,7 @@ class ProcessEngine:
         return RunningProcess(process)
 
     def close(self) -> None:
-        """Nothing to free: the supervisor ends the processes."""
+        """Frees nothing: the supervisor ends the processes."""
 
 
 def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:

@@ -159,7 +159,7 @@ class RayEngine:
 
 @final
 class RunningActor:
-    """A node's Ray actor.
+    """Controls a node's Ray actor.
 
     Attributes:
         pid: of its process, on whatever machine that is; None until it runs.
@@ -178,11 +178,11 @@ class RunningActor:
 
     @property
     def is_running(self) -> bool:
-        """False once `poll` has returned a code."""
+        """Returns False once `poll` has returned a code."""
         return self._code is None
 
     def poll(self) -> int | None:
-        """Its exit code, -9 where its process or machine died; None while it runs or waits for a place."""
+        """Returns its exit code, -9 where its process or machine died; None while it runs or waits for a place."""
         if self._code is None:
             self._find_place()
             if self._is_there(self._result):
@@ -268,7 +268,7 @@ class _NodeActor:
         return os.getpid(), import_ray().get_runtime_context().get_node_id()
 
     def run(self, message: bytes, name: str, run_address: RunAddress, search_path: Sequence[str], holder: Any) -> int:
-        """Like `worker.main`, but for where the node comes from and its output goes."""
+        """Runs a node as `worker.main` does, but for where the node comes from and its output goes."""
         _log_to(_log_path(name, run_address))
         use_holder(import_ray(), holder)
         sys.path.extend(path for path in search_path if path not in sys.path)
@@ -284,7 +284,7 @@ def _send_signal(pid: int, number: int) -> None:
 
 
 def import_ray() -> Any:
-    """The package, with the settings that it reads when it is imported.
+    """Imports the package, with the settings that it reads at that time.
 
     Raises:
         MissingExtraError: it is not installed.

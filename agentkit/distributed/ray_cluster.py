@@ -23,7 +23,7 @@ from agentkit.errors import AgentkitError, ConfigError
 
 
 class RayStartError(AgentkitError, RuntimeError):
-    """Ray could not be started on this machine."""
+    """Says that Ray could not be started on this machine."""
 
 
 def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> str:
@@ -150,7 +150,7 @@ def check_fits(ray: Any, role: str, demand: Mapping[str, float], taken: Sequence
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; Ray's run over many."""
+    """Returns the first line of an error's message; Ray's run over many."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

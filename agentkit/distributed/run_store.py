@@ -82,7 +82,7 @@ class RunStore:
             self._lock.notify_all()
 
     def get(self, key: str, timeout: float = 0.0) -> Any:
-        """A value, waited for up to `timeout` seconds; None if there is none."""
+        """Returns a value, waited for up to `timeout` seconds; None if there is none."""
         with self._lock:
             self._lock.wait_for(lambda: key in self._values or self._stop_reason is not None, timeout)
             return self._values.get(key)
@@ -93,7 +93,7 @@ class RunStore:
             self._nodes.setdefault(name, _new_node(name)).update(changes)
 
     def last_heartbeat(self, name: str) -> tuple[int, float, float] | None:
-        """Incarnation, seconds since the last beat, and seconds that its main loop was idle by then."""
+        """Returns incarnation, seconds since the last heartbeat, and seconds that the main loop was idle by then."""
         with self._lock:
             node = self._nodes.get(name)
             if node is None or node["beat_time"] is None:
@@ -101,7 +101,7 @@ class RunStore:
             return node["incarnation"], time.monotonic() - node["beat_time"], node["idle_seconds"]
 
     def totals(self) -> dict[str, int]:
-        """Each count, summed over all nodes and their incarnations."""
+        """Returns each count, summed over all nodes and their incarnations."""
         with self._lock:
             return dict(self._totals)
 
@@ -121,7 +121,7 @@ class RunStore:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the program stops; None while it runs."""
+        """Returns why the program stops; None while it runs."""
         return self._stop_reason
 
     def stop_node(self, name: str) -> None:
@@ -140,7 +140,7 @@ class RunStore:
             self._nodes.pop(name, None)
 
     def status(self) -> dict[str, Any]:
-        """All there is, as plain values."""
+        """Returns all there is, as plain values."""
         with self._lock:
             now = time.monotonic()
             return {
@@ -266,7 +266,7 @@ class _Server(socketserver.ThreadingTCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is no event: its owner reconnects."""
+        """Ignores a connection that breaks: its owner reconnects."""
 
 
 class _Connection(socketserver.StreamRequestHandler):

@@ -15,11 +15,11 @@ from agentkit.errors import AgentkitError, ConfigError
 
 
 class RunStoreError(AgentkitError, RuntimeError):
-    """The run store does not answer, or refuses what it was asked."""
+    """Says that the run store does not answer, or refuses what it was asked."""
 
 
 class WrongRunError(RunStoreError, ConfigError):
-    """Another run's store answered, or the run id is wrong."""
+    """Says that another run's store answered, or that the run id is wrong."""
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -31,7 +31,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class RunStoreClient:
-    """One process's connection to the run store. Thread-safe; reconnects for every call that needs it."""
+    """Connects one process to the run store. Thread-safe; reconnects for every call that needs it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RunStoreClient:
         self._ask({"do": "get", "key": "", "timeout": 0.0}, timeout)
 
     def get(self, key: str, timeout: float = 60.0) -> Any:
-        """A value, waited for.
+        """Waits for a value and returns it.
 
         Raises:
             RunStoreError: nobody put it within `timeout` seconds, or the run store is gone.
@@ -118,7 +118,7 @@ class RunStoreClient:
         return self._ask(message, min(self._timeout, 5.0))
 
     def status(self) -> dict[str, Any]:
-        """See `RunStore.status`."""
+        """Returns what `RunStore.status` does."""
         return self._ask({"do": "status"}, self._timeout)
 
     def command(self, name: str, **arguments: Any) -> None:

@@ -34,16 +34,16 @@ ECHO_SECONDS = 0.5
 
 
 class ProgramError(AgentkitError, RuntimeError):
-    """A program stopped by a fault: names the node, says what it raised, and where its log is."""
+    """Says that a fault stopped a program: names the node, what it raised, and where its log is."""
 
 
 class Running(Protocol):
-    """A node that an engine has started."""
+    """Controls a node that an engine has started."""
 
     pid: int | None
 
     def poll(self) -> int | None:
-        """Its exit code (negative: the signal that killed it); None while it runs."""
+        """Returns its exit code (negative: the signal that killed it); None while it runs."""
         ...
 
     def terminate(self) -> None:
@@ -56,7 +56,7 @@ class Running(Protocol):
 
 
 class Engine(Protocol):
-    """Where nodes run."""
+    """Runs nodes."""
 
     store_host: str
 
@@ -417,7 +417,7 @@ def write_secret(path: pathlib.Path, text: str) -> None:
 
 
 def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
-    """A client of the run store of the program that runs in a folder.
+    """Connects to the store of the program that runs in a folder.
 
     Raises:
         ConfigError: no program runs there.

@@ -14,7 +14,7 @@ from agentkit.distributed.worker import RunAddress, run_node
 
 @final
 class RunningThread:
-    """A node's thread."""
+    """Controls a node's thread."""
 
     def __init__(self, node: Node, run_address: RunAddress):
         """Starts it."""
@@ -28,7 +28,7 @@ class RunningThread:
         self._code = run_node(node, run_address, self._stop)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Returns its exit code; None while it runs."""
         return self._code
 
     def terminate(self) -> None:
@@ -57,4 +57,4 @@ class ThreadEngine:
         return RunningThread(node, run_address)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Frees nothing."""

@@ -121,7 +121,7 @@ def _report(store: RunStoreClient, name: str, incarnation: int, error: BaseExcep
 
 
 def main() -> int:
-    """The child process: reads the pickled node from its standard input, which only its parent can write."""
+    """Runs the node that its parent, and nobody else, can write to its standard input."""
     _die_with(int(sys.argv[1]))
     message, run_address = pickle.loads(sys.stdin.buffer.read())
     return run_pickled(message, run_address)

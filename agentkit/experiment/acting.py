@@ -21,7 +21,7 @@ from agentkit.variables import VariableClient
 
 
 def make_adder(environment: Any, spec: EnvironmentSpec, fed: Sequence[tuple[Agent, Replay]]) -> Adder:
-    """The adder of an actor: for an environment or a batch of them, and for all who learn from its steps.
+    """Builds the adder of an actor: for an environment or a batch of them, and for all who learn from its steps.
 
     Args:
         environment: what the actor will act in.
@@ -51,7 +51,7 @@ def make_actor(
     adder: Adder | None = None,
     which: ActorIndex = ALONE,
 ) -> PolicyActor | BatchedPolicyActor:
-    """The actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
+    """Builds the actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
 
     Args:
         environment: what it will act in.
@@ -72,7 +72,7 @@ def make_loop(
     counter: Counter | None = None,
     log: Log | None = None,
 ) -> EnvironmentLoop | BatchedEnvironmentLoop:
-    """The loop in which they meet; see `EnvironmentLoop`."""
+    """Builds the loop in which actor and environment meet; see `EnvironmentLoop`."""
     if is_batched(environment):
         return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log)
     return EnvironmentLoop(environment, actor, counter=counter, log=log)

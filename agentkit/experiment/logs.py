@@ -17,7 +17,7 @@ _PROGRESS_SECONDS = 0.25
 
 
 class RunLogs:
-    """The logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
+    """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
     def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
         """Makes one.
@@ -44,7 +44,7 @@ class RunLogs:
             self._terminal.write(record)
 
     def progress_due(self) -> bool:
-        """True a few times a second, if a progress line is shown."""
+        """Returns True a few times a second, if a progress line is shown."""
         return self._terminal is not None and time.monotonic() >= self._next_progress
 
     def show_progress(self, steps: int, updates: int, table: TableInfo) -> None:
@@ -61,7 +61,7 @@ class RunLogs:
 
 
 class ProgramLog:
-    """The log ``program`` of a run of many processes: a row every `ExperimentConfig.log_seconds`, and one at the end.
+    """Writes the log ``program`` of a launched run: a row every `ExperimentConfig.log_seconds`, and one at the end.
 
     Rows begin when the tables of every replay node are known, and keep the columns of the first one. A context
     manager.
@@ -113,7 +113,7 @@ def make_logger(
     resume_step: int | None,
     on_drop: Callable[[int], None] | None = None,
 ) -> loggers.Logger:
-    """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
+    """Builds the log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
 
     Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.BestEffortLogger`.
     """
@@ -130,7 +130,7 @@ def make_logger(
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:
-    """A row of the learner's log: its metrics beside the environment steps and the replay table's state."""
+    """Returns a row of the learner's log: metrics, environment steps and the replay table's state."""
     return {
         "steps": steps,
         **metrics,

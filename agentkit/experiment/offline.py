@@ -40,7 +40,7 @@ from agentkit.variables import VariableStore
 
 @dataclasses.dataclass(frozen=True)
 class OfflineConfig:
-    """What `agentkit.run_offline` runs.
+    """Says what `agentkit.run_offline` runs.
 
     Attributes:
         agent: one that learns from transitions, e.g. ``agents.registry.make("iql")``.
@@ -80,7 +80,7 @@ class OfflineConfig:
         self.as_experiment()  # Which refuses the rest.
 
     def as_experiment(self) -> ExperimentConfig:
-        """The same for what evaluates and logs: its steps are updates."""
+        """Returns the same for what evaluates and logs: its steps are updates."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del own["dataset"], own["num_updates"]
         if self.environment is None:
@@ -125,7 +125,7 @@ def resume_offline(run_directory: str | pathlib.Path, **changes: Any) -> Result:
 
 
 def read_offline_config(run_directory: str | pathlib.Path, **changes: Any) -> OfflineConfig:
-    """The `OfflineConfig` that a run folder's ``config.json`` describes, with some fields replaced.
+    """Reads the `OfflineConfig` that a run folder's ``config.json`` describes, with some fields replaced.
 
     Raises:
         ConfigError: no such run, or one that had an agent or an environment of the user's own code, or data that
@@ -156,7 +156,7 @@ def read_offline_config(run_directory: str | pathlib.Path, **changes: Any) -> Of
 
 
 def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData) -> TransitionsDataset:
-    """The transitions that the agent's own adder makes of episodes, as batches.
+    """Loads the transitions that the agent's own adder makes of episodes, as batches.
 
     Raises:
         ConfigError: the agent learns from something else, or draws by priority.

@@ -109,7 +109,7 @@ class Timer:
 
 
 class Row(NamedTuple):
-    """A line of the table.
+    """Holds a line of the table.
 
     Attributes:
         part: one of `ONCE` or `PARTS`.
@@ -270,7 +270,7 @@ class Profile:
 
     @property
     def overhead_microseconds(self) -> float:
-        """What the timers themselves cost in each step, about: it is in the rows that they time, and in "rest"."""
+        """Returns what the timers cost in each step, about: it is in the rows that they time, and in "rest"."""
         if self._timer is None or not self.num_steps:
             return 0.0
         timer, tries = Timer(), 1000
@@ -282,7 +282,7 @@ class Profile:
         return 1e6 * each * sum(self._timer.calls.values()) / self.num_steps
 
     def rows(self) -> list[Row]:
-        """The table, `ONCE` before `PARTS`; without a run that began to train, nothing but its start."""
+        """Returns the table, `ONCE` before `PARTS`; without a run that began to train, nothing but its start."""
         seconds: Mapping[str, float] = {} if self._timer is None else self._timer.seconds
         calls: Mapping[str, int] = {} if self._timer is None else self._timer.calls
         total = sum(seconds.get(part, 0.0) for part in PARTS)

@@ -1,4 +1,4 @@
-"""What a run is gone on from: its folder and its newest checkpoint, looked at before anything is built."""
+"""Finds and checks the checkpoint to resume from, before anything is built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentkit.experiment.config import ExperimentConfig, check_run_directory, wr
 
 @final
 class ResumeError(CheckpointError, ConfigError):
-    """A run cannot be gone on with: its checkpoint is damaged, or another experiment's. Nothing was trained."""
+    """Says that the run cannot be resumed: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
 def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:

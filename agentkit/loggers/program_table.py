@@ -36,14 +36,14 @@ _WAITED = "waited_for_data_seconds"
 
 
 class Grid(NamedTuple):
-    """Text in columns: their headings, and rows of as many cells."""
+    """Holds text in columns: their headings, and rows of as many cells."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 class Picture(NamedTuple):
-    """A status in words: a line on progress, a grid of roles, a line for each that has trouble, a grid of tables."""
+    """Holds a status in words: a line on progress, a grid of roles, lines for those in trouble, a grid of tables."""
 
     progress: str
     roles: Grid
@@ -53,7 +53,7 @@ class Picture(NamedTuple):
 
 @final
 class Speeds:
-    """How fast counts grow, from the statuses of the last half minute.
+    """Measures how fast counts grow, from the statuses of the last half minute.
 
     A restarted node counts from 0 again, so growth is added up node by node. A total that is seen for the
     first time may be a resumed run's: it has grown by nothing yet.
@@ -80,7 +80,7 @@ class Speeds:
             self._points.popleft()
 
     def per_second(self, role: str, count: str) -> float | None:
-        """Growth per second of a role's `count`, or of the program's total for role ""; None if not known."""
+        """Returns how fast a role's `count` grows, or the program's total for role ""; None if not known."""
         if len(self._points) < 2:
             return None
         (first_time, first), (last_time, last) = self._points[0], self._points[-1]
@@ -89,12 +89,12 @@ class Speeds:
         return (last[role, count] - first.get((role, count), 0.0)) / (last_time - first_time)
 
     def seconds(self) -> float:
-        """The time between the oldest and the newest status kept."""
+        """Returns the time between the oldest and the newest status kept."""
         return self._points[-1][0] - self._points[0][0] if self._points else 0.0
 
 
 def picture(status: Status, speeds: Speeds | None = None) -> Picture:
-    """A status in words; without `speeds`, nothing is said about how fast anything is."""
+    """Puts a status in words; without `speeds`, nothing is said about how fast anything is."""
     speeds = Speeds() if speeds is None else speeds
     by_role: dict[str, list[tuple[str, Status]]] = collections.defaultdict(list)
     for name, node in status["nodes"].items():
@@ -107,14 +107,14 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
 
 
 def as_text(status: Status, speeds: Speeds | None = None) -> str:
-    """A status as plain text of several lines, for `agentkit status` and files."""
+    """Returns a status as plain text of several lines, for `agentkit status` and files."""
     shown = picture(status, speeds)
     parts = [[shown.progress], _aligned(shown.roles), shown.troubles, _aligned(shown.tables)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 def as_line(status: Status, speeds: Speeds | None = None) -> str:
-    """A status as one line, for output that is kept: a scheduler's log."""
+    """Returns a status as one line, for output that is kept: a scheduler's log."""
     shown = picture(status, speeds)
     parts = [shown.progress, ", ".join(f"{role} {running}" for role, running, *_ in shown.roles.rows)]
     restarts = sum(node["restarts"] for node in status["nodes"].values())
@@ -126,7 +126,7 @@ def as_line(status: Status, speeds: Speeds | None = None) -> str:
 
 
 def as_table(status: Status, speeds: Speeds | None = None) -> Any:
-    """A status as a rich renderable."""
+    """Returns a status as a rich renderable."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -147,7 +147,7 @@ def as_table(status: Status, speeds: Speeds | None = None) -> Any:
 
 
 def all_tables(status: Status) -> dict[str, Status]:
-    """The replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
+    """Returns the replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
     found: dict[str, Status] = {}
     for key, tables in sorted(status["values"].items()):
         if key == "tables":
@@ -158,7 +158,7 @@ def all_tables(status: Status) -> dict[str, Status]:
 
 
 def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[str] = ()) -> dict[str, Number | None]:
-    """A status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
+    """Returns a status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
 
     Args:
         status: the newest.
@@ -194,7 +194,7 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
 
 
 def events_between(before: Status | None, after: Status) -> list[str]:
-    """What is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
+    """Returns what is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
     found = []
     for name, node in after["nodes"].items():
         old = None if before is None else before["nodes"].get(name)

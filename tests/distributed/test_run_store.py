@@ -38,12 +38,12 @@ def test_a_value_is_seen_by_all_and_waited_for(store):
 def test_counts_of_nodes_that_died_stay_counted(store):
     store.restore_totals({"steps": 1000})
     first = client(store, node="actor-0")
-    assert first.beat({"steps": 10}, {}, 0.0) == {"stop": False, "totals": {"steps": 1010}}
-    assert first.beat({"steps": 15}, {}, 0.0)["totals"] == {"steps": 1015}
+    assert first.heartbeat({"steps": 10}, {}, 0.0) == {"stop": False, "totals": {"steps": 1010}}
+    assert first.heartbeat({"steps": 15}, {}, 0.0)["totals"] == {"steps": 1015}
     again = client(store, node="actor-0", incarnation=1)
-    assert again.beat({"steps": 2}, {"rate": 0.5}, 0.0)["totals"] == {"steps": 1017}
+    assert again.heartbeat({"steps": 2}, {"rate": 0.5}, 0.0)["totals"] == {"steps": 1017}
     other = client(store, node="actor-1")
-    assert other.beat({"steps": 3, "episodes": 1}, {}, 0.0)["totals"] == {"steps": 1020, "episodes": 1}
+    assert other.heartbeat({"steps": 3, "episodes": 1}, {}, 0.0)["totals"] == {"steps": 1020, "episodes": 1}
     node = store.status()["nodes"]["actor-0"]
     assert node["counts"] == {"steps": 17} and node["gauges"] == {"rate": 0.5} and node["incarnation"] == 1
     store.forget_node("actor-1")
@@ -56,10 +56,10 @@ def test_the_word_to_stop_comes_with_the_next_beat(store):
     made = client(store, node="actor-0")
     other = client(store, node="actor-1")
     store.stop_node("actor-1")
-    assert not made.beat({}, {}, 0.0)["stop"] and other.beat({}, {}, 0.0)["stop"]
+    assert not made.heartbeat({}, {}, 0.0)["stop"] and other.heartbeat({}, {}, 0.0)["stop"]
     store.stop("enough")
     store.stop("too late")
-    assert made.beat({}, {}, 0.0)["stop"] and store.stop_reason == "enough"
+    assert made.heartbeat({}, {}, 0.0)["stop"] and store.stop_reason == "enough"
     made.close()
     other.close()
 
@@ -126,7 +126,7 @@ def test_a_client_finds_a_board_that_was_restarted_on_its_port():
         made._ask({"do": "status"}, 0.5)
     threading.Timer(0.5, lambda: boards.append(RunStore(RUN, port=port))).start()
     boards: list[RunStore] = []
-    assert made.beat({"steps": 4}, {}, 0.0)["totals"] == {"steps": 4}
+    assert made.heartbeat({"steps": 4}, {}, 0.0)["totals"] == {"steps": 4}
     made.close()
     boards[0].close()
 
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_is_refused(store):
 
 def test_the_status_is_plain_json(store):
     made = client(store, node="learner-0")
-    made.beat({"updates": 1}, {"x": 1.0}, 0.5)
+    made.heartbeat({"updates": 1}, {"x": 1.0}, 0.5)
     made.command("scale", role="actor", count=3)
     store.node("learner-0", state="ready", restarts=2, last_error="none")
     status = json.loads(json.dumps(made.status()))

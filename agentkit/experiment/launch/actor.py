@@ -123,7 +123,7 @@ def _act(
 
 
 def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:
-    """A second after the node is told to stop, ends a wait for replay that has not ended by itself."""
+    """Ends a wait for replay that has not ended by itself a second after the node is told to stop."""
 
     def watch() -> None:
         while not context.should_stop:
@@ -144,7 +144,7 @@ def make_remote_actor(
     seed: int,
     adder: Adder | None = None,
 ) -> RemoteActor:
-    """An actor that one of the inference nodes acts for: actor i of n nodes' asks number i mod n.
+    """Builds an actor that an inference node acts for: actor i of n nodes' asks number i mod n.
 
     Args:
         context: the actor node's.
@@ -167,7 +167,7 @@ def make_remote_actor(
 
 
 def find_actor_index(context: NodeContext) -> ActorIndex:
-    """An actor node's place among those of its program, as it is now.
+    """Returns the node's current index among the actors of its program, and their number.
 
     An actor that was started by hand cannot know how many there are. Its number, with the lowest 8 bits in
     reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and

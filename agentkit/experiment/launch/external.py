@@ -50,7 +50,7 @@ def host_run(
     run_id: str | None = None,
     on_start: Callable[[str, str], None] | None = None,
 ) -> str:
-    """The replay node and the run store of a run whose other nodes another scheduler starts.
+    """Hosts a run whose other nodes another scheduler starts: runs its store and its replay node.
 
     Started again after a kill (with the same ports and run id), it goes on from the newest checkpoint,
     and the others find it by themselves.

@@ -34,7 +34,7 @@ TABLE = "gradients"
 
 
 def with_gradients(agent: Agent, queue_size: int = 4) -> Agent:
-    """What replay, learner and evaluator nodes run where `gradient_node`s compute the gradients of `agent`.
+    """Returns the agent that replay, learner and evaluator nodes run where `gradient_node`s compute gradients.
 
     Args:
         agent: whose update has `gradient` and `apply`.

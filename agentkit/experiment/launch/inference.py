@@ -27,7 +27,7 @@ SERVE_SECONDS = 0.2
 
 
 def inference_role(num_actors: int, num_inference: int = 1) -> Role:
-    """The role of inference nodes, which stop as soon as the actors have.
+    """Builds the role of inference nodes, which stop as soon as the actors have.
 
     Together they compute with half of the cores that `make_roles` leaves to the actors, which only step
     environments now.

@@ -22,7 +22,7 @@ ENGINES = ("processes", "ray", "threads")
 
 @dataclasses.dataclass(frozen=True)
 class LaunchConfig:
-    """How an experiment is spread over processes.
+    """Says how an experiment is spread over processes.
 
     Attributes:
         num_actors: actor nodes, each with `ExperimentConfig.num_envs` environments.
@@ -69,7 +69,7 @@ class LaunchConfig:
 
 
 def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: EnvironmentSpec | None = None) -> Program:
-    """The program of an experiment: replay <- learner <- actors, evaluators.
+    """Builds the program of an experiment: replay <- learner <- actors, evaluators.
 
     To build one of your own, take its parts: `replay_node` and the other three are its functions.
 
@@ -110,7 +110,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
 
 
 def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
-    """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
+    """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
     All but the learner take one core, and only the learner may see an accelerator.
     """

@@ -84,7 +84,7 @@ def replay_node(
 
 
 def contents_name(replay_node: str) -> str:
-    """Where in a checkpoint the contents of a replay node are: "replay", and of a second one its own name."""
+    """Returns the name in a checkpoint of what a replay node holds: "replay", and of a second one its own name."""
     return "replay" if replay_node == "replay-0" else replay_node
 
 
@@ -142,7 +142,7 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
 def connect_to_replay(
     tables: Any, endpoint: Mapping[str, Any], *, timeout: float, wait: float, draw_ahead: bool = False
 ) -> Replay:
-    """A `ReverbReplay` of a replay node's server.
+    """Connects to a replay node's server.
 
     Args:
         tables: the agent's.

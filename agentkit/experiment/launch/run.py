@@ -28,7 +28,7 @@ from agentkit.replay.base import index_tables
 
 
 class LaunchResult(NamedTuple):
-    """What a launched run ended with.
+    """Holds how a launched run ended.
 
     Attributes:
         steps: environment steps of all actors, earlier runs of a resumed one included.

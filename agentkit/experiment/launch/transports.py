@@ -73,7 +73,7 @@ class _KeptOpen(NamedTuple):
 def make_publisher(
     context: NodeContext, transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
 ) -> TransportPublisher:
-    """The publisher of a learner node.
+    """Builds the publisher of a learner node.
 
     Args:
         context: the learner's.
@@ -103,7 +103,7 @@ def make_publisher(
 
 
 def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
-    """The best source of a learner's parameters from where this node runs.
+    """Returns the best source of a learner's parameters from where this node runs.
 
     Raises:
         ConfigError: there is none: the learner is on another host, and publishes in its memory alone.
@@ -125,7 +125,7 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
 
 
 def parameters_name(run_id: str, node: str) -> str:
-    """A name for what a run's node publishes: it tells nothing of the secret, and is the same after a restart."""
+    """Returns a name for what a run's node publishes; it hides the secret, and outlives a restart."""
     return hashlib.sha256(f"parameters of {node} of {run_id}".encode()).hexdigest()[:24]
 
 
