@@ -1,4 +1,4 @@
-"""Which Ray to be part of: a private one, or a cluster by its address; and what its machines can hold.
+"""Connects to Ray, a private one or a cluster by its address, and checks what its machines can hold.
 
 `ray` is handed in: `agentkit.distributed.ray` alone imports it.
 """

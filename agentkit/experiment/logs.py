@@ -1,4 +1,4 @@
-"""Where a run's numbers go: CSV files in its folder, TensorBoard, and the live progress line."""
+"""Writes a run's numbers to CSV files in its folder, to TensorBoard, and to the live progress line."""
 
 from __future__ import annotations
 

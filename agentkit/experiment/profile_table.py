@@ -1,4 +1,4 @@
-"""What a `Profile` found, as text, as a CSV file, and as advice."""
+"""Shows the table of a `Profile` as text, as a CSV file, and as advice."""
 
 from __future__ import annotations
 

@@ -358,7 +358,7 @@ def _table_row(name: str, table: Status) -> tuple[str, ...]:
 
 
 def _runs(node: Status) -> bool:
-    """Also of nodes started by hand, which nobody sees die."""
+    """Returns whether a node runs, as far as it is heard: nobody sees an external one die."""
     return node["state"] == "ready" and (node["beat_age_seconds"] or 0.0) < _LOST_SECONDS
 
 

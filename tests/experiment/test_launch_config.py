@@ -13,6 +13,22 @@ def test_impossible_numbers_of_gpus_are_refused(number):
         LaunchConfig(learner_gpus=number)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_actors": 1.5}, "num_actors must be a whole number"),
+        ({"num_evaluators": True}, "num_evaluators must be a whole number"),
+        ({"max_restarts": None}, "max_restarts must be a whole number"),
+        ({"max_parameter_age_seconds": 0.0}, "None or more than 0, found 0.0"),
+        ({"max_parameter_age_seconds": float("nan")}, "None or more than 0, found nan"),
+        ({"transport": "pigeon"}, "transport 'pigeon'"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_started(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        LaunchConfig(**settings)
+
+
 @pytest.mark.parametrize("number", [0, 0.5, 1, 2])
 def test_gpus_are_reserved_for_the_learner_alone(number):
     experiment = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 100)

@@ -1,4 +1,4 @@
-"""The actor's process: the environment loop, writing to replay."""
+"""Runs the actor's process: the environment loop, writing to replay."""
 
 from __future__ import annotations
 
@@ -58,17 +58,18 @@ def actor_node(
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
         spec = spec or make_environment_spec(environment)
-        fed = []
+        destinations = []
         for each, endpoint in ((agent, replay), *extra_learners):
-            fed.append((each, connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)))
-            stack.callback(fed[-1][1].close)  # Abandons what is unconfirmed, after the adders' close.
+            server = connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
+            stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
+            destinations.append((each, server))
         label = "train" if context.index == 0 else f"train-{context.index}"
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
         def log(record: dict[str, float]) -> None:
             logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
 
-        adder, closes = make_adder(environment, spec, fed), [connected.close for _, connected in fed]
+        adder, closes = make_adder(environment, spec, destinations), [server.close for _, server in destinations]
         actor: PolicyActor | BatchedPolicyActor | RemoteActor
         client: VariableClient | RemoteActor
         if inference:
@@ -169,7 +170,7 @@ def make_remote_actor(
 def find_actor_index(context: NodeContext) -> ActorIndex:
     """Returns the node's current index among the actors of its program, and their number.
 
-    An actor that was started by hand cannot know how many there are. Its number, with the lowest 8 bits in
+    An external actor cannot know how many there are. Its number, with the lowest 8 bits in
     reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
     so are random ones.
     """

@@ -1,4 +1,4 @@
-"""What the nodes of a launched experiment share: how long they wait, the run folder, and their log."""
+"""Holds what all nodes of a launched experiment use: how long they wait, the run folder, and their log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of an experiment where another scheduler (SLURM, Kubernetes, a shell loop) starts the processes.
+"""Runs the nodes of an experiment where another scheduler (SLURM, Kubernetes, a shell loop) starts the processes.
 
 `host_run` is the replay node with the run's store, and `join_run` is any of the others: they
 find all they need at the run store's address, with the run's id.
@@ -38,7 +38,7 @@ from agentkit.replay import listening
 ROLES = ("replay", "learner", "actor", "evaluator")
 
 STOP_SECONDS = 120.0
-"""How long nodes started by hand may take to save and leave."""
+"""How long external nodes may take to save and leave."""
 
 
 def host_run(
@@ -69,9 +69,9 @@ def host_run(
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record = experiment.describe()
     if record["agent"] is None or record["environment"] is None:
-        raise ConfigError("Nodes by hand need an agent and an environment by name: others cannot make your own code's.")
+        raise ConfigError("External nodes need an agent and an environment by name: they cannot make your own code's.")
     if experiment.run_directory is None:
-        raise ConfigError("Nodes by hand need a run_directory: it is where they go on from after a restart.")
+        raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
     directory = pathlib.Path(experiment.run_directory).absolute()
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))

@@ -1,4 +1,4 @@
-"""The learner's process: updates, publishes, and writes checkpoints of its own state and replay's contents."""
+"""Runs the learner's process: updates, publishes, and writes checkpoints of its state and replay's contents."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.inference import inference_node, inference_role
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.transports import TRANSPORTS
 from agentkit.specs import EnvironmentSpec
 
 ENGINES = ("processes", "ray", "threads")
@@ -53,6 +54,15 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise unknown_name("engine", self.engine, ENGINES)
+        if self.transport is not None and self.transport not in TRANSPORTS:
+            raise unknown_name("transport", self.transport, TRANSPORTS)
+        for name in ("num_actors", "num_evaluators", "num_inference", "max_restarts"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name} must be a whole number (an int), found {value!r}.")
+        if self.max_parameter_age_seconds is not None and not self.max_parameter_age_seconds > 0:
+            expected = "max_parameter_age_seconds must be None or more than 0"
+            raise ConfigError(f"{expected}, found {self.max_parameter_age_seconds}.")
         if self.num_actors < 1:
             raise ConfigError(f"num_actors must be at least 1, found {self.num_actors}.")
         if self.num_evaluators < 0:

@@ -1,4 +1,4 @@
-"""The replay server's process: it serves the tables on a port that stays the same."""
+"""Runs the replay server's process: it serves the tables on a port that stays the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How parameters travel in a launched program: shared memory on a host, Ray's object store, or a Reverb table.
+"""Carries parameters between processes: by shared memory on a host, Ray's object store, or a Reverb table.
 
 The learner's endpoint names every way there is, and a reader takes the best one it can reach.
 """
