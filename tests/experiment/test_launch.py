@@ -94,7 +94,7 @@ def test_no_port_of_a_program_is_open_to_other_machines(tmp_path, engine):
         with another_host() as (address, _, reach), socket.create_server(("0.0.0.0", 0)) as control:
             open_port = control.getsockname()[1]
             assert reach([*ports, open_port]) == {open_port}, address
-    assert len(ports) >= 2  # the board and replay
+    assert len(ports) >= 2  # the run store and replay
 
 
 def test_a_stranger_without_the_run_id_learns_nothing(tmp_path):

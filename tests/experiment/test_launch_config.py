@@ -3,7 +3,7 @@
 import pytest
 
 from agentkit.agents import dqn
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 
 
@@ -25,7 +25,7 @@ def test_impossible_numbers_of_gpus_are_refused(number):
     ],
 )
 def test_nonsense_is_refused_before_anything_is_started(settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
         LaunchConfig(**settings)
 
 
