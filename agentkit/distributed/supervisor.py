@@ -16,11 +16,12 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
+from agentkit.distributed.address_file import write_address_file
+from agentkit.distributed.engine import Engine, Running
 from agentkit.distributed.program import Node, Program, Role
 from agentkit.distributed.run_store import RunStore
-from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
@@ -35,38 +36,6 @@ ECHO_SECONDS = 0.5
 
 class ProgramError(AgentkitError, RuntimeError):
     """Says that a fault stopped a program: names the node, what it raised, and where its log is."""
-
-
-class Running(Protocol):
-    """Controls a node that an engine has started."""
-
-    pid: int | None
-
-    def poll(self) -> int | None:
-        """Returns its exit code (negative: the signal that killed it); None while it runs."""
-        ...
-
-    def terminate(self) -> None:
-        """Asks it to stop."""
-        ...
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        ...
-
-
-class Engine(Protocol):
-    """Runs nodes."""
-
-    store_host: str
-
-    def start(self, node: Node, role: Role, run_address: RunAddress) -> Running:
-        """Starts a node."""
-        ...
-
-    def close(self) -> None:
-        """Frees what the engine holds, after every node has ended."""
-        ...
 
 
 @dataclasses.dataclass
@@ -401,33 +370,6 @@ class Supervisor:
             supervised=True,
             **changes,
         )
-
-
-def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
-    """Writes ``board.json``, which lets the owner's other processes find the run store."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
-
-
-def write_secret(path: pathlib.Path, text: str) -> None:
-    """Writes a line that its owner alone can read."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n")
-
-
-def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
-    """Connects to the store of the program that runs in a folder.
-
-    Raises:
-        ConfigError: no program runs there.
-        RunStoreError: it does not answer.
-    """
-    path = pathlib.Path(run_directory) / "board.json"
-    if not path.is_file():
-        raise ConfigError(f"No launched program runs in {run_directory}: it has no board.json.")
-    record = json.loads(path.read_text())
-    return RunStoreClient(record["address"], record["run_id"], timeout=timeout)
 
 
 @contextlib.contextmanager

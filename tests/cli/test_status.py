@@ -10,7 +10,7 @@ import pytest
 
 from agentkit.cli import main
 from agentkit.distributed import Program, Role, Supervisor
-from agentkit.distributed.supervisor import write_address_file
+from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.threads import ThreadEngine
 
 
@@ -135,9 +135,9 @@ def test_watching_ends_with_the_program(tmp_path, capsys):
     ],
 )
 def test_nothing_runs_there(command, board, message, tmp_path, capsys, monkeypatch):
-    from agentkit.distributed import supervisor
+    from agentkit.distributed import address_file
 
-    connect = supervisor.connect_to_run
+    connect = address_file.connect_to_run
     monkeypatch.setattr("agentkit.distributed.connect_to_run", lambda run: connect(run, timeout=0.5))
     if board is not None:
         (tmp_path / "board.json").write_text(board if isinstance(board, str) else json.dumps(board))

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentkit.distributed import Handle, NodeContext, RunStore, RunStoreClient
+from agentkit.distributed.address_file import write_address_file, write_secret
 from agentkit.distributed.context import LOST_SECONDS, NodeId
 from agentkit.distributed.program import Node
-from agentkit.distributed.supervisor import write_address_file, write_secret
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
@@ -67,12 +67,7 @@ def host_run(
         Why it ended.
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
-    record = experiment.describe()
-    if record["agent"] is None or record["environment"] is None:
-        raise ConfigError("External nodes need an agent and an environment by name: they cannot make your own code's.")
-    if experiment.run_directory is None:
-        raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
-    directory = pathlib.Path(experiment.run_directory).absolute()
+    record, directory = _check_external(experiment)
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})
@@ -106,6 +101,16 @@ def host_run(
     forget_parameters(run_id)
     (directory / "board.json").unlink(missing_ok=True)
     return reason
+
+
+def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathlib.Path]:
+    """Returns what external nodes make the experiment of again, and the run folder."""
+    record = experiment.describe()
+    if record["agent"] is None or record["environment"] is None:
+        raise ConfigError("External nodes need an agent and an environment by name: they cannot make your own code's.")
+    if experiment.run_directory is None:
+        raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
+    return record, pathlib.Path(experiment.run_directory).absolute()
 
 
 @contextlib.contextmanager
