@@ -293,7 +293,7 @@ def check_counters(run: Run, watch: Watch) -> dict[str, Any]:
         return {}
     found = {**counters, "checkpoint_step": saved.step, "checkpoint_updates": saved.state["learner"]["num_updates"]}
     if saved.step != saved.state["totals"]["steps"] or saved.step < counters["steps"]:
-        record.problems.append(f"the last checkpoint is of step {saved.step}, the run store counted {counters['steps']}")
+        record.problems.append(f"the last checkpoint is of step {saved.step}, the store counted {counters['steps']}")
     if found["checkpoint_updates"] < counters["updates"]:
         record.problems.append(f"the last checkpoint has {found['checkpoint_updates']} updates, fewer than were seen")
     limiter = table.rate_limiter

@@ -146,7 +146,7 @@ def cut_for(run, other, seconds, node):
 
 @pytest.mark.parametrize("away", ["actor-0", "learner-0"])
 def test_a_cut_network_heals(run, away):
-    """For less than the 15 s that a node waits for its run store, and for longer: then it is started again by its loop."""
+    """For less than the 15 s that a node waits for its store, and for longer: then it is started again by its loop."""
     with other_host() as other:
         port = free_port()
         host(run, port, other.device)
