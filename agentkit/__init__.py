@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
-    from agentkit.experiment import launch as launch
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
+    from agentkit.experiment.launch.run import launch as launch
 
 __version__ = "0.1.0"
 

@@ -34,7 +34,7 @@ _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads b
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read.
+    """Holds a checkpoint that was read.
 
     Attributes:
         step: the step it was written at.
@@ -103,7 +103,7 @@ def write(
 
 
 def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoint | None:
-    """The newest checkpoint whose files are all whole; None if there is none at all.
+    """Reads the newest checkpoint whose files are all whole; None if there is none at all.
 
     A damaged one is passed over with a warning.
 
@@ -129,7 +129,7 @@ def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoi
 
 
 def steps(directory: pathlib.Path) -> list[int]:
-    """The steps of the checkpoints in a folder, read or not, in order."""
+    """Returns the steps of the checkpoints in a folder, read or not, in order."""
     return [step for step, _, _ in _list(directory)]
 
 

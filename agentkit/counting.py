@@ -9,7 +9,7 @@ from agentkit.errors import CheckpointError, ConfigError
 
 
 class Counter:
-    """Named integers that only grow. Thread-safe.
+    """Counts by name, upwards only. Thread-safe.
 
     A child writes under its prefix and reads everything, so that an evaluator's ``evaluator_steps``
     and the actors' ``steps`` stand side by side in one count.
@@ -55,18 +55,18 @@ class Counter:
             return dict(self._counts)
 
     def counts(self) -> dict[str, int]:
-        """All counts now, the parent's and its other children's included."""
+        """Returns all counts now, the parent's and its other children's included."""
         if self._parent is not None:
             return self._parent.counts()
         with self._lock:
             return dict(self._counts)
 
     def get(self, name: str) -> int:
-        """One count of this counter's own (its prefix is added); 0 if it was never incremented."""
+        """Returns one count of this counter's own (its prefix is added); 0 if it was never incremented."""
         return self.counts().get(self._prefix + name, 0)
 
     def save(self) -> dict[str, Any]:
-        """The counts of the root."""
+        """Returns the counts of the root."""
         return {"counts": self.counts()}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -28,15 +28,15 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        """An episode begins."""
+        """Sees that an episode begins."""
 
     @abc.abstractmethod
     def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
-        """A step was taken."""
+        """Sees that a step was taken."""
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
-        """What to add to the record of the episode that has just ended."""
+        """Returns what to add to the record of the episode that has just ended."""
 
 
 def _total(reward: Nest) -> float:
@@ -84,7 +84,7 @@ class EnvironmentLoop:
 
     @property
     def timestep(self) -> dm_env.TimeStep | None:
-        """The newest time step; None between episodes."""
+        """Returns the newest time step; None between episodes."""
         return self._timestep
 
     def step(self) -> dict[str, float] | None:
@@ -132,7 +132,7 @@ class EnvironmentLoop:
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """Where the loop and its environment stand, in mid-episode too; not the actor."""
+        """Returns where the loop and its environment stand, in mid-episode too; not the actor."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -167,7 +167,7 @@ class BatchedEnvironmentLoop:
     """
 
     def __init__(self, environment: Any, actor: Actor, *, counter: Counter | None = None, log: Log | None = None):
-        """As `EnvironmentLoop`, for an environment with `num_envs`."""
+        """Makes one as `EnvironmentLoop` does, for an environment with `num_envs`."""
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
         self._actor = actor
@@ -179,7 +179,7 @@ class BatchedEnvironmentLoop:
         self._lengths = np.zeros(environment.num_envs, np.int64)
 
     def step(self) -> list[dict[str, float]] | None:
-        """One step of every environment; the records of the episodes that ended, or None."""
+        """Takes one step in every environment; the records of the episodes that ended, or None."""
         if self._timestep is None:
             self._timestep = self._environment.reset()
             self._actor.observe_first(self._timestep)
@@ -207,11 +207,11 @@ class BatchedEnvironmentLoop:
         return record
 
     def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
-        """See `EnvironmentLoop.run`; stops at the first call after which the number is reached."""
+        """Acts as `EnvironmentLoop.run` does; stops at the first call after which the number is reached."""
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """See `EnvironmentLoop.save`."""
+        """Returns what `EnvironmentLoop.save` does."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -221,7 +221,7 @@ class BatchedEnvironmentLoop:
         }
 
     def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
-        """See `EnvironmentLoop.restore`."""
+        """Takes back what `save` returned, as `EnvironmentLoop.restore` does."""
         self.num_steps = int(state["num_steps"])
         timestep = self._environment.restore(state["environment"])
         self._timestep = timestep if mid_episode and state["unfinished"] else None

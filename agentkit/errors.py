@@ -7,46 +7,46 @@ from collections.abc import Iterable
 
 
 class AgentkitError(Exception):
-    """Base of every error that agentkit raises for something a user can cause."""
+    """Marks an error that agentkit raises for something a user can cause."""
 
 
 class ConfigError(AgentkitError, ValueError):
-    """A setting is impossible, unknown, or contradicts another one."""
+    """Says that a setting is impossible, unknown, or contradicts another one."""
 
 
 class SpecError(AgentkitError, ValueError):
-    """Data does not have the structure, shape or dtype that its spec or signature promises."""
+    """Says that data does not have the structure, shape or dtype that its spec or signature promises."""
 
 
 class UnknownNameError(AgentkitError, KeyError):
-    """A name (of an agent, environment, table, config field, ...) is not among the known ones."""
+    """Says that a name (of an agent, environment, table, config field, ...) is not among the known ones."""
 
     def __str__(self) -> str:  # KeyError would print the message's repr.
         return str(self.args[0])
 
 
 class MissingExtraError(AgentkitError, ImportError):
-    """An optional package is needed and not installed; the message names the extra."""
+    """Says that an optional package is needed and not installed; the message names the extra."""
 
 
 class ReplayTimeoutError(AgentkitError, TimeoutError):
-    """Replay did not let an insert or a sample through before its deadline."""
+    """Says that replay did not let an insert or a sample through before its deadline."""
 
 
 class VariablesTimeoutError(AgentkitError, TimeoutError):
-    """No parameters were published before the deadline."""
+    """Says that no parameters were published before the deadline."""
 
 
 class ReplayClosedError(AgentkitError, RuntimeError):
-    """Replay was closed or its server is gone."""
+    """Says that replay was closed or its server is gone."""
 
 
 class CheckpointError(AgentkitError, RuntimeError):
-    """A checkpoint cannot be written or read, or does not fit what it is restored into."""
+    """Says that a checkpoint cannot be written or read, or does not fit what it is restored into."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -> UnknownNameError:
-    """An error that says `name` is no `kind`, proposes the nearest match and lists the known names.
+    """Returns an error that says `name` is no `kind`, proposes the nearest match and lists the known names.
 
     Args:
         kind: what the name should have been, e.g. "agent".
@@ -62,7 +62,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:
-    """An error that says which extra brings `package`."""
+    """Returns an error that says which extra brings `package`."""
     return MissingExtraError(
         f"The package {package!r} is needed for this and is not installed. "
         f"Install it with: pip install 'agentkit[{extra}]'"

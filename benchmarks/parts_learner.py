@@ -185,7 +185,7 @@ def _busy_in_a_run(words: str, environment: str | None, number: int) -> Line:
 
     def measure(run: Any) -> dict[str, list[float]]:
         while run.learner.num_updates_done < 5:
-            run._take_turn()
+            run.step()
         while not run.dataset.ready():  # not to wait for data in `_bare`'s steps
             run.loop.step()
         bare = _bare(run.learner, number, num_batches=1)
@@ -193,7 +193,7 @@ def _busy_in_a_run(words: str, environment: str | None, number: int) -> Line:
         def turns() -> float:
             before, start = run.learner.num_updates_done, time.perf_counter()
             for _ in range(number):
-                run._take_turn()
+                run.step()
             jax.block_until_ready(run.learner.state)
             return (time.perf_counter() - start) / (run.learner.num_updates_done - before)
 

@@ -17,8 +17,7 @@ from agentkit.adders import BatchedSegmentAdder, EpisodeAdder, NStepAdder, Segme
 from agentkit.adders.segment import segment_layout
 from agentkit.agents import registry
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.experiment import ExperimentConfig
-from agentkit.experiment import local as one_process
+from agentkit.experiment import ExperimentConfig, local, training
 from agentkit.replay import InProcessReplay, Table
 
 LOOP, ADDERS = "Loop overhead per environment step", "Adder writes per environment step"
@@ -114,7 +113,7 @@ def _turns(name: str, discrete: bool, steps: int) -> list[Line]:
 
     def measure(run: Any) -> dict[str, list[float]]:
         while run.learner.num_updates_done < 20:
-            run._take_turn()
+            run.step()
         compiled = run.learner._compiled
         rest = in_turns({"rest": _timed_turns(run, max(200, steps // 20))})
         return rest | in_turns({"idle": _idle_turn(run, compiled, steps), reference: bare})
@@ -131,19 +130,19 @@ def _turns(name: str, discrete: bool, steps: int) -> list[Line]:
 
 
 def in_a_run(experiment: ExperimentConfig, use: Callable[[Any], Any]) -> Any:
-    """What `use` returns of a run in one process, all parts made, that would now begin to train."""
+    """Returns what `use` makes of the work of a run in one process, all parts made, that would now begin to train."""
     found: list[Any] = []
 
-    def train(run: Any, stop: Any) -> one_process.Result:
-        found.append(use(run))
-        return one_process.Result(run.loop.num_steps, run.learner.num_updates_done, [], True)
+    def train(run: Any, stop: Any) -> training.Result:
+        found.append(use(run.work))
+        return training.Result(run.work.num_steps, run.learner.num_updates_done, [], True)
 
-    original = one_process._Run.train
-    one_process._Run.train = train  # type: ignore[method-assign, assignment]
+    original = training.Training.train
+    training.Training.train = train  # type: ignore[method-assign, assignment]
     try:
-        one_process.run(experiment)
+        local.run(experiment)
     finally:
-        one_process._Run.train = original  # type: ignore[method-assign]
+        training.Training.train = original  # type: ignore[method-assign]
     return found[0]
 
 
@@ -157,7 +156,7 @@ def _timed_turns(run: Any, turns: int) -> Callable[[], float]:
     def timed() -> float:
         clock.seconds, start = 0.0, time.perf_counter()
         for _ in range(turns):
-            run._take_turn()
+            run.step()
         return (time.perf_counter() - start - clock.seconds) / turns
 
     return timed
@@ -176,7 +175,7 @@ def _idle_turn(run: Any, compiled: Callable, steps: int) -> Callable[[], float]:
     timestep = run.loop.timestep or run.loop._environment.reset()
     acted = run.actor._act(run.actor._client.params, run.actor._key, timestep.observation, run.actor._state)
     run.actor._act = lambda *args: acted
-    return repeat(run._take_turn, steps)
+    return repeat(run.step, steps)
 
 
 def _adder_cases(length: int) -> dict[str, Callable[[InProcessReplay | None, specs.EnvironmentSpec], Any]]:

@@ -87,7 +87,7 @@ class Run:
         self.supervisors.append(self.process.pid)
 
     def status(self) -> dict[str, Any] | None:
-        """The board's; None while there is none."""
+        """The run store's; None while there is none."""
         try:
             record = json.loads((self.directory / "board.json").read_text())
             with contextlib.closing(connect_to_run(self.directory, timeout=2.0)) as client:
@@ -293,7 +293,7 @@ def check_counters(run: Run, watch: Watch) -> dict[str, Any]:
         return {}
     found = {**counters, "checkpoint_step": saved.step, "checkpoint_updates": saved.state["learner"]["num_updates"]}
     if saved.step != saved.state["totals"]["steps"] or saved.step < counters["steps"]:
-        record.problems.append(f"the last checkpoint is of step {saved.step}, the board counted {counters['steps']}")
+        record.problems.append(f"the last checkpoint is of step {saved.step}, the store counted {counters['steps']}")
     if found["checkpoint_updates"] < counters["updates"]:
         record.problems.append(f"the last checkpoint has {found['checkpoint_updates']} updates, fewer than were seen")
     limiter = table.rate_limiter

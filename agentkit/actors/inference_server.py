@@ -32,7 +32,7 @@ from agentkit.actors.actor import compiler_options
 from agentkit.actors.policy import ActorIndex, Policy, first_state, unchanged
 from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Session
 from agentkit.core import Parameters
-from agentkit.distributed.board_client import keep_alive
+from agentkit.distributed.run_store_client import keep_alive
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.nest_codec import make_builder
 

@@ -18,7 +18,7 @@ from agentkit import specs
 from agentkit.actors import remote_protocol as protocol
 from agentkit.actors.remote_protocol import FrameReader, InferenceClosedError, Kind, ProtocolError, Session
 from agentkit.core import Actor, Adder
-from agentkit.distributed.board_client import BoardError, WrongRunError, keep_alive
+from agentkit.distributed.run_store_client import RunStoreError, WrongRunError, keep_alive
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.types import FIRST, Nest
@@ -157,7 +157,7 @@ class RemoteActor(Actor):
                 return self._exchange(request, deadline) if request else bytearray()
             except Exception as error:
                 self._drop()
-                if isinstance(error, ConfigError) or not isinstance(error, OSError | EOFError | BoardError):
+                if isinstance(error, ConfigError) or not isinstance(error, OSError | EOFError | RunStoreError):
                     raise  # Another run's server or board, another environment's, or closed: waiting does not help.
                 if time.monotonic() >= deadline and not self._closed:
                     raise InferenceClosedError(

@@ -39,7 +39,7 @@ def node(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: for missing or contradicting arguments.
     """
-    from agentkit.distributed import BoardError, WrongRunError
+    from agentkit.distributed import RunStoreError, WrongRunError
     from agentkit.distributed.program import ONE_CORE
 
     if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
@@ -50,7 +50,7 @@ def node(arguments: argparse.Namespace) -> int:
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)
     except WrongRunError:
         raise  # A wrong setting, which no restart mends.
-    except (BoardError, FileNotFoundError) as error:
+    except (RunStoreError, FileNotFoundError) as error:
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
         return _START_AGAIN
 
@@ -133,7 +133,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
 
     reason = external.host_run(
         plan,
-        board_port=arguments.board_port or DEFAULT_BOARD_PORT,
+        store_port=arguments.board_port or DEFAULT_BOARD_PORT,
         port=arguments.port,
         listen=listen,
         run_id=meeting.run_id,

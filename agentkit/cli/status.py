@@ -75,36 +75,36 @@ def stop(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def connected(run: str) -> Iterator[Any]:
-    """A `BoardClient` of the program that runs in a folder.
+    """A `RunStoreClient` of the program that runs in a folder.
 
     Raises:
         ConfigError: if nothing runs there, or it stops to answer.
     """
-    from agentkit.distributed import BoardError, connect_to_run
+    from agentkit.distributed import RunStoreError, connect_to_run
 
     advice = f"If it was killed, go on with: agentkit launch --resume {run}"
     try:
         board = connect_to_run(Path(run))
-    except (BoardError, OSError, ValueError, KeyError) as error:
+    except (RunStoreError, OSError, ValueError, KeyError) as error:
         if isinstance(error, ConfigError):
             raise  # It says itself what is wrong.
         raise ConfigError(f"Nothing answers for {run}: {error} {advice}") from error
     with contextlib.closing(board):
         try:
             yield board
-        except BoardError as error:
+        except RunStoreError as error:
             raise ConfigError(f"{run} no longer answers: {error} {advice}") from error
 
 
 def _watch(board: Any) -> int:
-    from agentkit.distributed import BoardError
+    from agentkit.distributed import RunStoreError
     from agentkit.loggers.program_table import ProgramTable
 
     with ProgramTable() as table, contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
                 table.write(board.status())
-            except BoardError:
+            except RunStoreError:
                 table.message("The program has ended, or its board no longer answers.")
                 break
             time.sleep(_WATCH_SECONDS)

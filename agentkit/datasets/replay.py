@@ -57,6 +57,10 @@ class ReplayDataset:
             self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken
         )
 
+    def fetched(self) -> bool:
+        """Returns True if the next batch is here, so that `__next__` does not wait for it."""
+        return self._sampler.ready()
+
     def __iter__(self) -> Iterator[ReplaySample]:
         return self
 

@@ -1,15 +1,13 @@
 """Programs of many processes: nodes, their supervision and the engines that run them. Nothing here knows RL."""
 
-from agentkit.distributed.board import Board
-from agentkit.distributed.board_client import BoardClient, BoardError, WrongRunError
+from agentkit.distributed.address_file import connect_to_run
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.program import Handle, Node, Program, RestartPolicy, Role
-from agentkit.distributed.supervisor import ProgramError, Supervisor, connect_to_run
+from agentkit.distributed.run_store import RunStore
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError, WrongRunError
+from agentkit.distributed.supervisor import ProgramError, Supervisor
 
 __all__ = [
-    "Board",
-    "BoardClient",
-    "BoardError",
     "Handle",
     "Node",
     "NodeContext",
@@ -17,6 +15,9 @@ __all__ = [
     "ProgramError",
     "RestartPolicy",
     "Role",
+    "RunStore",
+    "RunStoreClient",
+    "RunStoreError",
     "Supervisor",
     "WrongRunError",
     "connect_to_run",

@@ -1,4 +1,4 @@
-"""What a node's function gets: its name, a way to say that it is ready and alive, and the word to stop."""
+"""The context that a node's function gets: its name, a way to say that it is ready and alive, and the word to stop."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import threading
 import time
 from typing import Any
 
-from agentkit.distributed.board_client import BoardClient, BoardError, WrongRunError
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError, WrongRunError
 
-BEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.5
 """How often a node says that it lives."""
 
 LOST_SECONDS = 15.0
-"""A node that has not reached the board for this long stops: nobody would stop it any more."""
+"""A node that has not reached the run store for this long stops: nobody would stop it any more."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Where:
-    """Which node this is.
+class NodeId:
+    """Identifies a node of a program.
 
     Attributes:
         name: e.g. "actor-3".
@@ -39,29 +39,29 @@ class Where:
 
 
 class NodeContext:
-    """A node's side of the program. A thread of its own sends the heartbeats.
+    """Connects a node with its program. A thread of its own sends the heartbeats.
 
     Attributes:
-        name, role, index, incarnation, run_directory: see `Where`.
-        board: the program's board.
-        lost: it stops because the board was silent for `LOST_SECONDS`: started again, it may find it.
+        name, role, index, incarnation, run_directory: see `NodeId`.
+        store: the program's run store.
+        lost: it stops because the run store was silent for `LOST_SECONDS`: started again, it may find it.
     """
 
-    def __init__(self, where: Where, board: BoardClient, *, stop: threading.Event | None = None):
-        """Begins to beat. `stop` is set when the node is to stop, by whoever likes."""
-        self.name, self.role, self.index = where.name, where.role, where.index
-        self.incarnation, self.run_directory = where.incarnation, where.run_directory
-        self.board = board
+    def __init__(self, node_id: NodeId, store: RunStoreClient, *, stop: threading.Event | None = None):
+        """Starts the heartbeats. `stop` is set when the node is to stop, by whoever likes."""
+        self.name, self.role, self.index = node_id.name, node_id.role, node_id.index
+        self.incarnation, self.run_directory = node_id.incarnation, node_id.run_directory
+        self.store = store
         self._stop = stop or threading.Event()
         self._counts: dict[str, int] = {}
         self._gauges: dict[str, float] = {}
         self._totals: dict[str, int] = {}
-        self._last_beat = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         self._ready = False
         self.lost = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._beat_for_ever, name=f"beat-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, name=f"beat-{self.name}", daemon=True)
         self._thread.start()
 
     def ready(self, endpoint: Any = None) -> None:
@@ -71,17 +71,17 @@ class NodeContext:
             endpoint: what handles to this node become (anything that JSON has), e.g. an address.
         """
         self.sync()  # What it has counted and gauged so far is seen by whoever sees that it is ready.
-        self.board.put(f"endpoint/{self.name}", {"incarnation": self.incarnation, "value": endpoint})
+        self.store.put(f"endpoint/{self.name}", {"incarnation": self.incarnation, "value": endpoint})
         self._ready = True
 
-    def beat(self, **counts: int) -> None:
+    def heartbeat(self, **counts: int) -> None:
         """Says that the main loop goes round, and how far this incarnation has counted.
 
         Args:
             **counts: totals since this process began, such as ``steps=1200``. The program's own totals
                 sum them over all nodes, those that have died included.
         """
-        self._last_beat = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         if counts:
             self._counts = counts
 
@@ -91,38 +91,38 @@ class NodeContext:
 
     @property
     def should_stop(self) -> bool:
-        """True once this node is to save what it owns and return."""
+        """Returns True once this node is to save what it owns and return."""
         return self._stop.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps for up to `seconds`; True as soon as the node is to stop. Counts as a beat."""
+        """Sleeps for up to `seconds`; True as soon as the node is to stop. Counts as a heartbeat."""
         deadline = time.monotonic() + seconds
         while True:
-            self._last_beat = time.monotonic()
+            self._last_heartbeat = time.monotonic()
             left = deadline - time.monotonic()
             if left <= 0 or self._stop.wait(min(left, 1.0)):
                 return self.should_stop
 
     def totals(self) -> dict[str, int]:
-        """The program's counts, as the board had them at the last heartbeat (half a second ago, at most)."""
+        """Returns the program's counts, as the store had them at the last heartbeat (half a second ago, at most)."""
         return self._totals
 
     def request_stop(self, reason: str) -> None:
         """Asks the whole program to stop, in order."""
-        self.board.command("stop", reason=reason)
+        self.store.command("stop", reason=reason)
 
     def sync(self, leaving: bool = False) -> None:
-        """Sends a heartbeat now; what was counted is then on the board.
+        """Sends a heartbeat now; what was counted is then in the run store.
 
         Args:
             leaving: it is the last one.
 
         Raises:
-            BoardError: the board does not answer.
+            RunStoreError: the run store does not answer.
         """
         with self._lock:
-            idle = time.monotonic() - self._last_beat
-            reply = self.board.beat(self._counts, self._gauges, idle, ready=self._ready, leaving=leaving)
+            idle = time.monotonic() - self._last_heartbeat
+            reply = self.store.heartbeat(self._counts, self._gauges, idle, ready=self._ready, leaving=leaving)
         self._totals = reply["totals"]
         if reply["stop"]:
             self._stop.set()
@@ -135,12 +135,12 @@ class NodeContext:
         self._thread.join(timeout=10.0)
         try:
             self.sync(leaving=True)
-        except BoardError:
-            return  # A board that is gone counts no more.
+        except RunStoreError:
+            return  # A run store that is gone counts no more.
 
-    def _beat_for_ever(self) -> None:
+    def _send_heartbeats(self) -> None:
         last_heard = time.monotonic()
-        while not self._closed.wait(BEAT_SECONDS):
+        while not self._closed.wait(HEARTBEAT_SECONDS):
             try:
                 self.sync()
                 last_heard = time.monotonic()
@@ -148,12 +148,12 @@ class NodeContext:
                 print(f"{self.name}: {error}", file=sys.stderr, flush=True)
                 self._stop.set()
                 return
-            except BoardError as error:
+            except RunStoreError as error:
                 if time.monotonic() - last_heard > LOST_SECONDS and not self._stop.is_set():
                     self.lost = True
                     self._stop.set()
                     print(f"{self.name} stops: {error}", file=sys.stderr, flush=True)
-                # It goes on to beat: a board that comes back sees that this node is about to save and leave.
+                # The heartbeats go on: a run store that comes back sees that this node is about to save and leave.
 
 
 def exit_after(seconds: float, stop: threading.Event, code: int) -> None:

@@ -14,14 +14,14 @@ from typing import IO, final
 import cloudpickle
 
 from agentkit.distributed.program import Node, Role
-from agentkit.distributed.worker import Launch
+from agentkit.distributed.worker import RunAddress
 
 _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main())"
 
 
 @final
 class RunningProcess:
-    """A node's process."""
+    """Controls a node's process."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         """Wraps a process that leads a session of its own."""
@@ -29,7 +29,7 @@ class RunningProcess:
         self.pid: int | None = process.pid
 
     def poll(self) -> int | None:
-        """Its exit code (negative: the signal that killed it); None while it runs."""
+        """Returns its exit code (negative: the signal that killed it); None while it runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
@@ -55,19 +55,19 @@ class ProcessEngine:
     the run has no folder.
 
     Attributes:
-        board_host: where the board listens: this machine alone.
+        store_host: where the run store listens: this machine alone.
     """
 
-    board_host = "127.0.0.1"
+    store_host = "127.0.0.1"
 
-    def start(self, node: Node, role: Role, launch: Launch) -> RunningProcess:
+    def start(self, node: Node, role: Role, run_address: RunAddress) -> RunningProcess:
         """Starts a node.
 
         Raises:
             TypeError, PicklingError: its function or arguments cannot be sent to another process.
         """
-        message = pickle.dumps((cloudpickle.dumps(node), launch))
-        log = _open_log(node.name, launch)
+        message = pickle.dumps((cloudpickle.dumps(node), run_address))
+        log = _open_log(node.name, run_address)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CHILD, str(os.getpid())],
@@ -89,13 +89,13 @@ class ProcessEngine:
         return RunningProcess(process)
 
     def close(self) -> None:
-        """Nothing to free: the supervisor ends the processes."""
+        """Frees nothing: the supervisor ends the processes."""
 
 
-def _open_log(name: str, launch: Launch) -> IO[bytes] | None:
-    if launch.run_directory is None:
+def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:
+    if run_address.run_directory is None:
         return None
-    folder = pathlib.Path(launch.run_directory) / "nodes"
+    folder = pathlib.Path(run_address.run_directory) / "nodes"
     folder.mkdir(parents=True, exist_ok=True)
     return open(folder / f"{name}.log", "ab", buffering=0)
 

@@ -34,7 +34,7 @@ Processes that each take all cores slow each other many times over.
 
 @dataclasses.dataclass(frozen=True)
 class RestartPolicy:
-    """When a node that died is started again.
+    """Says when a node that died is started again.
 
     Attributes:
         max_restarts: of one node within `window_seconds`; one more stops the whole program. 0: none.
@@ -54,13 +54,13 @@ class RestartPolicy:
                 raise ConfigError(f"{field.name} must not be negative, found {getattr(self, field.name)}.")
 
     def delay(self, num_recent: int) -> float:
-        """Seconds to wait before a restart that `num_recent` others precede."""
+        """Returns the seconds to wait before a restart that `num_recent` others precede."""
         return min(self.first_delay_seconds * 2.0 ** min(num_recent, 30), self.max_delay_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What the nodes of one kind need, and how they are looked after.
+    """Says what the nodes of one kind need, and how they are looked after.
 
     Attributes:
         name: e.g. "actor".
@@ -68,7 +68,7 @@ class Role:
         stop_order: at the end, roles of a lower number stop first.
         stop_seconds: how long a node may take to save and stop before it is killed.
         heartbeat_seconds: a node that is not heard of for this long is killed and restarted.
-        idle_seconds: so is one whose main loop has not called `NodeContext.beat` for this long.
+        idle_seconds: so is one whose main loop has not called `NodeContext.heartbeat` for this long.
         start_seconds: how long a node may take to be ready, once those it depends on are.
         num_cpus: cores to reserve, where the engine can.
         num_gpus: accelerators to reserve, where the engine can.
@@ -92,14 +92,14 @@ class Role:
 
 
 class Handle(NamedTuple):
-    """An edge: the name of the node whose endpoint is wanted."""
+    """Names the node whose endpoint is wanted: an edge of the program."""
 
     node: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """One function to run, with its arguments.
+    """Holds one function to run, with its arguments.
 
     Attributes:
         name: unique in its program, e.g. "actor-3"; also of its log file.
@@ -118,7 +118,7 @@ class Node:
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def dependencies(self) -> set[str]:
-        """Names of the nodes that must be ready first."""
+        """Returns the names of the nodes that must be ready first."""
         return {handle.node for handle in _handles((*self.args, *self.kwargs.values()))}
 
 
@@ -126,7 +126,7 @@ class Program:
     """Roles and nodes. Building it runs nothing."""
 
     def __init__(self, name: str, roles: Iterable[Role] = ()):
-        """One without nodes; `name` is for people."""
+        """Makes one without nodes; `name` is for people."""
         self.name = name
         self.roles: dict[str, Role] = {}
         self.nodes: dict[str, Node] = {}
@@ -170,7 +170,7 @@ class Program:
 
 
 def resolve(value: Any, endpoint: Callable[[str], Any]) -> Any:
-    """`value` with each handle in its tuples, lists and dicts replaced by ``endpoint(name)``."""
+    """Returns `value` with each handle in its tuples, lists and dicts replaced by ``endpoint(name)``."""
     if isinstance(value, Handle):
         return endpoint(value.node)
     if type(value) in (tuple, list):

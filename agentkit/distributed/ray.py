@@ -7,7 +7,7 @@ What protects it: Ray's ports are open on every interface, and whoever may use t
 confined to loopback, so its token is what keeps strangers out. The engine turns it on (``RAY_AUTH_MODE=token``)
 and makes one for a Ray of its own. On an existing cluster give every machine the same token, in
 ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, and keep the cluster on a private network:
-the token travels unencrypted unless Ray's TLS is set up. The board listens on this machine's cluster address.
+the token travels unencrypted unless Ray's TLS is set up. The run store listens on this machine's cluster address.
 
 The head of a cluster is the one part that it cannot lose: when it dies, the program dies.
 """
@@ -31,7 +31,7 @@ import cloudpickle
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, start_private
 from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
-from agentkit.distributed.worker import EXIT_FATAL, Launch, run_pickled
+from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
 from agentkit.errors import ConfigError, missing_extra
 
 __all__ = ["RayEngine", "RayVariables", "RunningActor"]
@@ -50,10 +50,10 @@ class RayEngine:
     All machines need the same Python, agentkit and Ray, and the modules that the nodes' functions come from.
 
     Attributes:
-        board_host: where the board listens: an address of this machine that the cluster reaches.
+        store_host: where the run store listens: an address of this machine that the cluster reaches.
     """
 
-    board_host: str
+    store_host: str
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class RayEngine:
             self._folder = start_private(self._ray, namespace, num_cpus, object_store_bytes or 256 << 20)
         else:
             connect(self._ray, address, namespace)
-        self.board_host = "127.0.0.1" if address is None else self._ray.util.get_node_ip_address()
+        self.store_host = "127.0.0.1" if address is None else self._ray.util.get_node_ip_address()
         self._here = self._ray.get_runtime_context().get_node_id()
         self._holder = self._start_holder()
         use_holder(self._ray, self._holder)
 
-    def start(self, node: Node, role: Role, launch: Launch) -> RunningActor:
+    def start(self, node: Node, role: Role, run_address: RunAddress) -> RunningActor:
         """Starts a node; returns before Ray has found a place for it.
 
         Raises:
@@ -113,7 +113,7 @@ class RayEngine:
             TypeError, PicklingError: its function or arguments cannot be sent to another process.
         """
         demand = self._demand(role)
-        if launch.incarnation == 0 and not self._autoscaling:
+        if run_address.incarnation == 0 and not self._autoscaling:
             alive = [running for running in self._running if running.poll() is None]
             check_fits(self._ray, role.name, demand, [running.demand for running in alive])
         message = cloudpickle.dumps(node)
@@ -127,8 +127,8 @@ class RayEngine:
         }
         actor = self._actor_class.options(**options).remote()
         place = actor.place.remote()
-        result = actor.run.remote(message, node.name, launch, [path for path in sys.path if path], self._holder)
-        running = RunningActor(actor, place, result, (node.name, launch, demand, self._here))
+        result = actor.run.remote(message, node.name, run_address, [path for path in sys.path if path], self._holder)
+        running = RunningActor(actor, place, result, (node.name, run_address, demand, self._here))
         self._running = [other for other in self._running if other.is_running] + [running]
         return running
 
@@ -159,7 +159,7 @@ class RayEngine:
 
 @final
 class RunningActor:
-    """A node's Ray actor.
+    """Controls a node's Ray actor.
 
     Attributes:
         pid: of its process, on whatever machine that is; None until it runs.
@@ -167,7 +167,7 @@ class RunningActor:
         demand: what it holds of the cluster, by resource.
     """
 
-    def __init__(self, actor: Any, place: Any, result: Any, about: tuple[str, Launch, dict[str, float], str]):
+    def __init__(self, actor: Any, place: Any, result: Any, about: tuple[str, RunAddress, dict[str, float], str]):
         """Wraps an actor and the references to where it is and how it ends."""
         self._ray = import_ray()
         self._actor, self._place, self._result = actor, place, result
@@ -178,11 +178,11 @@ class RunningActor:
 
     @property
     def is_running(self) -> bool:
-        """False once `poll` has returned a code."""
+        """Returns False once `poll` has returned a code."""
         return self._code is None
 
     def poll(self) -> int | None:
-        """Its exit code, -9 where its process or machine died; None while it runs or waits for a place."""
+        """Returns its exit code, -9 where its process or machine died; None while it runs or waits for a place."""
         if self._code is None:
             self._find_place()
             if self._is_there(self._result):
@@ -267,12 +267,12 @@ class _NodeActor:
     def place(self) -> tuple[int, str]:
         return os.getpid(), import_ray().get_runtime_context().get_node_id()
 
-    def run(self, message: bytes, name: str, launch: Launch, search_path: Sequence[str], holder: Any) -> int:
-        """Like `worker.main`, but for where the node comes from and its output goes."""
-        _log_to(_log_path(name, launch))
+    def run(self, message: bytes, name: str, run_address: RunAddress, search_path: Sequence[str], holder: Any) -> int:
+        """Runs a node as `worker.main` does, but for where the node comes from and its output goes."""
+        _log_to(_log_path(name, run_address))
         use_holder(import_ray(), holder)
         sys.path.extend(path for path in search_path if path not in sys.path)
-        code = run_pickled(message, launch)
+        code = run_pickled(message, run_address)
         sys.stdout.flush()
         sys.stderr.flush()
         return code
@@ -284,7 +284,7 @@ def _send_signal(pid: int, number: int) -> None:
 
 
 def import_ray() -> Any:
-    """The package, with the settings that it reads when it is imported.
+    """Imports the package, with the settings that it reads at that time.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -304,8 +304,9 @@ def import_ray() -> Any:
     return ray
 
 
-def _log_path(name: str, launch: Launch) -> pathlib.Path | None:
-    return None if launch.run_directory is None else pathlib.Path(launch.run_directory) / "nodes" / f"{name}.log"
+def _log_path(name: str, run_address: RunAddress) -> pathlib.Path | None:
+    folder = run_address.run_directory
+    return None if folder is None else pathlib.Path(folder) / "nodes" / f"{name}.log"
 
 
 def _log_to(path: pathlib.Path | None) -> None:

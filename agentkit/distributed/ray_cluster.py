@@ -1,4 +1,4 @@
-"""Which Ray to be part of: a private one, or a cluster by its address; and what its machines can hold.
+"""Connects to Ray, a private one or a cluster by its address, and checks what its machines can hold.
 
 `ray` is handed in: `agentkit.distributed.ray` alone imports it.
 """
@@ -23,7 +23,7 @@ from agentkit.errors import AgentkitError, ConfigError
 
 
 class RayStartError(AgentkitError, RuntimeError):
-    """Ray could not be started on this machine."""
+    """Says that Ray could not be started on this machine."""
 
 
 def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> str:
@@ -111,7 +111,7 @@ def check_address(address: str) -> None:
     if match is None:
         raise ConfigError(
             f"Expected the address of a Ray cluster's head as host:port, found {address!r}. 'auto' may join somebody "
-            "else's cluster, and a ray:// client cannot host the board: run this on a machine of the cluster."
+            "else's cluster, and a ray:// client cannot host the run store: run this on a machine of the cluster."
         )
     try:
         socket.create_connection((match[1], int(match[2])), timeout=5.0).close()
@@ -150,7 +150,7 @@ def check_fits(ray: Any, role: str, demand: Mapping[str, float], taken: Sequence
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; Ray's run over many."""
+    """Returns the first line of an error's message; Ray's run over many."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

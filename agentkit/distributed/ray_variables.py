@@ -35,7 +35,7 @@ class _Published(NamedTuple):
 
 
 class Holder:
-    """The holder's process."""
+    """Holds the newest parameters of each name, in a process of its own."""
 
     def __init__(self) -> None:
         self._newest: dict[str, _Published] = {}
@@ -50,7 +50,7 @@ class Holder:
         self._newest[name] = _Published(publisher, version, published, references)
 
     def newest(self, name: str, seen: str | None, newer_than: int) -> _Published | None:
-        """The newest, unless it is from publisher `seen` (or that is None) and not newer than this version."""
+        """Returns the newest, unless it is from publisher `seen` (or that is None) and not newer than this version."""
         newest = self._newest.get(name)
         return newest if newest is not None and _is_new(newest, seen, newer_than) else None
 
@@ -102,7 +102,7 @@ class RayVariables(VariableSource):
 
     @property
     def version(self) -> int:
-        """The newest version that this object has published, -1 before the first one."""
+        """Returns the newest version that this object has published, -1 before the first one."""
         return self._version
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
@@ -148,7 +148,7 @@ class RayVariables(VariableSource):
         self.flush(self._timeout)
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """See `core.VariableSource`; None, too, where nobody answers in time.
+        """Returns what `core.VariableSource` says; None, too, where nobody answers in time.
 
         After a restart of the learner its parameters are newer, whatever their version.
         """

@@ -16,12 +16,13 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from agentkit.distributed.board import Board
-from agentkit.distributed.board_client import BoardClient
+from agentkit.distributed.address_file import write_address_file
+from agentkit.distributed.engine import Engine, Running
 from agentkit.distributed.program import Node, Program, Role
-from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, Launch
+from agentkit.distributed.run_store import RunStore
+from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
 TICK_SECONDS = 0.05
@@ -34,39 +35,7 @@ ECHO_SECONDS = 0.5
 
 
 class ProgramError(AgentkitError, RuntimeError):
-    """A program stopped by a fault: names the node, says what it raised, and where its log is."""
-
-
-class Running(Protocol):
-    """A node that an engine has started."""
-
-    pid: int | None
-
-    def poll(self) -> int | None:
-        """Its exit code (negative: the signal that killed it); None while it runs."""
-        ...
-
-    def terminate(self) -> None:
-        """Asks it to stop."""
-        ...
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        ...
-
-
-class Engine(Protocol):
-    """Where nodes run."""
-
-    board_host: str
-
-    def start(self, node: Node, role: Role, launch: Launch) -> Running:
-        """Starts a node."""
-        ...
-
-    def close(self) -> None:
-        """Frees what the engine holds, after every node has ended."""
-        ...
+    """Says that a fault stopped a program: names the node, what it raised, and where its log is."""
 
 
 @dataclasses.dataclass
@@ -90,7 +59,7 @@ class Supervisor:
     """Runs one program on one engine; a context manager.
 
     Attributes:
-        board: the program's board.
+        store: the program's run store.
         run_id: the run's secret.
     """
 
@@ -101,9 +70,9 @@ class Supervisor:
         *,
         run_directory: pathlib.Path | None = None,
         run_id: str | None = None,
-        board_port: int = 0,
+        store_port: int = 0,
     ):
-        """Opens the board; starts nothing yet.
+        """Opens the run store; starts nothing yet.
 
         Args:
             program: what to run.
@@ -111,20 +80,20 @@ class Supervisor:
             run_directory: gets ``board.json`` (address and run id, readable by its owner alone) and
                 ``nodes/``, the nodes' logs.
             run_id: the run's secret; None makes one.
-            board_port: 0 finds a free one.
+            store_port: 0 finds a free one.
         """
         self._engine = engine
         self._directory = run_directory
         self.run_id = run_id or secrets.token_hex(16)
         self._first_error: str | None = None
         self._stopping = False
-        self._looked = self._awake_since = time.monotonic()
-        self.board = Board(self.run_id, host=engine.board_host, port=board_port, program=program.name)
+        self._polled = self._awake_since = time.monotonic()
+        self.store = RunStore(self.run_id, host=engine.store_host, port=store_port, program=program.name)
         self._nodes = {name: _Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
         for watched in self._nodes.values():
             self._note(watched)
         if run_directory is not None:
-            write_board_file(run_directory, self.board.address, self.run_id)
+            write_address_file(run_directory, self.store.address, self.run_id)
 
     def run(self, on_tick: Callable[[dict[str, Any]], None] | None = None, tick_seconds: float = 0.5) -> str:
         """Runs the program to its end.
@@ -132,7 +101,7 @@ class Supervisor:
         SIGINT (Ctrl-C) or SIGTERM stops it in order, a second one kills it.
 
         Args:
-            on_tick: called with the board's status every `tick_seconds`, and once at the end.
+            on_tick: called with the run store's status every `tick_seconds`, and once at the end.
             tick_seconds: seconds.
 
         Returns:
@@ -143,18 +112,18 @@ class Supervisor:
             KeyboardInterrupt: killed by a second signal.
         """
         next_tick = 0.0
-        with _signals_ask_to_stop(self.board):
+        with _signals_ask_to_stop(self.store):
             while not self._finished():
-                self._look()
+                self._poll()
                 if on_tick is not None and time.monotonic() >= next_tick:
-                    on_tick(self.board.status())
+                    on_tick(self.store.status())
                     next_tick = time.monotonic() + tick_seconds
                 time.sleep(TICK_SECONDS)
         if on_tick is not None:
-            on_tick(self.board.status())
+            on_tick(self.store.status())
         if self._first_error is not None:
             raise ProgramError(self._first_error)
-        return self.board.stop_reason or "done"
+        return self.store.stop_reason or "done"
 
     def scale(self, role: str, count: int) -> None:
         """Makes a role have `count` nodes: copies of its first one are added, or its last ones stopped.
@@ -177,7 +146,7 @@ class Supervisor:
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             taken.add(index)
             node = dataclasses.replace(mine[0].node, name=f"{role}-{index}", index=index)
-            self.board.allow_node(node.name)
+            self.store.allow_node(node.name)
             self._nodes[node.name] = watched = _Watched(node, mine[0].role)
             self._note(watched)
 
@@ -189,9 +158,9 @@ class Supervisor:
                 watched.running = None
 
     def close(self) -> None:
-        """Kills what still runs and closes board and engine."""
+        """Kills what still runs and closes store and engine."""
         self.kill_all()
-        self.board.close()
+        self.store.close()
         self._engine.close()
         if self._directory is not None:
             (self._directory / "board.json").unlink(missing_ok=True)
@@ -209,13 +178,13 @@ class Supervisor:
             return False
         return self._stopping or all(w.state == "done" for w in self._nodes.values())
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = time.monotonic()
-        if now - self._looked > STALL_SECONDS:
+        if now - self._polled > STALL_SECONDS:
             self._awake_since = now  # Nobody could be heard meanwhile: their silence counts from here.
-        self._looked = now
-        self._obey()
-        if self.board.stop_reason is not None:
+        self._polled = now
+        self._process_commands()
+        if self.store.stop_reason is not None:
             self._stopping = True
         for watched in list(self._nodes.values()):
             if watched.running is not None:
@@ -225,11 +194,11 @@ class Supervisor:
         if self._stopping:
             self._stop_in_order()
 
-    def _obey(self) -> None:
-        while not self.board.commands.empty():
-            name, arguments = self.board.commands.get()
+    def _process_commands(self) -> None:
+        while not self.store.commands.empty():
+            name, arguments = self.store.commands.get()
             if name == "stop":
-                self.board.stop(str(arguments.get("reason") or "asked to stop"))
+                self.store.stop(str(arguments.get("reason") or "asked to stop"))
             elif name == "scale":
                 with contextlib.suppress(AgentkitError):
                     self.scale(str(arguments.get("role")), int(arguments.get("count", 0)))
@@ -245,8 +214,8 @@ class Supervisor:
 
     def _start(self, watched: _Watched) -> None:
         watched.incarnation += 1
-        launch = Launch(
-            self.board.address,
+        run_address = RunAddress(
+            self.store.address,
             self.run_id,
             None if self._directory is None else str(self._directory),
             watched.incarnation,
@@ -254,7 +223,7 @@ class Supervisor:
             watched.role.preload,
         )
         try:
-            watched.running = self._engine.start(watched.node, watched.role, launch)
+            watched.running = self._engine.start(watched.node, watched.role, run_address)
         except Exception as error:  # Whatever it is, its kind is the same at the next try.
             self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
             return
@@ -271,7 +240,7 @@ class Supervisor:
             self._lost(watched, f"did not stop within {watched.role.stop_seconds:g} s and was killed")
             return
         if watched.state == "starting":
-            endpoint = self.board.get(f"endpoint/{watched.node.name}")
+            endpoint = self.store.get(f"endpoint/{watched.node.name}")
             if endpoint is not None and endpoint["incarnation"] == watched.incarnation:
                 watched.state, watched.started = "ready", now
                 self._note(watched)
@@ -284,7 +253,7 @@ class Supervisor:
 
     def _check_pulse(self, watched: _Watched, now: float) -> None:
         """A node that is silent, or whose main loop stands still, is taken for dead."""
-        heard = self.board.heard_of(watched.node.name)
+        heard = self.store.last_heartbeat(watched.node.name)
         silence, idle = now - watched.started, 0.0
         if heard is not None and heard[0] == watched.incarnation:
             silence, idle = heard[1], heard[2]
@@ -306,14 +275,14 @@ class Supervisor:
         asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
         if watched.leaving and not self._stopping:
             watched.state = "done"
-            self.board.forget_node(watched.node.name)
+            self.store.forget_node(watched.node.name)
             del self._nodes[watched.node.name]
             return
         if why is None and (code == EXIT_DONE or (asked and (code == EXIT_SIGNALLED or watched.state == "starting"))):
             watched.state = "done"
             self._note(watched)
             return
-        record = self.board.get(f"error/{watched.node.name}")
+        record = self.store.get(f"error/{watched.node.name}")
         if record is not None and record["incarnation"] != watched.incarnation:
             record = None
         why = why or self._describe(watched, code, record)
@@ -368,7 +337,7 @@ class Supervisor:
                 with contextlib.suppress(OSError):  # A full disk; the user is told all the same.
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(json.dumps(record, indent=1) + "\n")
-        self.board.stop(why)
+        self.store.stop(why)
         self._stopping = True
 
     # --- the end -----------------------------------------------------------------------------------
@@ -385,14 +354,14 @@ class Supervisor:
     def _ask_to_stop(self, watched: _Watched) -> None:
         if watched.running is not None and watched.kill_at is None:
             watched.kill_at = time.monotonic() + watched.role.stop_seconds
-            self.board.stop_node(watched.node.name)
+            self.store.stop_node(watched.node.name)
             if watched.state == "starting":  # It owns nothing yet.
                 watched.running.kill()
             else:
                 watched.running.terminate()
 
     def _note(self, watched: _Watched, **changes: Any) -> None:
-        self.board.node(
+        self.store.node(
             watched.node.name,
             role=watched.node.role,
             index=watched.node.index,
@@ -403,35 +372,8 @@ class Supervisor:
         )
 
 
-def write_board_file(directory: pathlib.Path, address: str, run_id: str) -> None:
-    """Writes ``board.json``, which lets the owner's other processes find the board."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
-
-
-def write_secret(path: pathlib.Path, text: str) -> None:
-    """Writes a line that its owner alone can read."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n")
-
-
-def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> BoardClient:
-    """A client of the board of the program that runs in a folder.
-
-    Raises:
-        ConfigError: no program runs there.
-        BoardError: it does not answer.
-    """
-    path = pathlib.Path(run_directory) / "board.json"
-    if not path.is_file():
-        raise ConfigError(f"No launched program runs in {run_directory}: it has no board.json.")
-    record = json.loads(path.read_text())
-    return BoardClient(record["address"], record["run_id"], timeout=timeout)
-
-
 @contextlib.contextmanager
-def _signals_ask_to_stop(board: Board) -> Iterator[None]:
+def _signals_ask_to_stop(store: RunStore) -> Iterator[None]:
     """SIGINT and SIGTERM stop the program, a second one kills it; only in the main thread, where signals go."""
     previous: dict[int, Any] = {}
     seen: list[float] = []
@@ -443,8 +385,8 @@ def _signals_ask_to_stop(board: Board) -> Iterator[None]:
                 raise KeyboardInterrupt
             return
         seen.append(time.monotonic())
-        # Not board.stop: its lock may be held by the very code that was interrupted.
-        board.commands.put(("stop", {"reason": f"stopped by {signal.Signals(number).name}"}))
+        # Not store.stop: its lock may be held by the very code that was interrupted.
+        store.commands.put(("stop", {"reason": f"stopped by {signal.Signals(number).name}"}))
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

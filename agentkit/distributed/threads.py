@@ -9,26 +9,26 @@ import threading
 from typing import final
 
 from agentkit.distributed.program import Node, Role
-from agentkit.distributed.worker import Launch, run_node
+from agentkit.distributed.worker import RunAddress, run_node
 
 
 @final
 class RunningThread:
-    """A node's thread."""
+    """Controls a node's thread."""
 
-    def __init__(self, node: Node, launch: Launch):
+    def __init__(self, node: Node, run_address: RunAddress):
         """Starts it."""
         self.pid: int | None = None
         self._stop = threading.Event()
         self._code: int | None = None
-        self._thread = threading.Thread(target=self._run, args=(node, launch), name=node.name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(node, run_address), name=node.name, daemon=True)
         self._thread.start()
 
-    def _run(self, node: Node, launch: Launch) -> None:
-        self._code = run_node(node, launch, self._stop)
+    def _run(self, node: Node, run_address: RunAddress) -> None:
+        self._code = run_node(node, run_address, self._stop)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Returns its exit code; None while it runs."""
         return self._code
 
     def terminate(self) -> None:
@@ -47,14 +47,14 @@ class ThreadEngine:
     """Runs nodes as threads of this process.
 
     Attributes:
-        board_host: where the board listens: this machine alone.
+        store_host: where the run store listens: this machine alone.
     """
 
-    board_host = "127.0.0.1"
+    store_host = "127.0.0.1"
 
-    def start(self, node: Node, role: Role, launch: Launch) -> RunningThread:
+    def start(self, node: Node, role: Role, run_address: RunAddress) -> RunningThread:
         """Starts a node; its role's resources and variables have no effect."""
-        return RunningThread(node, launch)
+        return RunningThread(node, run_address)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Frees nothing."""

@@ -2,7 +2,7 @@
 
 Exit codes: `EXIT_DONE`, `EXIT_ERROR` (starting it again may help), `EXIT_FATAL` (it cannot: a wrong setting,
 a failing import), `EXIT_SIGNALLED` (it saved and stopped because a signal told it to). The error itself goes
-to the board, with its traceback.
+to the run store, with its traceback.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from agentkit.distributed.board_client import BoardClient, BoardError
-from agentkit.distributed.context import NodeContext, Where, exit_after
+from agentkit.distributed.context import NodeContext, NodeId, exit_after
 from agentkit.distributed.program import Node, resolve
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 
 EXIT_DONE = 0
@@ -40,11 +40,11 @@ _MAX_TRACEBACK = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
-    """How a node finds its program.
+class RunAddress:
+    """Says how a node finds its program.
 
     Attributes:
-        board_address: "host:port".
+        store_address: "host:port".
         run_id: the run's secret.
         run_directory: where the run keeps its files; None for nowhere.
         incarnation: how often this node was restarted.
@@ -52,7 +52,7 @@ class Launch:
         preload: modules to import while it waits for those it depends on.
     """
 
-    board_address: str
+    store_address: str
     run_id: str
     run_directory: str | None = None
     incarnation: int = 0
@@ -60,47 +60,51 @@ class Launch:
     preload: tuple[str, ...] = ()
 
 
-def run_node(node: Node, launch: Launch, stop: threading.Event | None = None) -> int:
+def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None = None) -> int:
     """Calls a node's function with its context; all engines come through here.
 
     Args:
         node: what to run.
-        launch: how it finds its program.
-        stop: set by the engine to stop the node; the board can do so too.
+        run_address: how it finds its program.
+        stop: set by the engine to stop the node; the run store can do so too.
 
     Returns:
         `EXIT_DONE`, `EXIT_ERROR` or `EXIT_FATAL`.
     """
-    directory = None if launch.run_directory is None else pathlib.Path(launch.run_directory)
+    directory = None if run_address.run_directory is None else pathlib.Path(run_address.run_directory)
     try:
-        board = BoardClient(
-            launch.board_address, launch.run_id, node=node.name, incarnation=launch.incarnation, timeout=15.0
+        store = RunStoreClient(
+            run_address.store_address,
+            run_address.run_id,
+            node=node.name,
+            incarnation=run_address.incarnation,
+            timeout=15.0,
         )
-    except BoardError as error:
+    except RunStoreError as error:
         print(f"{node.name}: {error}", file=sys.stderr, flush=True)
         return EXIT_ERROR
-    with contextlib.closing(board):
-        where = Where(node.name, node.role, node.index, launch.incarnation, directory)
-        context = NodeContext(where, board, stop=stop)
+    with contextlib.closing(store):
+        node_id = NodeId(node.name, node.role, node.index, run_address.incarnation, directory)
+        context = NodeContext(node_id, store, stop=stop)
         try:
-            for module in launch.preload:
+            for module in run_address.preload:
                 importlib.import_module(module)
-            args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(board, name))
+            args, kwargs = resolve((list(node.args), dict(node.kwargs)), lambda name: _endpoint(store, name))
             node.target(context, *args, **kwargs)
             return EXIT_ERROR if context.lost else EXIT_DONE
         except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
-            fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, BoardError)
-            _report(board, node.name, launch.incarnation, error, fatal)
+            fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, RunStoreError)
+            _report(store, node.name, run_address.incarnation, error, fatal)
             return EXIT_FATAL if fatal else EXIT_ERROR
         finally:
             context.close()
 
 
-def _endpoint(board: BoardClient, name: str) -> Any:
-    return board.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
+def _endpoint(store: RunStoreClient, name: str) -> Any:
+    return store.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
 
 
-def _report(board: BoardClient, name: str, incarnation: int, error: BaseException, fatal: bool) -> None:
+def _report(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool) -> None:
     text = "".join(traceback.format_exception(error))
     print(text, file=sys.stderr, flush=True)
     record = {
@@ -112,25 +116,25 @@ def _report(board: BoardClient, name: str, incarnation: int, error: BaseExceptio
         "fatal": fatal,
         "time": time.time(),
     }
-    with contextlib.suppress(BoardError):
-        board.put(f"error/{name}", record)
+    with contextlib.suppress(RunStoreError):
+        store.put(f"error/{name}", record)
 
 
 def main() -> int:
-    """The child process: reads the pickled node from its standard input, which only its parent can write."""
+    """Runs the node that its parent, and nobody else, can write to its standard input."""
     _die_with(int(sys.argv[1]))
-    message, launch = pickle.loads(sys.stdin.buffer.read())
-    return run_pickled(message, launch)
+    message, run_address = pickle.loads(sys.stdin.buffer.read())
+    return run_pickled(message, run_address)
 
 
-def run_pickled(message: bytes, launch: Launch) -> int:
+def run_pickled(message: bytes, run_address: RunAddress) -> int:
     """Runs a node that came from another process, in the main thread of one of its own.
 
     SIGTERM and SIGINT stop it in order; it ends this process if it takes longer than it may.
 
     Args:
         message: the node, pickled by cloudpickle.
-        launch: how it finds its program.
+        run_address: how it finds its program.
 
     Returns:
         One of the exit codes.
@@ -152,8 +156,8 @@ def run_pickled(message: bytes, launch: Launch) -> int:
     except Exception:  # Its module cannot be imported here: no restart will help.
         traceback.print_exc()
         return EXIT_FATAL
-    exit_after(launch.stop_seconds, stop, EXIT_ERROR)
-    code = run_node(node, launch, stop)
+    exit_after(run_address.stop_seconds, stop, EXIT_ERROR)
+    code = run_node(node, run_address, stop)
     return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 
 

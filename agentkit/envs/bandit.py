@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class Bandit(Environment):
-    """A contextual bandit: each episode is one step.
+    """Plays a contextual bandit: each episode is one step.
 
     Reward is 1 for the arm that equals the context, else 0; the step terminates the episode.
     **Optimal return: 1**; a random policy's mean is 1 / `num_arms`.
@@ -35,9 +35,9 @@ class Bandit(Environment):
         return np.zeros(self._num_arms, np.float32), float(arm == self._context), True
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[num_arms]`` in [0, 1]."""
+        """Returns float32 ``[num_arms]`` in [0, 1]."""
         return specs.BoundedArray((self._num_arms,), np.float32, 0.0, 1.0, "context")
 
     def action_spec(self) -> specs.DiscreteArray:
-        """One action per arm."""
+        """Returns a spec with one action per arm."""
         return specs.DiscreteArray(self._num_arms, dtype=np.int32, name="action")

@@ -11,7 +11,7 @@ from agentkit.types import Nest
 
 
 class Environment(dm_env.Environment):
-    """A dm_env environment with the bookkeeping done: episode ends, resets, seeds, step limit.
+    """Keeps the books of a dm_env environment: episode ends, resets, seeds, step limit.
 
     A subclass sets its specs and writes `_start` and `_advance`; randomness comes from `self._rng`
     only, and `_start` sets everything that `_advance` reads. Then an episode depends on its seed
@@ -60,7 +60,7 @@ class Environment(dm_env.Environment):
 
 
 def checked_action(action: Nest, num_actions: int) -> int:
-    """`action` as an int in [0, num_actions).
+    """Returns `action` as an int in [0, num_actions).
 
     Raises:
         ValueError: if it is not such an action.

@@ -55,17 +55,17 @@ class BatchedEnvironment(dm_env.Environment):
 
     @property
     def num_envs(self) -> int:
-        """N, the number of environments."""
+        """Returns N, the number of environments."""
         return len(self._environments)
 
     @property
     def environments(self) -> list[Any]:
-        """The environments inside."""
+        """Returns the environments inside."""
         return list(self._environments)
 
     @property
     def resumable(self) -> bool:
-        """Whether every environment inside stands in mid-episode again after `restore`."""
+        """Returns whether every environment inside stands in mid-episode again after `restore`."""
         return all(getattr(environment, "resumable", False) for environment in self._environments)
 
     def reset(self) -> dm_env.TimeStep:
@@ -88,19 +88,19 @@ class BatchedEnvironment(dm_env.Environment):
         )
 
     def observation_spec(self) -> Nest:
-        """Spec of one environment's observation."""
+        """Returns the spec of one environment's observation."""
         return self._spec.observations
 
     def action_spec(self) -> Nest:
-        """Spec of one environment's action."""
+        """Returns the spec of one environment's action."""
         return self._spec.actions
 
     def reward_spec(self) -> Nest:
-        """Spec of one environment's reward."""
+        """Returns the spec of one environment's reward."""
         return self._spec.rewards
 
     def discount_spec(self) -> Nest:
-        """Spec of one environment's discount."""
+        """Returns the spec of one environment's discount."""
         return self._spec.discounts
 
     def reseed(self, seed: int) -> None:
@@ -109,7 +109,7 @@ class BatchedEnvironment(dm_env.Environment):
             environment.reseed(episode_seed(seed, i))
 
     def render(self) -> np.ndarray:
-        """The image of the first environment."""
+        """Returns the image of the first environment."""
         return self._environments[0].render()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class BatchedEnvironment(dm_env.Environment):
             environment.close()
 
     def save(self) -> dict[str, Any]:
-        """The state of every environment, by its number.
+        """Returns the state of every environment, by its number.
 
         Raises:
             CheckpointError: if an environment cannot be saved.

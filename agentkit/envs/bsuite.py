@@ -23,7 +23,7 @@ except ImportError as error:
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> BsuiteEnvironment:
-    """The bsuite environment of an id such as ``catch/0``.
+    """Makes the bsuite environment of an id such as ``catch/0``.
 
     bsuite fixes the problem (its mapping seed, its size) by the id; `seed` seeds the randomness of
     the episodes.
@@ -46,7 +46,7 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> BsuiteEnvironment:
 
 @final
 class BsuiteEnvironment(dm_env.Environment):
-    """A bsuite environment, which is a dm_env environment already, with `reseed`.
+    """Adds `reseed` to a bsuite environment, which is a dm_env environment already.
 
     bsuite's own tallies over episodes (`bsuite_info`) are not part of what is saved and resumed.
 
@@ -85,19 +85,19 @@ class BsuiteEnvironment(dm_env.Environment):
         return self._environment.step(action)
 
     def observation_spec(self) -> Nest:
-        """An array spec, float32."""
+        """Returns an array spec, float32."""
         return self._environment.observation_spec()
 
     def action_spec(self) -> Nest:
-        """A DiscreteArray."""
+        """Returns a DiscreteArray."""
         return self._environment.action_spec()
 
     def reward_spec(self) -> Nest:
-        """float64 scalar."""
+        """Returns float64 scalar."""
         return self._environment.reward_spec()
 
     def discount_spec(self) -> Nest:
-        """float64 scalar."""
+        """Returns float64 scalar."""
         return self._environment.discount_spec()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class Catch(Environment):
-    """A ball falls from a random column; the paddle in the bottom row moves left, stays or moves right.
+    """Drops a ball from a random column; the paddle in the bottom row moves left, stays or moves right.
 
     Reward is 1 for a catch and -1 for a miss, at the last step, which terminates the episode; 0
     before. **Optimal return: 1** for a board at least half as high as it is wide (`rows` - 1 steps
@@ -54,14 +54,14 @@ class Catch(Environment):
         return board
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[rows, columns]`` in [0, 1]."""
+        """Returns float32 ``[rows, columns]`` in [0, 1]."""
         return specs.BoundedArray((self._rows, self._columns), np.float32, 0.0, 1.0, "board")
 
     def action_spec(self) -> specs.DiscreteArray:
-        """0 left, 1 stay, 2 right."""
+        """Returns a spec of the actions: 0 left, 1 stay, 2 right."""
         return specs.DiscreteArray(3, dtype=np.int32, name="action")
 
     def render(self) -> np.ndarray:
-        """The board as an image, uint8 ``[8 rows, 8 columns, 3]``."""
+        """Returns the board as an image, uint8 ``[8 rows, 8 columns, 3]``."""
         image = (self._observation() * 255).astype(np.uint8)
         return np.repeat(np.kron(image, np.ones((8, 8), np.uint8))[..., None], 3, axis=-1)

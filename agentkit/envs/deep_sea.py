@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class DeepSea(Environment):
-    """A diver starts at the top left of a `size` x `size` grid and sinks one row each step.
+    """Lets a diver start at the top left of a `size` x `size` grid and sink one row each step.
 
     One action moves right and costs 0.01 / `size`, the other moves left for free; with
     `randomize_actions` which is which differs from cell to cell, fixed by `mapping_seed` (never by
@@ -59,14 +59,14 @@ class DeepSea(Environment):
         return grid
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[size, size]`` in [0, 1]."""
+        """Returns float32 ``[size, size]`` in [0, 1]."""
         return specs.BoundedArray((self._size, self._size), np.float32, 0.0, 1.0, "position")
 
     def action_spec(self) -> specs.DiscreteArray:
-        """Two actions; 1 is right unless the actions are randomized."""
+        """Returns a spec of two actions; 1 is right unless the actions are randomized."""
         return specs.DiscreteArray(2, dtype=np.int32, name="action")
 
     def render(self) -> np.ndarray:
-        """The grid as an image, uint8 ``[8 size, 8 size, 3]``."""
+        """Returns the grid as an image, uint8 ``[8 size, 8 size, 3]``."""
         image = (self._observation() * 255).astype(np.uint8)
         return np.repeat(np.kron(image, np.ones((8, 8), np.uint8))[..., None], 3, axis=-1)

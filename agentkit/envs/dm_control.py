@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
-    """``suite.load(domain, task, **kwargs)`` for the name ``domain/task``.
+    """Calls ``suite.load(domain, task, **kwargs)`` for the name ``domain/task``.
 
     Args:
         name: e.g. ``cheetah/run``.
@@ -40,7 +40,7 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
 
 @final
 class DMControlEnvironment(dm_env.Environment):
-    """A control suite environment, which is a dm_env environment already, with `reseed` and `render`.
+    """Adds `reseed` and `render` to a control suite environment, which is a dm_env environment already.
 
     The suite ends most episodes by its time limit: LAST with discount 1, a truncation.
 
@@ -69,23 +69,23 @@ class DMControlEnvironment(dm_env.Environment):
         return self._environment.step(action)
 
     def observation_spec(self) -> Nest:
-        """A dict of specs."""
+        """Returns a dict of specs."""
         return self._environment.observation_spec()
 
     def action_spec(self) -> Nest:
-        """A BoundedArray float64."""
+        """Returns a BoundedArray float64."""
         return self._environment.action_spec()
 
     def reward_spec(self) -> Nest:
-        """float64 scalar, in [0, 1] for every task of the suite."""
+        """Returns float64 scalar, in [0, 1] for every task of the suite."""
         return self._environment.reward_spec()
 
     def discount_spec(self) -> Nest:
-        """float64 scalar."""
+        """Returns float64 scalar."""
         return self._environment.discount_spec()
 
     def render(self, height: int = 240, width: int = 320, camera_id: int = 0) -> np.ndarray:
-        """An image, uint8 ``[height, width, 3]``; needs a GL backend (``MUJOCO_GL=egl``, say)."""
+        """Returns an image, uint8 ``[height, width, 3]``; needs a GL backend (``MUJOCO_GL=egl``, say)."""
         return self._environment.physics.render(height, width, camera_id=camera_id)
 
     def close(self) -> None:

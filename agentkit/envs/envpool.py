@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 def make(name: str, seed: int = 0, num_envs: int = 1, **kwargs: Any) -> EnvPoolEnvironment:
-    """A batch of `num_envs` EnvPool environments, e.g. of ``HalfCheetah-v4``.
+    """Makes a batch of `num_envs` EnvPool environments, e.g. of ``HalfCheetah-v4``.
 
     Args:
         name: EnvPool's name of the task.
@@ -53,7 +53,7 @@ def make(name: str, seed: int = 0, num_envs: int = 1, **kwargs: Any) -> EnvPoolE
 
 @final
 class EnvPoolEnvironment(dm_env.Environment):
-    """An EnvPool pool in agentkit's convention for batches.
+    """Adapts an EnvPool pool to agentkit's convention for batches.
 
     The convention is that of `agentkit.envs.batched.BatchedEnvironment`. LAST has discount 0 for a
     terminated and 1 for a truncated element. An episode that terminates at the very step of its
@@ -85,7 +85,7 @@ class EnvPoolEnvironment(dm_env.Environment):
 
     @property
     def num_envs(self) -> int:
-        """N, the number of environments."""
+        """Returns N, the number of environments."""
         return self._num_envs
 
     def reset(self) -> dm_env.TimeStep:
@@ -115,19 +115,19 @@ class EnvPoolEnvironment(dm_env.Environment):
         return dm_env.TimeStep(step_type, reward, (~terminated).astype(np.float32), observation)
 
     def observation_spec(self) -> Nest:
-        """Spec of one environment's observation."""
+        """Returns the spec of one environment's observation."""
         return self._observation_spec
 
     def action_spec(self) -> Nest:
-        """Spec of one environment's action."""
+        """Returns the spec of one environment's action."""
         return self._action_spec
 
     def reward_spec(self) -> specs.Array:
-        """float32 scalar."""
+        """Returns float32 scalar."""
         return specs.Array((), np.float32, name="reward")
 
     def discount_spec(self) -> specs.BoundedArray:
-        """float32 scalar in [0, 1]."""
+        """Returns float32 scalar in [0, 1]."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, name="discount")
 
     def close(self) -> None:

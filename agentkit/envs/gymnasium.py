@@ -26,7 +26,7 @@ _FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepTyp
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
-    """`gymnasium.make(name, **kwargs)` as a dm_env environment.
+    """Makes `gymnasium.make(name, **kwargs)` a dm_env environment.
 
     Gymnasium's environment checker is off unless ``disable_env_checker=False`` is given; it costs
     time at every step and only warns. Names that begin with ``ALE/`` load ale-py.
@@ -100,7 +100,7 @@ def _register_atari() -> None:
 
 @final
 class GymnasiumEnvironment(dm_env.Environment):
-    """A gymnasium environment with dm_env's interface.
+    """Gives a gymnasium environment dm_env's interface.
 
     ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1, both LAST
     with discount 0. Observations are copied, so an environment may reuse its buffers. Discrete
@@ -162,20 +162,20 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.TimeStep(_MID, float(reward), 1.0, observation)
 
     def observation_spec(self) -> Nest:
-        """The observation space as specs."""
+        """Returns the observation space as specs."""
         return self._observation_spec
 
     def action_spec(self) -> Nest:
-        """The action space as specs."""
+        """Returns the action space as specs."""
         return self._action_spec
 
     @property
     def gymnasium_environment(self) -> gymnasium.Env:
-        """The environment inside."""
+        """Returns the environment inside."""
         return self._environment
 
     def render(self) -> np.ndarray:
-        """An image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made."""
+        """Returns an image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made."""
         frame = self._environment.render()
         if not isinstance(frame, np.ndarray):
             raise SpecError(
@@ -190,7 +190,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
 
 def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
-    """The spec of a gymnasium space.
+    """Returns the spec of a gymnasium space.
 
     Box gives an Array, or a BoundedArray where a bound is finite; Discrete a DiscreteArray int32;
     MultiDiscrete and MultiBinary a BoundedArray; Dict and Tuple a dict and a tuple of specs.

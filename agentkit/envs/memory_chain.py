@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class MemoryChain(Environment):
-    """The first observation shows a bit; after `length` steps the agent must name it.
+    """Shows a bit in the first observation; after `length` steps the agent must name it.
 
     Only the last action counts: reward 1 if it equals the bit, else -1; 0 before. **Optimal return:
     1**, which needs memory; without memory no policy's mean exceeds 0.
@@ -49,14 +49,14 @@ class MemoryChain(Environment):
         return np.array([cue, self._time / (self._length + 1), self._time == self._length], np.float32)
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[3]`` in [-1, 1]."""
+        """Returns float32 ``[3]`` in [-1, 1]."""
         return specs.BoundedArray((3,), np.float32, -1.0, 1.0, "observation")
 
     def action_spec(self) -> specs.DiscreteArray:
-        """0 and 1: the answers."""
+        """Returns a spec of the answers, 0 and 1."""
         return specs.DiscreteArray(2, dtype=np.int32, name="action")
 
     def render(self) -> np.ndarray:
-        """The observation as three grey tiles, uint8 ``[16, 48, 3]``."""
+        """Returns the observation as three grey tiles, uint8 ``[16, 48, 3]``."""
         tiles = np.kron((self._observation()[None] + 1) / 2, np.ones((16, 16)))  # [16, 48]
         return np.repeat((tiles * 255).astype(np.uint8)[..., None], 3, axis=-1)

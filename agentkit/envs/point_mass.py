@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class PointMass(Environment):
-    """A point in the square [-1, 1]^D is moved by up to `speed` along each axis and step.
+    """Moves a point in the square [-1, 1]^D by up to `speed` along each axis and step.
 
     Reward is minus the distance to the origin divided by sqrt(D), after the move. Episodes never
     terminate; they are truncated after `max_steps` (LAST, discount 1). The **optimal policy** moves
@@ -43,15 +43,15 @@ class PointMass(Environment):
         return self._position.astype(np.float32), reward, False
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[D]`` in [-1, 1]."""
+        """Returns float32 ``[D]`` in [-1, 1]."""
         return specs.BoundedArray((self._num_dimensions,), np.float32, -1.0, 1.0, "position")
 
     def action_spec(self) -> specs.BoundedArray:
-        """float32 ``[D]`` in [-1, 1]."""
+        """Returns float32 ``[D]`` in [-1, 1]."""
         return specs.BoundedArray((self._num_dimensions,), np.float32, -1.0, 1.0, "action")
 
     def render(self) -> np.ndarray:
-        """The first two coordinates as a white square, uint8 ``[64, 64, 3]``."""
+        """Returns the first two coordinates as a white square, uint8 ``[64, 64, 3]``."""
         image = np.zeros((64, 64, 3), np.uint8)
         column = round(float(self._position[0] + 1) / 2 * 60)
         row = round(float(self._position[1] + 1) / 2 * 60) if self._num_dimensions > 1 else 30

@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 @final
 class BitFlip(Environment):
-    """A word of `num_bits` bits and a goal, both random and different; action i flips bit i.
+    """Shows a word of `num_bits` bits and a goal, both random and different; action i flips bit i.
 
     Reward is 0 for the step that makes them equal, which terminates the episode, and -1 for any other; after
     `num_bits` steps the episode is truncated. The **optimal policy** flips each wrong bit once: its mean return is
@@ -54,24 +54,24 @@ class BitFlip(Environment):
 
     @staticmethod
     def compute_reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """0 where goals ``[..., num_bits]`` are equal, else -1: float32 ``[...]``."""
+        """Returns 0 where goals ``[..., num_bits]`` are equal, else -1: float32 ``[...]``."""
         return np.all(achieved == desired, axis=-1).astype(np.float32) - np.float32(1.0)
 
     @staticmethod
     def compute_terminated(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """True where goals ``[..., num_bits]`` are equal: bool ``[...]``."""
+        """Returns True where goals ``[..., num_bits]`` are equal: bool ``[...]``."""
         return np.all(achieved == desired, axis=-1)
 
     def observation_spec(self) -> dict[str, specs.BoundedArray]:
-        """float32 ``[num_bits]`` of 0 and 1, three times."""
+        """Returns float32 ``[num_bits]`` of 0 and 1, three times."""
         keys = ("achieved_goal", "desired_goal", "observation")
         return {key: specs.BoundedArray((self._num_bits,), np.float32, 0.0, 1.0, key) for key in keys}
 
     def action_spec(self) -> specs.DiscreteArray:
-        """Which bit to flip."""
+        """Returns a spec of which bit to flip."""
         return specs.DiscreteArray(self._num_bits, dtype=np.int32, name="action")
 
     def render(self) -> np.ndarray:
-        """The word above the goal, uint8 ``[32, 16 num_bits, 3]``."""
+        """Returns the word above the goal, uint8 ``[32, 16 num_bits, 3]``."""
         tiles = np.kron(np.stack([self._word, self._goal]), np.ones((16, 16)))
         return np.repeat((tiles * 255).astype(np.uint8)[..., None], 3, axis=-1)

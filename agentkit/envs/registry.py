@@ -127,7 +127,7 @@ def settings_of(name: str) -> dict[str, Any] | None:
 
 
 def available() -> list[str]:
-    """Agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
+    """Returns agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
     return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
 
 

@@ -55,7 +55,7 @@ class ResumableEnvironment(dm_env.Environment):
 
     @property
     def environment(self) -> Any:
-        """The environment inside."""
+        """Returns the environment inside."""
         return self._environment
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class ResumableEnvironment(dm_env.Environment):
         return timestep
 
     def save(self) -> dict[str, Any]:
-        """Where the environment stands: the episode's number, its actions, the wrappers' state.
+        """Returns where the environment stands: the episode's number, its actions, the wrappers' state.
 
         The arrays are new ones, ``[number of steps, ...]`` per action leaf.
         """
@@ -142,19 +142,19 @@ class ResumableEnvironment(dm_env.Environment):
         return self._timestep
 
     def observation_spec(self) -> Nest:
-        """Spec of the observations."""
+        """Returns the spec of the observations."""
         return self._environment.observation_spec()
 
     def action_spec(self) -> Nest:
-        """Spec of the actions."""
+        """Returns the spec of the actions."""
         return self._action_spec
 
     def reward_spec(self) -> Nest:
-        """Spec of the rewards."""
+        """Returns the spec of the rewards."""
         return self._environment.reward_spec()
 
     def discount_spec(self) -> Nest:
-        """Spec of the discounts."""
+        """Returns the spec of the discounts."""
         return self._environment.discount_spec()
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ _BLOCK = 128
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """The seed of episode number `episode`: 31 bits, so that every simulator takes it."""
+    """Returns the seed of episode number `episode`: 31 bits, so that every simulator takes it."""
     block, position = divmod(episode, _BLOCK)
     return _block_of_seeds(seed, block)[position]
 

@@ -1,4 +1,4 @@
-"""An actor and its loop for one environment or for a batch: the same choice in every process that acts."""
+"""Builds an actor, its adder and its loop, for one environment or for a batch, in every process that acts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from agentkit.specs import EnvironmentSpec, is_batched
 from agentkit.variables import VariableClient
 
 
-def make_adder(environment: Any, spec: EnvironmentSpec, fed: Sequence[tuple[Agent, Replay]]) -> Adder:
-    """The adder of an actor: for an environment or a batch of them, and for all who learn from its steps.
+def make_adder(environment: Any, spec: EnvironmentSpec, destinations: Sequence[tuple[Agent, Replay]]) -> Adder:
+    """Builds the adder of an actor: for an environment or a batch of them, and for all who learn from its steps.
 
     Args:
         environment: what the actor will act in.
         spec: its spec.
-        fed: agents, each with the replay that it learns out of.
+        destinations: agents, each with the replay that it learns from.
     """
-    adders = [_make_adder(environment, spec, agent, replay) for agent, replay in fed]
+    adders = [_make_adder(environment, spec, agent, replay) for agent, replay in destinations]
     return adders[0] if len(adders) == 1 else ForkAdder(adders)
 
 
-def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Agent, replay: Replay) -> Adder:
+def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Any, replay: Replay) -> Adder:
     if not is_batched(environment):
         return agent.make_adder(replay, spec)
     if isinstance(agent, Value):
@@ -49,9 +49,9 @@ def make_actor(
     key: jax.Array,
     client: VariableClient,
     adder: Adder | None = None,
-    which: ActorIndex = ALONE,
+    actor_index: ActorIndex = ALONE,
 ) -> PolicyActor | BatchedPolicyActor:
-    """The actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
+    """Builds the actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
 
     Args:
         environment: what it will act in.
@@ -59,11 +59,11 @@ def make_actor(
         key: PRNG key ``uint32[2]``.
         client: where parameters come from.
         adder: what `make_adder` made; None records nothing.
-        which: of the actors that explore together.
+        actor_index: which one it is of the actors that explore together.
     """
     if not is_batched(environment):
-        return PolicyActor(policy, key, client, adder, which)
-    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, which=which)
+        return PolicyActor(policy, key, client, adder, actor_index)
+    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, which=actor_index)
 
 
 def make_loop(
@@ -72,7 +72,7 @@ def make_loop(
     counter: Counter | None = None,
     log: Log | None = None,
 ) -> EnvironmentLoop | BatchedEnvironmentLoop:
-    """The loop in which they meet; see `EnvironmentLoop`."""
+    """Builds the loop in which actor and environment meet; see `EnvironmentLoop`."""
     if is_batched(environment):
         return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log)
     return EnvironmentLoop(environment, actor, counter=counter, log=log)

@@ -62,6 +62,7 @@ class ExperimentConfig:
         progress: show the live progress line.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
+        devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
     agent: Agent
@@ -77,6 +78,7 @@ class ExperimentConfig:
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
 
@@ -94,6 +96,18 @@ class ExperimentConfig:
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
         if hasattr(self.agent, "with_num_envs"):  # Optional, see `core.Agent`.
             object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        """Refuses a batch that the devices cannot share."""
+        if self.devices is None:
+            return
+        batch_size = self.agent.batch_plan.batch_size
+        if self.devices < 1 or batch_size % self.devices:
+            raise ConfigError(
+                f"devices must be None, or at least 1 and divide the agent's batches of {batch_size} items, found "
+                f"{self.devices}."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Takes what `envs.register` was given along: another process would not know the environment's prefix."""

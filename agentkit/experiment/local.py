@@ -1,4 +1,4 @@
-"""Train in one process: environment and learner take turns by the replay table's own rate limit."""
+"""Trains in one process: environment and learner take turns by the replay table's own rate limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, final
 
 import jax
 import numpy as np
@@ -20,36 +19,19 @@ from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, prepare
 from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec, validate
+from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
-
-
-class Result(NamedTuple):
-    """What a run ended with.
-
-    Attributes:
-        steps: environment steps in all, earlier runs of a resumed one included.
-        updates: learner updates in all.
-        evaluations: the record of each evaluation of this run (``steps``, ``episode_return``, ...).
-        interrupted: True if a signal stopped it before `num_steps`.
-    """
-
-    steps: int
-    updates: int
-    evaluations: list[dict[str, float]]
-    interrupted: bool
-
-
-Watch = Callable[[str, Any], Any]
-"""``(kind, part) -> part``, called with each part of a run as it is made; see `Profile.watch`."""
 
 
 def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile | None = None) -> Result:
@@ -63,36 +45,36 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
         profile: a new one, which times this run and waits for each update; ``logs/profile.csv`` has its table.
 
     Raises:
-        ConfigError: the run folder has a run in it already and `resume` is False, or there is none.
+        ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or there are fewer
+            than `experiment.devices`.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
         CheckpointError: a checkpoint could not be written.
     """
     if profile is None:
-        return _run(experiment, resume, _leave_as_it_is)
+        return _run(experiment, resume, None)
     profile.start()
     try:
-        return _run(experiment, resume, profile.watch)
+        return _run(experiment, resume, profile)
     finally:
         profile.stop()
         if profile.num_steps and experiment.run_directory is not None:
             write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
 
 
-def _run(experiment: ExperimentConfig, resume: bool, watch: Watch) -> Result:
+def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:
+    devices = learner_devices(experiment.devices)
     with contextlib.ExitStack() as stack:
         try:
             found = prepare(experiment, resume)
-            parts = _build(experiment, stack, watch, resume, found)
-            if found is not None:
-                parts.restore(found)
+            training = _build(experiment, stack, found, resume=resume, devices=devices, profile=profile)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
         with StopOnSignal() as stop:
-            return parts.train(stop)
+            return training.train(stop) if profile is None else profile.train(training, stop)
 
 
 def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None, **changes: Any) -> Result:
-    """Goes on with the run in a folder.
+    """Resumes the run in a folder.
 
     Args:
         run_directory: the folder.
@@ -102,53 +84,39 @@ def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None,
     return run(read_config(run_directory, **changes), resume=True, profile=profile)
 
 
-def _leave_as_it_is(kind: str, part: Any) -> Any:
-    del kind
-    return part
-
-
+@final
 @dataclasses.dataclass
-class _Run:
-    """All parts of a run in one process."""
+class ActAndLearn:
+    """Acts and learns in turns, as the replay table's rate limit lets it: the work of a run in one process.
 
-    experiment: ExperimentConfig
+    Attributes:
+        table_name: the table that the learner draws from.
+        replay: holds it.
+        dataset: the learner's batches.
+        learner: updates.
+        actor: acts, and writes to replay.
+        loop: in which the actor meets the environment.
+        counter: of steps and episodes.
+        spec: the environment's.
+    """
+
+    table_name: str
     replay: Replay
     dataset: ReplayDataset
     learner: Learner
     actor: PolicyActor | BatchedPolicyActor
     loop: EnvironmentLoop | BatchedEnvironmentLoop
     counter: Counter
-    evaluator: Evaluator | None
-    logs: RunLogs
     spec: EnvironmentSpec
-    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    saved_step: int = -1
 
-    def train(self, stop: StopOnSignal) -> Result:
-        experiment, loop = self.experiment, self.loop
-        next_evaluation = next_multiple(loop.num_steps, experiment.evaluation_period)
-        next_checkpoint = next_multiple(loop.num_steps, experiment.checkpoint_period)
-        while loop.num_steps < experiment.num_steps and not stop.requested:
-            self._take_turn()
-            if loop.num_steps >= next_evaluation:
-                self._evaluate()
-                next_evaluation = next_multiple(loop.num_steps, experiment.evaluation_period)
-            if loop.num_steps >= next_checkpoint:
-                self.save()
-                next_checkpoint = next_multiple(loop.num_steps, experiment.checkpoint_period)
-            if self.logs.progress_due():
-                self._show_progress()
-        interrupted = loop.num_steps < experiment.num_steps
-        if loop.num_steps != self.saved_step:
-            self.save()
-        self._show_progress()  # Due or not: the last line says where it ended.
-        if interrupted:
-            self.logs.say(f"Stopped by a signal at step {loop.num_steps:,}; saved. Use --resume to go on.")
-        return Result(loop.num_steps, self.learner.num_updates_done, self.evaluations, interrupted)
+    @property
+    def num_steps(self) -> int:
+        """Returns the environment steps so far."""
+        return self.loop.num_steps
 
-    def _take_turn(self) -> None:
-        """One environment step if replay has room for it, then all the learning that is due."""
-        if self.replay.can_insert(self.experiment.agent.batch_plan.table):
+    def step(self) -> None:
+        """Takes an environment step if replay has room for it, then does all the learning that is due."""
+        if self.replay.can_insert(self.table_name):
             try:
                 self.loop.step()
             except Exception:
@@ -165,110 +133,80 @@ class _Run:
         if isinstance(self.loop, EnvironmentLoop) and self.loop.timestep is not None:
             validate(self.loop.timestep.observation, self.spec.observations, "The environment's observation")
 
-    def _show_progress(self) -> None:
-        table = self.replay.info(self.experiment.agent.batch_plan.table)
-        self.logs.show_progress(self.loop.num_steps, self.learner.num_updates_done, table)
+    def table(self) -> TableInfo:
+        """Returns the table's counters."""
+        return self.replay.info(self.table_name)
 
-    def _evaluate(self) -> None:
-        assert self.evaluator is not None
-        steps = self.loop.num_steps
-        record = {
-            "steps": steps,
-            "updates": self.learner.num_updates_done,
-            **self.evaluator.run(self.experiment.evaluation_episodes, number=steps),
-        }
-        self.evaluations.append(record)
-        self.logs.evaluation.write(record)
-        self.logs.say(
-            f"step {steps:,}: evaluation return {record['episode_return']:.1f} "
-            f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, "
-            f"{self.experiment.evaluation_episodes} episodes)"
-        )
-
-    def save(self) -> None:
-        """Writes a checkpoint, where there is a run folder."""
-        self.saved_step = self.loop.num_steps
-        if self.experiment.run_directory is None:
-            return
-        state: dict[str, Any] = {
-            "experiment": self.experiment.describe(),
-            "learner": self.learner.save(),
-            "counter": self.counter.save(),
-            "num_steps": self.loop.num_steps,
-        }
+    def save(self) -> dict[str, Any]:
+        """Returns the state of counter, actor and loop; replay writes files of its own."""
         mid_episode = self.replay.resumable and self.loop.resumable
-        state["mid_episode"] = mid_episode
-        state["actor"] = self.actor.save(mid_episode)
-        if self.loop.resumable:
-            state["loop"] = self.loop.save()
-        directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"
-        checkpoint.write(directory, self.loop.num_steps, state, {"replay": self.replay.save})
+        state = {"counter": self.counter.save(), "mid_episode": mid_episode, "actor": self.actor.save(mid_episode)}
+        return {**state, "loop": self.loop.save()} if self.loop.resumable else state
 
-    def restore(self, found: checkpoint.Checkpoint) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Takes back a checkpoint: bit for bit with in-process replay and a resumable environment.
 
         Otherwise the unfinished episode is dropped and a new one begins.
         """
-        state = found.state
-        self.learner.restore(state["learner"])
         self.counter.restore(state["counter"])
         self.actor.restore(state["actor"])
         if "loop" in state:
             self.loop.restore(state["loop"], state["mid_episode"])
         self.loop.num_steps = int(state["num_steps"])
         self.actor.update()
-        self.saved_step = found.step
 
 
 def _build(
     experiment: ExperimentConfig,
     stack: contextlib.ExitStack,
-    watch: Watch,
-    resume: bool,
     found: checkpoint.Checkpoint | None,
-) -> _Run:
-    """Makes every part; the stack closes them in the order writer, iterator, server, logs, environment."""
-    agent = experiment.agent
-    environment = stack.enter_context(
-        contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs))
-    )
-    watch("environment", environment)
+    *,
+    resume: bool,
+    devices: list[jax.Device] | None,
+    profile: Profile | None,
+) -> Training:
+    """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
+    agent, plan = experiment.agent, experiment.agent.batch_plan
+    environment = experiment.make_environment(experiment.seed, experiment.num_envs)
+    stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     choose_dispatch(update)
     start = found.step if found is not None else 0
-    logs = watch("logs", RunLogs(experiment, stack, resume_step=start if resume else None))
-    replay = watch("replay", stack.enter_context(_make_replay(experiment, spec)))
+    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+    replay = stack.enter_context(_make_replay(experiment, spec))
+    contents = {"replay": replay.save}
     if found is not None:
         replay.restore(found.path / "replay")
-    dataset = watch("dataset", stack.enter_context(contextlib.closing(ReplayDataset(replay, agent.batch_plan))))
+    dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
     policy, client = agent.make_policy(networks), VariableClient(store)
-    adder = watch("adder", make_adder(environment, spec, [(agent, replay)]))
-    actor = watch("actor", make_actor(environment, policy, actor_key, client, adder))
+    actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
     stack.enter_context(contextlib.closing(actor))
+    if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
+        environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
     loop = make_loop(environment, actor, counter, logs.write_episode)
-    table = agent.batch_plan.table
     callbacks = LearnerCallbacks(
-        publisher=store,
-        write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
-        log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(table))),
+        publisher=store if devices is None else FirstDevicePublisher(store),
+        write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
+        log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(plan.table))),
         log_seconds=experiment.log_seconds,
     )
-    learner = Learner(
-        update,
-        dataset,
-        learner_key,
-        num_updates=agent.batch_plan.num_updates,
-        callbacks=callbacks,
-    )
-    watch("learner", learner)
+    learner = Learner(update, dataset, learner_key, num_updates=plan.num_updates, callbacks=callbacks, devices=devices)
+    if profile is not None:
+        learner = profile.time_learner(learner, loop)
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    return watch("run", _Run(experiment, replay, dataset, learner, actor, loop, counter, evaluator, logs, spec))
+    work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
+    training = Training(experiment, work, learner, evaluator, logs, contents)
+    if found is not None:
+        learner.restore(found.state["learner"])
+        work.restore(found.state)
+        training.saved_step = found.step
+    return training
 
 
 _SMALL_STATE = 100_000
@@ -294,8 +232,3 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     from agentkit.replay.reverb.single_process import ReverbInTurns  # Loads TensorFlow: only when asked for.
 
     return ReverbInTurns(tables)
-
-
-def next_multiple(step: int, period: int) -> float:
-    """The least multiple of `period` above `step`; infinite where the period is 0."""
-    return (step // period + 1) * period if period else float("inf")

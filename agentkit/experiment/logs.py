@@ -1,4 +1,4 @@
-"""Where a run's numbers go: CSV files in its folder, TensorBoard, and the live progress line."""
+"""Writes a run's numbers to CSV files in its folder, to TensorBoard, and to the live progress line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROGRESS_SECONDS = 0.25
 
 
 class RunLogs:
-    """The logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
+    """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
     def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
         """Makes one.
@@ -44,7 +44,7 @@ class RunLogs:
             self._terminal.write(record)
 
     def progress_due(self) -> bool:
-        """True a few times a second, if a progress line is shown."""
+        """Returns True a few times a second, if a progress line is shown."""
         return self._terminal is not None and time.monotonic() >= self._next_progress
 
     def show_progress(self, steps: int, updates: int, table: TableInfo) -> None:
@@ -54,14 +54,14 @@ class RunLogs:
             values = {"steps": steps, "updates": updates, "samples_per_insert": table.samples_per_insert}
             self._terminal.write(values)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Prints a line above the progress line."""
         if self._terminal is not None:
             self._terminal.message(text)
 
 
 class ProgramLog:
-    """The log ``program`` of a run of many processes: a row every `ExperimentConfig.log_seconds`, and one at the end.
+    """Writes the log ``program`` of a launched run: a row every `ExperimentConfig.log_seconds`, and one at the end.
 
     Rows begin when the tables of every replay node are known, and keep the columns of the first one. A context
     manager.
@@ -83,7 +83,7 @@ class ProgramLog:
         self._columns: tuple[str, ...] = ()
 
     def write(self, status: dict[str, Any]) -> None:
-        """Takes the newest `Board.status`; makes a row of it if it is time."""
+        """Takes the newest `RunStore.status`; makes a row of it if it is time."""
         now = time.monotonic()
         self._speeds.add(status, now)
         if self._columns or _tables_are_known(status):
@@ -113,9 +113,9 @@ def make_logger(
     resume_step: int | None,
     on_drop: Callable[[int], None] | None = None,
 ) -> loggers.Logger:
-    """The log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
+    """Builds the log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
 
-    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.DropUnwritable`.
+    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.BestEffortLogger`.
     """
     if experiment.run_directory is None:
         return loggers.Dispatcher([])
@@ -126,11 +126,11 @@ def make_logger(
     }
     if experiment.tensorboard:
         makers[f"{folder}/{label}"] = lambda: loggers.TensorboardLogger(folder, label, resume_step=resume_step)
-    return loggers.Dispatcher([loggers.DropUnwritable(make, name, on_drop=on_drop) for name, make in makers.items()])
+    return loggers.Dispatcher([loggers.BestEffortLogger(make, name, on_drop=on_drop) for name, make in makers.items()])
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:
-    """A row of the learner's log: its metrics beside the environment steps and the replay table's state."""
+    """Returns a row of the learner's log: metrics, environment steps and the replay table's state."""
     return {
         "steps": steps,
         **metrics,

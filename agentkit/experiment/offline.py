@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 
@@ -25,11 +25,13 @@ from agentkit.experiment.config import (
     read_record,
     write_config,
 )
+from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.local import Result, choose_dispatch, next_multiple
+from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -39,7 +41,7 @@ from agentkit.variables import VariableStore
 
 @dataclasses.dataclass(frozen=True)
 class OfflineConfig:
-    """What `agentkit.run_offline` runs.
+    """Says what `agentkit.run_offline` runs.
 
     Attributes:
         agent: one that learns from transitions, e.g. ``agents.registry.make("iql")``.
@@ -57,6 +59,7 @@ class OfflineConfig:
         progress: show the live progress line.
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
         wrappers: around the environment, as in `ExperimentConfig`.
+        devices: as in `ExperimentConfig`.
     """
 
     agent: Agent
@@ -71,6 +74,7 @@ class OfflineConfig:
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
 
@@ -80,7 +84,7 @@ class OfflineConfig:
         self.as_experiment()  # Which refuses the rest.
 
     def as_experiment(self) -> ExperimentConfig:
-        """The same for what evaluates and logs: its steps are updates."""
+        """Returns the same for what evaluates and logs: its steps are updates."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del own["dataset"], own["num_updates"]
         if self.environment is None:
@@ -109,13 +113,14 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another run's, or of other data.
         MissingExtraError: the data are in HDF5 and h5py is not installed.
     """
+    devices = learner_devices(config.devices)
     with contextlib.ExitStack() as stack:
         try:
-            run = _build(config, stack, resume)
+            training = _build(config, stack, resume, devices)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
         with StopOnSignal() as stop:
-            return run.train(stop)
+            return training.train(stop)
 
 
 def resume_offline(run_directory: str | pathlib.Path, **changes: Any) -> Result:
@@ -161,7 +166,7 @@ def read_offline_config(
 
 
 def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData) -> TransitionsDataset:
-    """The transitions that the agent's own adder makes of episodes, as batches.
+    """Loads the transitions that the agent's own adder makes of episodes, as batches.
 
     Raises:
         ConfigError: the agent learns from something else, or draws by priority.
@@ -200,7 +205,36 @@ def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: Episod
         return make_environment_spec(environment)
 
 
-def _build(config: OfflineConfig, stack: contextlib.ExitStack, resume: bool) -> _Run:
+@final
+@dataclasses.dataclass
+class LearnFromData:
+    """Learns, and nobody acts: the work of a run from data alone, whose steps are updates."""
+
+    dataset: TransitionsDataset
+    learner: Learner
+
+    @property
+    def num_steps(self) -> int:
+        """Returns the updates so far."""
+        return self.learner.num_updates_done
+
+    def step(self) -> None:
+        """Makes the updates of one call of the learner."""
+        self.learner.step()
+
+    def table(self) -> TableInfo:
+        """Returns the data as a table that was filled at the start: samples per insert are passes over the data."""
+        size = len(self.dataset)
+        return TableInfo("data", size, size, size, self.dataset.num_sampled)
+
+    def save(self) -> dict[str, Any]:
+        """Returns where the drawing stands; not the data."""
+        return {"offline": True, "dataset": self.dataset.save()}
+
+
+def _build(
+    config: OfflineConfig, stack: contextlib.ExitStack, resume: bool, devices: list[jax.Device] | None
+) -> Training:
     """Makes every part, and takes a checkpoint back."""
     experiment, agent = config.as_experiment(), config.agent
     directory = check_run_directory(experiment, resume)
@@ -222,92 +256,22 @@ def _build(config: OfflineConfig, stack: contextlib.ExitStack, resume: bool) -> 
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     store = VariableStore()
-    callbacks = LearnerCallbacks(publisher=store, log_seconds=config.log_seconds)
+    callbacks = LearnerCallbacks(
+        publisher=store if devices is None else FirstDevicePublisher(store),
+        log=lambda metrics: logs.learner.write(learner_row(metrics, learner.num_updates_done, work.table())),
+        log_seconds=config.log_seconds,
+    )
     # The same key as of `agentkit.run`: before the first update, the same parameters.
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
-    learner = Learner(update, dataset, key, num_updates=agent.batch_plan.num_updates, callbacks=callbacks)
+    num_updates = agent.batch_plan.num_updates
+    learner = Learner(update, dataset, key, num_updates=num_updates, callbacks=callbacks, devices=devices)
+    work = LearnFromData(dataset, learner)
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    run = _Run(experiment, dataset, learner, evaluator, logs)
-    callbacks.log = run.log
+    training = Training(experiment, work, learner, evaluator, logs, unit="update")
     if found is not None:
         learner.restore(found.state["learner"])
         dataset.restore(found.state["dataset"])
-        run.saved_update = found.step
-    return run
-
-
-@dataclasses.dataclass
-class _Run:
-    """All parts of a run from data."""
-
-    experiment: ExperimentConfig
-    dataset: TransitionsDataset
-    learner: Learner
-    evaluator: Evaluator | None
-    logs: RunLogs
-    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    saved_update: int = -1
-
-    def train(self, stop: StopOnSignal) -> Result:
-        experiment, learner = self.experiment, self.learner
-        next_evaluation = next_multiple(learner.num_updates_done, experiment.evaluation_period)
-        next_checkpoint = next_multiple(learner.num_updates_done, experiment.checkpoint_period)
-        while learner.num_updates_done < experiment.num_steps and not stop.requested:
-            learner.step()
-            if learner.num_updates_done >= next_evaluation:
-                self._evaluate()
-                next_evaluation = next_multiple(learner.num_updates_done, experiment.evaluation_period)
-            if learner.num_updates_done >= next_checkpoint:
-                self.save()
-                next_checkpoint = next_multiple(learner.num_updates_done, experiment.checkpoint_period)
-            if self.logs.progress_due():
-                self._show_progress()
-        done = learner.num_updates_done
-        interrupted = done < experiment.num_steps
-        if done != self.saved_update:
-            self.save()
-        self._show_progress()  # Due or not: the last line says where it ended.
-        if interrupted:
-            self.logs.say(f"Stopped by a signal at update {done:,}; saved. Use --resume to go on.")
-        return Result(done, done, self.evaluations, interrupted)
-
-    def log(self, metrics: dict[str, float]) -> None:
-        """A row of the learner's log."""
-        self.logs.learner.write(learner_row(metrics, self.learner.num_updates_done, self._table()))
-
-    def _table(self) -> TableInfo:
-        """The data as a table that was filled at the start: samples per insert are passes over the data."""
-        size = len(self.dataset)
-        return TableInfo("data", size, size, size, self.dataset.num_sampled)
-
-    def _show_progress(self) -> None:
-        done = self.learner.num_updates_done
-        self.logs.show_progress(done, done, self._table())
-
-    def _evaluate(self) -> None:
-        assert self.evaluator is not None
-        done, episodes = self.learner.num_updates_done, self.experiment.evaluation_episodes
-        record = {"steps": done, "updates": done, **self.evaluator.run(episodes, number=done)}
-        self.evaluations.append(record)
-        self.logs.evaluation.write(record)
-        self.logs.say(
-            f"update {done:,}: evaluation return {record['episode_return']:.1f} "
-            f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {episodes} episodes)"
-        )
-
-    def save(self) -> None:
-        """Writes a checkpoint, where there is a run folder."""
-        done = self.learner.num_updates_done
-        self.saved_update = done
-        if self.experiment.run_directory is None:
-            return
-        state: dict[str, Any] = {
-            "experiment": self.experiment.describe(),
-            "offline": True,
-            "learner": self.learner.save(),
-            "dataset": self.dataset.save(),
-            "num_steps": done,
-        }
-        checkpoint.write(pathlib.Path(self.experiment.run_directory) / "checkpoints", done, state)
+        training.saved_step = found.step
+    return training

@@ -1,22 +1,26 @@
-"""Where the time of a run goes, part by part; nothing of this is in the way of a run that is not profiled.
+"""Measures where the time of a run goes, part by part.
 
-`agentkit.run(experiment, profile=Profile())` wraps the methods of that run's own parts as it builds them.
+`agentkit.run(experiment, profile=Profile())` puts each part of that run behind one of `timed_parts`, which tells a
+`Timer` of its calls. A run without a profile has none of them, and its steps ask for none.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, final
 
 import jax
 
 from agentkit.errors import ConfigError
-from agentkit.types import ReplaySample
+from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.timed_parts import TimedDataset, TimedPart
+from agentkit.experiment.training import Result, Training
 
 PARTS = (
     "environment", "acting", "adding", "sampling", "update", "waiting", "evaluation", "saving", "logging", "rest",
@@ -26,26 +30,16 @@ PARTS = (
 ONCE = ("starting", "compiling", "tracing", "closing")
 """What a run's time goes to besides its steps."""
 
-# Methods of a run's parts, by the name under which `Profile.watch` gets the part: whose time they are, and whether
-# a call is counted (of the several methods of a part, those that say how often it was its turn).
-_METHODS: Mapping[str, Mapping[str, tuple[str, bool]]] = {
-    "environment": {"step": ("environment", True), "reset": ("environment", False)},
-    "adder": {"add": ("adding", True), "add_first": ("adding", False)},
-    "actor": {"select_action": ("acting", True), "update": ("acting", False)},
-    "replay": {"can_insert": ("waiting", False), "update_priorities": ("sampling", False)},
-    "logs": dict.fromkeys(("write_episode", "show_progress", "say"), ("logging", True)),
-    "log": {"write": ("logging", True)},
-    "run": {"_evaluate": ("evaluation", True), "save": ("saving", True)},
-}
-
 _COMPILES = "/jax/core/compile/"  # What JAX calls the times it takes to trace, lower and compile.
 _TRACE_AFTER = 3  # Learner steps until nothing is compiled any more.
 
 
-class _Clock:
-    """Wall time by part: each moment belongs to the innermost part that is running, or to a compilation in it."""
+@final
+class Timer:
+    """Measures wall time by part: each moment is that of the innermost part that runs, or of a compilation in it."""
 
     def __init__(self) -> None:
+        """Starts it; what runs is "starting"."""
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self.calls: collections.Counter[str] = collections.Counter()
         self.thread = threading.get_ident()
@@ -54,17 +48,17 @@ class _Clock:
         self._compiled: list[tuple[float, float]] = []  # Apart from each other, in order, since `_since`.
 
     def go_on_as(self, part: str) -> None:
-        """What runs while nothing else does is `part` from now on."""
+        """Makes `part` what runs from now on while nothing else does."""
         self.switch()
         self._running[0] = part
 
     def enter(self, part: str) -> None:
-        """`part` begins, within the one that is running."""
+        """Begins `part` within the one that is running."""
         self.switch()
         self._running.append(part)
 
     def leave(self) -> None:
-        """The innermost part ends."""
+        """Ends the innermost part."""
         self.switch()
         self._running.pop()
 
@@ -81,15 +75,25 @@ class _Clock:
         self._since = now
 
     def add_compilation(self, seconds: float) -> None:
-        """A compilation of so many seconds has just ended; those inside it were told before."""
+        """Adds a compilation of so many seconds that has just ended; those inside it were added before."""
         now = time.perf_counter()
         start = max(now - seconds, self._since)
         while self._compiled and self._compiled[-1][1] > start:
             start = min(start, self._compiled.pop()[0])
         self._compiled.append((start, now))
 
+    @contextlib.contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Counts what runs inside as one call of `part`."""
+        self.enter(part)
+        try:
+            yield
+        finally:
+            self.leave()
+            self.calls[part] += 1
+
     def timed(self, function: Callable[..., Any], part: str, counted: bool = True) -> Callable[..., Any]:
-        """The function, with its calls on this clock."""
+        """Returns the function, timed as `part`; its calls are counted if `counted`."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +109,7 @@ class _Clock:
 
 
 class Row(NamedTuple):
-    """A line of the table.
+    """Holds a line of the table.
 
     Attributes:
         part: one of `ONCE` or `PARTS`.
@@ -156,129 +160,131 @@ class Profile:
         self._trace_steps = trace_steps
         self._trace_start: int | None = None
         self.blocked_seconds = 0.0
-        self._clock: _Clock | None = None
-        self._run: Any = None
+        self._timer: Timer | None = None
+        self._training = False
+        self._loop: Any = None
 
     def start(self) -> None:
-        """Starts the clock; `agentkit.run` calls it.
+        """Starts the timer; `agentkit.run` calls it.
 
         Raises:
             ConfigError: it has timed a run already.
         """
-        if self._clock is not None:
+        if self._timer is not None:
             raise ConfigError("This Profile has timed a run already; make a new one for each run.")
-        self._clock = _Clock()
+        self._timer = Timer()
         _listen(self)
 
-    def watch(self, kind: str, part: Any) -> Any:
-        """`part` of a run, whose methods it wraps; some are returned in a shell of theirs.
+    def time_parts(self, environment: Any, actor: Any, replay: Any, dataset: Any, logs: Any) -> tuple[Any, ...]:
+        """Returns the parts of a run in the order given, each with timed calls."""
+        timer = self._started()
+        timed, uncounted = timer.timed, functools.partial(timer.timed, counted=False)
+        timed_environment = TimedPart(
+            environment,
+            step=timed(environment.step, "environment"),
+            reset=uncounted(environment.reset, "environment"),
+        )
+        timed_actor = TimedPart(
+            actor,
+            select_action=timed(actor.select_action, "acting"),
+            update=uncounted(actor.update, "acting"),
+            observe=timed(actor.observe, "adding"),  # Actors leave it to their adders.
+            observe_first=uncounted(actor.observe_first, "adding"),
+        )
+        timed_replay = TimedPart(
+            replay,
+            can_insert=uncounted(replay.can_insert, "waiting"),
+            update_priorities=uncounted(replay.update_priorities, "sampling"),
+        )
+        timed_logs = TimedPart(
+            logs,
+            evaluation=TimedPart(logs.evaluation, write=timed(logs.evaluation.write, "logging")),
+            learner=TimedPart(logs.learner, write=timed(logs.learner.write, "logging")),
+            **{name: timed(getattr(logs, name), "logging") for name in ("write_episode", "show_progress", "message")},
+        )
+        return timed_environment, timed_actor, timed_replay, TimedDataset(dataset, timer), timed_logs
 
-        Args:
-            kind: "environment", "adder", "actor", "replay", "dataset", "learner", "logs" or "run".
-            part: the object. Only this instance is changed.
+    def time_learner(self, learner: Any, loop: Any) -> Any:
+        """Returns the learner, timed and waited for at each step; a trace is as long as the loop's steps say."""
+        timer = self._started()
+        self._loop = loop
+        return TimedPart(learner, step=functools.partial(self._step, learner, timer))
 
-        Raises:
-            ConfigError: the object takes no attributes.
-        """
-        clock = self._clock
-        assert clock is not None, "Profile.start comes first"
-        for name, (of, counted) in _METHODS.get(kind, {}).items():
-            _replace(part, name, clock.timed(getattr(part, name), of, counted))
-        if kind == "dataset":
-            return _TimedDataset(part, clock)
-        if kind == "replay":
-            make = part.sampler
-            _replace(part, "sampler", lambda *args, **kwargs: _TimedSampler(make(*args, **kwargs), clock))
-        elif kind == "learner":
-            _replace(part, "step", self._timed_update(part, clock))
-        elif kind == "logs":
-            for log in (part.train, part.evaluation, part.learner):
-                self.watch("log", log)
-        elif kind == "run":
-            _replace(part, "train", self._timed_training(part, clock))
-        return part
+    def train(self, training: Training, stop: StopOnSignal) -> Result:
+        """Trains as `Training.train` does; the table begins here."""
+        timer, work, learner = self._started(), training.work, training.learner
+        training.timer = timer
+        timer.go_on_as("rest")
+        compiling = timer.seconds.pop("compiling", 0.0)
+        starting = sum(timer.seconds.values())  # A resumed run steps its environment before it begins.
+        timer.seconds.clear()
+        timer.calls.clear()
+        timer.seconds.update(starting=starting, compiling=compiling)
+        steps, updates = work.num_steps, learner.num_updates_done
+        self._training = True
+        try:
+            return training.train(stop)
+        finally:
+            self._stop_trace(timer)
+            timer.go_on_as("closing")
+            self.num_steps = work.num_steps - steps
+            self.num_updates = learner.num_updates_done - updates
 
-    def _timed_training(self, run: Any, clock: _Clock) -> Callable[..., Any]:
-        train = run.train
+    def _started(self) -> Timer:
+        assert self._timer is not None, "Profile.start comes first"
+        return self._timer
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            clock.go_on_as("rest")
-            compiling = clock.seconds.pop("compiling", 0.0)
-            starting = sum(clock.seconds.values())  # A resumed run steps its environment before it begins.
-            clock.seconds.clear()
-            clock.calls.clear()
-            clock.seconds.update(starting=starting, compiling=compiling)
-            steps, updates = run.loop.num_steps, run.learner.num_updates_done
-            self._run = run
-            try:
-                return train(*args, **kwargs)
-            finally:
-                self._stop_trace(clock)
-                clock.go_on_as("closing")
-                self.num_steps = run.loop.num_steps - steps
-                self.num_updates = run.learner.num_updates_done - updates
+    def _step(self, learner: Any, timer: Timer) -> None:
+        """Takes a step of the learner and, without a trace, waits until JAX has computed it."""
+        with timer.time("update"):
+            learner.step()
+            if self._trace_start is None:
+                returned = time.perf_counter()
+                jax.block_until_ready(learner.state)
+                self.blocked_seconds += time.perf_counter() - returned
+        if self.trace_directory is not None and not self.traced:
+            self._move_trace(timer)
 
-        return timed
-
-    def _timed_update(self, learner: Any, clock: _Clock) -> Callable[[], None]:
-        step, calls = learner.step, clock.calls
-
-        def timed() -> None:
-            clock.enter("update")
-            try:
-                step()
-                if self._trace_start is None:
-                    returned = time.perf_counter()
-                    jax.block_until_ready(learner.state)
-                    self.blocked_seconds += time.perf_counter() - returned
-            finally:
-                clock.leave()
-                calls["update"] += 1
-            if self.trace_directory is not None and not self.traced:
-                self._move_trace(clock)
-
-        return timed
-
-    def _move_trace(self, clock: _Clock) -> None:
+    def _move_trace(self, timer: Timer) -> None:
         """After a learner step: starts the trace where it is time, and stops it."""
-        if self._run is None:
+        if not self._training:
             return
         if self._trace_start is None:
-            if clock.calls["update"] >= _TRACE_AFTER:
-                clock.timed(jax.profiler.start_trace, "tracing")(str(self.trace_directory))
-                self._trace_start = self._run.loop.num_steps
-        elif self._run.loop.num_steps >= self._trace_start + self._trace_steps:
-            self._stop_trace(clock)
+            if timer.calls["update"] >= _TRACE_AFTER:
+                timer.timed(jax.profiler.start_trace, "tracing")(str(self.trace_directory))
+                self._trace_start = self._loop.num_steps
+        elif self._loop.num_steps >= self._trace_start + self._trace_steps:
+            self._stop_trace(timer)
 
-    def _stop_trace(self, clock: _Clock) -> None:
+    def _stop_trace(self, timer: Timer) -> None:
         if self._trace_start is not None:
-            clock.timed(jax.profiler.stop_trace, "tracing")()
+            timer.timed(jax.profiler.stop_trace, "tracing")()
             self._trace_start, self.traced = None, True
 
     def stop(self) -> None:
-        """Stops the clock; `agentkit.run` calls it, however the run ended. May be called twice."""
-        if self._clock is not None and _is_watched(self):
-            self._clock.switch()
+        """Stops the timer; `agentkit.run` calls it, however the run ended. May be called twice."""
+        if self._timer is not None and _is_watched(self):
+            self._timer.switch()
             _listen(None)
-            self._run = None
+            self._loop = None
 
     @property
     def overhead_microseconds(self) -> float:
-        """What the timers themselves cost in each step, about: it is in the rows that they time, and in "rest"."""
-        if self._clock is None or not self.num_steps:
+        """Returns what the timers cost in each step, about: it is in the rows that they time, and in "rest"."""
+        if self._timer is None or not self.num_steps:
             return 0.0
-        clock, tries = _Clock(), 1000
-        call = clock.timed(lambda: None, "rest")
+        timer, tries = Timer(), 1000
+        call = timer.timed(lambda: None, "rest")
         start = time.perf_counter()
         for _ in range(tries):
             call()
         each = (time.perf_counter() - start) / tries
-        return 1e6 * each * sum(self._clock.calls.values()) / self.num_steps
+        return 1e6 * each * sum(self._timer.calls.values()) / self.num_steps
 
     def rows(self) -> list[Row]:
-        """The table, `ONCE` before `PARTS`; without a run that began to train, nothing but its start."""
-        seconds: Mapping[str, float] = {} if self._clock is None else self._clock.seconds
-        calls: Mapping[str, int] = {} if self._clock is None else self._clock.calls
+        """Returns the table, `ONCE` before `PARTS`; without a run that began to train, nothing but its start."""
+        seconds: Mapping[str, float] = {} if self._timer is None else self._timer.seconds
+        calls: Mapping[str, int] = {} if self._timer is None else self._timer.calls
         total = sum(seconds.get(part, 0.0) for part in PARTS)
         rows = []
         for part in (*ONCE, *PARTS):
@@ -301,9 +307,9 @@ def _register() -> None:
 def _hear(event: str, duration_secs: float, **details: str | int) -> None:
     del details
     for profile in _watched:
-        clock = profile._clock
-        if event.startswith(_COMPILES) and clock is not None and clock.thread == threading.get_ident():
-            clock.add_compilation(duration_secs)
+        timer = profile._timer
+        if event.startswith(_COMPILES) and timer is not None and timer.thread == threading.get_ident():
+            timer.add_compilation(duration_secs)
 
 
 def _listen(profile: Profile | None) -> None:
@@ -314,45 +320,3 @@ def _listen(profile: Profile | None) -> None:
 
 def _is_watched(profile: Profile) -> bool:
     return any(profile is watched for watched in _watched)
-
-
-def _replace(part: Any, name: str, value: Any) -> None:
-    try:
-        setattr(part, name, value)
-    except AttributeError as error:
-        raise ConfigError(
-            f"{type(part).__name__} cannot be profiled: its {name} cannot be replaced ({error}). Give the class a "
-            "__dict__ (leave out __slots__), or wrap the object in agentkit.wrappers.base.EnvironmentWrapper."
-        ) from error
-
-
-class _TimedDataset:
-    """A `ReplayDataset` on a clock; `next` looks at the class, so that an instance's method will not do."""
-
-    def __init__(self, dataset: Any, clock: _Clock):
-        self._dataset = dataset
-        self._next = clock.timed(dataset.__next__, "sampling")
-        self.ready = clock.timed(dataset.ready, "waiting", counted=False)
-        self.close = dataset.close
-
-    def __iter__(self) -> _TimedDataset:
-        return self
-
-    def __next__(self) -> ReplaySample:
-        return self._next()
-
-
-class _TimedSampler:
-    """A `Sampler` on a clock: what it has not got ready is waited for."""
-
-    def __init__(self, sampler: Any, clock: _Clock):
-        self._sampler = sampler
-        self._next_late = clock.timed(sampler.__next__, "waiting")
-        self.ready = sampler.ready
-        self.close = sampler.close
-
-    def __iter__(self) -> _TimedSampler:
-        return self
-
-    def __next__(self) -> ReplaySample:
-        return next(self._sampler) if self._sampler.ready() else self._next_late()

@@ -1,4 +1,4 @@
-"""What a `Profile` found, as text, as a CSV file, and as advice."""
+"""Shows the table of a `Profile` as text, as a CSV file, and as advice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 def describe(profile: Profile, agent: Agent | None = None) -> str:
-    """The table for people, with the bottleneck and what to do about it; one line if no step was timed.
+    """Returns the table for people, with the bottleneck and what to do about it; one line if no step was timed.
 
     Args:
         profile: after its run.
@@ -57,7 +57,7 @@ def describe(profile: Profile, agent: Agent | None = None) -> str:
 
 
 def bottleneck(profile: Profile, agent: Agent | None = None) -> str:
-    """One sentence: which part takes longest, and what would change that."""
+    """Returns one sentence: which part takes longest, and what would change that."""
     row = max(profile.rows(), key=lambda row: row.share)
     advice = _update_advice(agent) if row.part == "update" else _ADVICE[row.part]
     name = row.part.capitalize()

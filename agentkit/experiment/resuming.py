@@ -1,4 +1,4 @@
-"""Looks at the folder and the newest checkpoint that a run is to go on from, before anything is built."""
+"""Finds and checks the checkpoint to resume from, before anything is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentkit.experiment.config import ExperimentConfig, check_run_directory, re
 
 @final
 class ResumeError(CheckpointError, ConfigError):
-    """Says why a run cannot go on: its checkpoint is damaged, or another experiment's. Nothing was trained."""
+    """Says that the run cannot be resumed: its checkpoint is damaged, or another experiment's. Nothing was trained."""
 
 
 def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:

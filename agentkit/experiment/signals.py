@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopOnSignal:
-    """A context in which SIGINT and SIGTERM set `requested`; a second one raises KeyboardInterrupt.
+    """Lets SIGINT and SIGTERM set `requested`; a second one raises KeyboardInterrupt. A context manager.
 
     In another thread than the main one it does nothing: Python delivers signals to the main thread.
     """
@@ -21,7 +21,7 @@ class StopOnSignal:
 
     @property
     def requested(self) -> bool:
-        """True once an orderly stop was asked for."""
+        """Returns True once an orderly stop was asked for."""
         return self._stop.is_set()
 
     def __enter__(self) -> StopOnSignal:

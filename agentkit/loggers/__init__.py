@@ -2,10 +2,11 @@
 
 A logger has `write(values)` and `close()`, and is a context manager. Acme's users know the names:
 `Dispatcher` to several, `EveryNSeconds` and `EveryNSteps` to thin out, `DropNone` and `DropNonFinite`
-to clean, `OnlyKeys` to choose, `DropUnwritable` to outlive a full disk, `InMemoryLogger` to look at.
+to clean, `OnlyKeys` to choose, `BestEffortLogger` to outlive a full disk, `InMemoryLogger` to look at.
 """
 
 from agentkit.loggers.base import InMemoryLogger, Logger, to_numbers
+from agentkit.loggers.best_effort import BestEffortLogger
 from agentkit.loggers.csv import CsvLogger, read_csv
 from agentkit.loggers.filters import (
     Dispatcher,
@@ -15,16 +16,15 @@ from agentkit.loggers.filters import (
     EveryNSteps,
     OnlyKeys,
 )
-from agentkit.loggers.full_disk import DropUnwritable
 from agentkit.loggers.tensorboard import TensorboardLogger
 from agentkit.loggers.terminal import TerminalLogger
 
 __all__ = [
+    "BestEffortLogger",
     "CsvLogger",
     "Dispatcher",
     "DropNonFinite",
     "DropNone",
-    "DropUnwritable",
     "EveryNSeconds",
     "EveryNSteps",
     "InMemoryLogger",

@@ -49,7 +49,7 @@ class InMemoryLogger(Logger):
 
 
 def to_numbers(values: Mapping[str, Any]) -> dict[str, Number | None]:
-    """A row as Python ints and floats (bools become 0 and 1); None is kept.
+    """Returns a row as Python ints and floats (bools become 0 and 1); None is kept.
 
     Arrays of one element are accepted whatever their rank. Reading a JAX array waits for the device.
 

@@ -19,7 +19,7 @@ class CsvLogger(Logger):
     """Writes each row to a CSV file at once, so that a killed run keeps its log.
 
     A row is in the file whole or not at all: one that the disk has no room for raises OSError and leaves
-    the log as it was, to be gone on with.
+    the log as it was, to be resumed.
 
     Columns appear in the order in which they are first seen. A row with a new column rewrites the
     file with the wider header (to a temporary file, then one atomic rename); earlier rows have
@@ -106,7 +106,7 @@ def _append(file: BinaryIO, line: bytes) -> None:
 
 
 def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
-    r"""The columns and the complete rows of a log; a last row without its newline is left out.
+    r"""Reads the columns and the complete rows of a log; a last row without its newline is left out.
 
     >>> import tempfile, pathlib
     >>> log = pathlib.Path(tempfile.mkdtemp(), "train.csv")

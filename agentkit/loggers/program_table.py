@@ -1,6 +1,6 @@
 """What a launched program is doing: one live table on a terminal, plain lines elsewhere, and rows for logs.
 
-Everything here is made from a status, the plain nest of dicts that `agentkit.distributed.Board.status` gives:
+Everything here is made from a status, the plain nest of dicts that `agentkit.distributed.RunStore.status` gives:
 ``nodes`` by name, ``totals`` by count, and among ``values`` the replay ``tables``, the target ``num_steps`` and
 the newest ``evaluation``. What is absent is left out, so that programs of a user's own are shown as well.
 """
@@ -36,14 +36,14 @@ _WAITED = "waited_for_data_seconds"
 
 
 class Grid(NamedTuple):
-    """Text in columns: their headings, and rows of as many cells."""
+    """Holds text in columns: their headings, and rows of as many cells."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 class Picture(NamedTuple):
-    """A status in words: a line on progress, a grid of roles, a line for each that has trouble, a grid of tables."""
+    """Holds a status in words: a line on progress, a grid of roles, lines for those in trouble, a grid of tables."""
 
     progress: str
     roles: Grid
@@ -53,7 +53,7 @@ class Picture(NamedTuple):
 
 @final
 class Speeds:
-    """How fast counts grow, from the statuses of the last half minute.
+    """Measures how fast counts grow, from the statuses of the last half minute.
 
     A restarted node counts from 0 again, so growth is added up node by node. A total that is seen for the
     first time may be a resumed run's: it has grown by nothing yet.
@@ -80,7 +80,7 @@ class Speeds:
             self._points.popleft()
 
     def per_second(self, role: str, count: str) -> float | None:
-        """Growth per second of a role's `count`, or of the program's total for role ""; None if not known."""
+        """Returns how fast a role's `count` grows, or the program's total for role ""; None if not known."""
         if len(self._points) < 2:
             return None
         (first_time, first), (last_time, last) = self._points[0], self._points[-1]
@@ -89,12 +89,12 @@ class Speeds:
         return (last[role, count] - first.get((role, count), 0.0)) / (last_time - first_time)
 
     def seconds(self) -> float:
-        """The time between the oldest and the newest status kept."""
+        """Returns the time between the oldest and the newest status kept."""
         return self._points[-1][0] - self._points[0][0] if self._points else 0.0
 
 
 def picture(status: Status, speeds: Speeds | None = None) -> Picture:
-    """A status in words; without `speeds`, nothing is said about how fast anything is."""
+    """Puts a status in words; without `speeds`, nothing is said about how fast anything is."""
     speeds = Speeds() if speeds is None else speeds
     by_role: dict[str, list[tuple[str, Status]]] = collections.defaultdict(list)
     for name, node in status["nodes"].items():
@@ -107,14 +107,14 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
 
 
 def as_text(status: Status, speeds: Speeds | None = None) -> str:
-    """A status as plain text of several lines, for `agentkit status` and files."""
+    """Returns a status as plain text of several lines, for `agentkit status` and files."""
     shown = picture(status, speeds)
     parts = [[shown.progress], _aligned(shown.roles), shown.troubles, _aligned(shown.tables)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 def as_line(status: Status, speeds: Speeds | None = None) -> str:
-    """A status as one line, for output that is kept: a scheduler's log."""
+    """Returns a status as one line, for output that is kept: a scheduler's log."""
     shown = picture(status, speeds)
     parts = [shown.progress, ", ".join(f"{role} {running}" for role, running, *_ in shown.roles.rows)]
     restarts = sum(node["restarts"] for node in status["nodes"].values())
@@ -126,7 +126,7 @@ def as_line(status: Status, speeds: Speeds | None = None) -> str:
 
 
 def as_table(status: Status, speeds: Speeds | None = None) -> Any:
-    """A status as a rich renderable."""
+    """Returns a status as a rich renderable."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -147,7 +147,7 @@ def as_table(status: Status, speeds: Speeds | None = None) -> Any:
 
 
 def all_tables(status: Status) -> dict[str, Status]:
-    """The replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
+    """Returns the replay tables by name; those of a second replay node, such as another shard, as ``replay-1/NAME``."""
     found: dict[str, Status] = {}
     for key, tables in sorted(status["values"].items()):
         if key == "tables":
@@ -158,7 +158,7 @@ def all_tables(status: Status) -> dict[str, Status]:
 
 
 def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[str] = ()) -> dict[str, Number | None]:
-    """A status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
+    """Returns a status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
 
     Args:
         status: the newest.
@@ -194,7 +194,7 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
 
 
 def events_between(before: Status | None, after: Status) -> list[str]:
-    """What is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
+    """Returns what is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
     found = []
     for name, node in after["nodes"].items():
         old = None if before is None else before["nodes"].get(name)
@@ -209,7 +209,7 @@ def events_between(before: Status | None, after: Status) -> list[str]:
     if evaluation and (seen is None or seen["steps"] != evaluation["steps"]):
         found.append(f"step {evaluation['steps']:,}: evaluation return {evaluation['episode_return']:.1f}")
     if after["stop"] and not (before and before["stop"]):
-        found.append(f"Stopping: {_gist(after['stop'])}")
+        found.append(f"Stopping: {_shorten(after['stop'])}")
     return found
 
 
@@ -296,7 +296,7 @@ def _progress(status: Status, speeds: Speeds) -> str:
     steps, target = totals.get("steps", 0), values.get("num_steps")
     parts = [f"{steps:,} steps" if not target else f"{min(steps / target, 1):.0%} {steps:,}/{target:,} steps"]
     if status["stop"]:
-        parts.append(f"stopping: {_gist(status['stop'])}")
+        parts.append(f"stopping: {_shorten(status['stop'])}")
     rate = speeds.per_second("", "steps")
     if rate is not None:
         parts.append(f"{rate:,.0f} steps/s")
@@ -358,14 +358,14 @@ def _table_row(name: str, table: Status) -> tuple[str, ...]:
 
 
 def _runs(node: Status) -> bool:
-    """Also of nodes started by hand, which nobody sees die."""
+    """Returns whether a node runs, as far as it is heard: nobody sees an external one die."""
     return node["state"] == "ready" and (node["beat_age_seconds"] or 0.0) < _LOST_SECONDS
 
 
-def _gist(text: str) -> str:
+def _shorten(text: str) -> str:
     r"""The line that says most, cut to fit a table: the first, or of a traceback the last.
 
-    >>> _gist("Traceback (most recent call last):\n  File ...\nValueError: no\n")
+    >>> _shorten("Traceback (most recent call last):\n  File ...\nValueError: no\n")
     'ValueError: no'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
@@ -374,9 +374,9 @@ def _gist(text: str) -> str:
 
 
 def _named(name: str, error: str | None) -> str:
-    """An error's gist, with the node's name in front where it does not say it itself."""
-    gist = _gist(error or "")
-    return gist if not gist or gist.startswith(name) else f"{name}: {gist}"
+    """An error, shortened, with the node's name in front where it does not say it itself."""
+    text = _shorten(error or "")
+    return text if not text or text.startswith(name) else f"{name}: {text}"
 
 
 def _aligned(grid: Grid) -> list[str]:

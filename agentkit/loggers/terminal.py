@@ -102,7 +102,7 @@ class TerminalLogger(Logger):
             self._live.stop()
 
     def line(self) -> str:
-        """The progress line as it stands."""
+        """Returns the progress line as it stands."""
         return self._line(self._clock())
 
     def _line(self, now: float) -> str:
@@ -159,7 +159,7 @@ class _Rate:
 
 
 def make_live_line(stream: TextIO) -> Any:
-    """A started `rich.live.Live` on a terminal; what is printed meanwhile appears above it."""
+    """Starts a `rich.live.Live` on a terminal; what is printed meanwhile appears above it."""
     from rich.console import Console
     from rich.live import Live
 

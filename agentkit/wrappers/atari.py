@@ -81,7 +81,7 @@ class AtariPreprocessing(EnvironmentWrapper):
 
     @property
     def reseed(self) -> Any:
-        """``reseed(seed)``, where the environment inside has it: seeds it and the no-ops."""
+        """Seeds the environment inside, where it has ``reseed(seed)``, and the no-ops."""
         inner = self._environment.reseed  # An AttributeError here says that there is none.
 
         def reseed(seed: int) -> None:
@@ -142,15 +142,15 @@ class AtariPreprocessing(EnvironmentWrapper):
         return np.rint(np.minimum(small, 255.0)).astype(np.uint8)
 
     def observation_spec(self) -> specs.BoundedArray:
-        """uint8 ``[size, size, num_frames]``."""
+        """Returns uint8 ``[size, size, num_frames]``."""
         return specs.BoundedArray((self._size, self._size, self._num_frames), np.uint8, 0, 255, "frames")
 
     def reward_spec(self) -> specs.Array:
-        """float32 scalar."""
+        """Returns float32 scalar."""
         return specs.Array((), np.float32, "reward")
 
     def discount_spec(self) -> specs.BoundedArray:
-        """float32 scalar in [0, 1]."""
+        """Returns float32 scalar in [0, 1]."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
 
 

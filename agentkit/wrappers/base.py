@@ -48,12 +48,12 @@ class EnvironmentWrapper(dm_env.Environment):
 
     @property
     def environment(self) -> Any:
-        """The environment inside."""
+        """Returns the environment inside."""
         return self._environment
 
     @property
     def resumable(self) -> bool:
-        """Whether it stands in mid-episode again after `restore`."""
+        """Returns whether it stands in mid-episode again after `restore`."""
         return self.stateless and getattr(self._environment, "resumable", False)
 
     def __getattr__(self, name: str) -> Any:
@@ -71,19 +71,19 @@ class EnvironmentWrapper(dm_env.Environment):
         return self._environment.step(action)
 
     def observation_spec(self) -> Nest:
-        """Spec of the observations."""
+        """Returns the spec of the observations."""
         return self._environment.observation_spec()
 
     def action_spec(self) -> Nest:
-        """Spec of the actions."""
+        """Returns the spec of the actions."""
         return self._environment.action_spec()
 
     def reward_spec(self) -> Nest:
-        """Spec of the rewards."""
+        """Returns the spec of the rewards."""
         return self._environment.reward_spec()
 
     def discount_spec(self) -> Nest:
-        """Spec of the discounts."""
+        """Returns the spec of the discounts."""
         return self._environment.discount_spec()
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class EnvironmentWrapper(dm_env.Environment):
         self._environment.close()
 
     def save(self) -> dict[str, Any]:
-        """What of the chain outlives an episode, as it is now.
+        """Returns what of the chain outlives an episode, as it is now.
 
         Raises:
             CheckpointError: around a resumable environment, whose place is outermost.
@@ -146,7 +146,7 @@ class EnvironmentWrapper(dm_env.Environment):
 
 
 class ObservationWrapper(EnvironmentWrapper):
-    """A wrapper that changes time steps only, one at a time."""
+    """Changes time steps only, one at a time."""
 
     @abc.abstractmethod
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:

@@ -47,7 +47,7 @@ class CanonicalActions(EnvironmentWrapper):
         return self._environment.step(tree.unflatten_as(action, leaves))
 
     def action_spec(self) -> Nest:
-        """The action spec, with bounds -1 and 1 on every mapped leaf."""
+        """Returns the action spec, with bounds -1 and 1 on every mapped leaf."""
         return self._action_spec
 
     def _map(self, action: np.ndarray, mapping: _Mapping | None) -> np.ndarray:
@@ -77,7 +77,7 @@ class _Mapping(NamedTuple):
 
 
 def is_bounded_continuous(spec: specs.Array) -> bool:
-    """True for a float spec with finite bounds, the kind of action that `CanonicalActions` maps."""
+    """Returns True for a float spec with finite bounds, the kind of action that `CanonicalActions` maps."""
     return (
         isinstance(spec, specs.BoundedArray)
         and spec.dtype.kind == "f"

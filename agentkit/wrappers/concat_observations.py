@@ -59,5 +59,5 @@ class ConcatObservations(ObservationWrapper):
         return dm_env.TimeStep(step_type, reward, discount, vector)
 
     def observation_spec(self) -> specs.Array:
-        """float32 ``[D]``."""
+        """Returns float32 ``[D]``."""
         return self._spec

@@ -62,5 +62,5 @@ class FrameStack(ObservationWrapper):
         return timestep._replace(observation=stacked)
 
     def observation_spec(self) -> Nest:
-        """Spec of the stacked observations."""
+        """Returns the spec of the stacked observations."""
         return self._spec

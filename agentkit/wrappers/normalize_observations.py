@@ -58,7 +58,7 @@ class NormalizeObservations(ObservationWrapper):
 
     @property
     def num_observations(self) -> int:
-        """How many observations the statistics hold."""
+        """Returns how many observations the statistics hold."""
         return self._count
 
     def freeze(self, frozen: bool = True) -> None:
@@ -86,7 +86,7 @@ class NormalizeObservations(ObservationWrapper):
         return np.asarray(value, np.float32)
 
     def observation_spec(self) -> Nest:
-        """float32 arrays without bounds."""
+        """Returns float32 arrays without bounds."""
         return self._spec
 
     def _save(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from agentkit.wrappers.base import EnvironmentWrapper
 
 
 class OAR(NamedTuple):
-    """What `ObservationActionReward` gives as an observation.
+    """Holds an observation of `ObservationActionReward`.
 
     Attributes:
         observation: the environment's observation.
@@ -59,7 +59,7 @@ class ObservationActionReward(EnvironmentWrapper):
         return timestep._replace(observation=OAR(timestep.observation, action, reward))
 
     def observation_spec(self) -> OAR:
-        """An `OAR` of specs."""
+        """Returns an `OAR` of specs."""
         return OAR(
             self._environment.observation_spec(),
             self._environment.action_spec(),

@@ -50,19 +50,19 @@ class SinglePrecision(ObservationWrapper):
         return dm_env.TimeStep(step_type, reward, discount, observation)
 
     def observation_spec(self) -> Nest:
-        """Spec of the observations, narrowed."""
+        """Returns the spec of the observations, narrowed."""
         return self._observation_spec
 
     def action_spec(self) -> Nest:
-        """Spec of the actions, narrowed."""
+        """Returns the spec of the actions, narrowed."""
         return self._action_spec
 
     def reward_spec(self) -> Nest:
-        """Spec of the rewards, narrowed."""
+        """Returns the spec of the rewards, narrowed."""
         return self._reward_spec
 
     def discount_spec(self) -> Nest:
-        """Spec of the discounts, narrowed."""
+        """Returns the spec of the discounts, narrowed."""
         return self._discount_spec
 
 

@@ -33,7 +33,7 @@ def report(context, configs, spec, learners):
         while not context.wait(1.0):
             pass  # Evaluators stop after learners: what these published last is still there.
         returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
-        context.board.put("returns", returns)
+        context.store.put("returns", returns)
 
 
 def main(num_steps: int = 16_000) -> None:
@@ -56,7 +56,7 @@ def main(num_steps: int = 16_000) -> None:
         learners[name] = program.add_node("learner", learner_node, config, spec, replays[name], publish_seconds=0.0)
     program.add_node(
         "actor", actor_node, configs["ppo"], spec, replays["ppo"], learners["ppo"],
-        also=[(configs["dqn"].agent, replays["dqn"])],
+        extra_learners=[(configs["dqn"].agent, replays["dqn"])],
     )  # fmt: skip
     program.add_node("evaluator", report, configs, spec, learners)
 

@@ -47,7 +47,7 @@ def act(context, config, spec, replay, learner, wait):
                 behind = max(0, due - client.version)  # Updates that the next action's parameters lack.
                 worst, total = max(worst, behind), total + behind
                 context.gauge(worst=worst, mean=total / loop.num_steps)
-            context.beat(steps=loop.num_steps)
+            context.heartbeat(steps=loop.num_steps)
         actor.close()
 
 

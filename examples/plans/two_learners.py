@@ -33,7 +33,7 @@ def report(context, configs, spec, learners):
         while not context.wait(1.0):
             pass  # Evaluators stop after learners: what these published last is still there.
         returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
-        context.board.put("returns", returns)
+        context.store.put("returns", returns)
 
 
 def main(num_steps: int = 4_000) -> None:
@@ -53,7 +53,7 @@ def main(num_steps: int = 4_000) -> None:
         learners[name] = program.add_node("learner", learner_node, config, spec, replays[name])
     program.add_node(
         "actor", actor_node, configs["active"], spec, replays["active"], learners["active"],
-        also=[(configs["passive"].agent, replays["passive"])],
+        extra_learners=[(configs["passive"].agent, replays["passive"])],
     )  # fmt: skip
     program.add_node("evaluator", report, configs, spec, learners)
 

@@ -1,7 +1,7 @@
-"""A node of your own in a program: it watches the board, and raises an alarm.
+"""A node of your own in a program: it watches the run store, and raises an alarm.
 
-All nodes tell the board how they are: counts, gauges, and for each replay table who waits for whom. Here a node writes
-that to a CSV file, and stops the program once one side has waited for the other in most of the last looks. The
+All nodes tell the run store how they are: counts, gauges, and for each replay table who waits for whom. Here a node
+writes that to a CSV file, and stops the program once one side has waited for the other in most of the last looks. The
 learner has far too much to do (many updates per step), so actors come to wait for it.
 
     python examples/plans/watcher.py --path waits.csv
@@ -35,7 +35,7 @@ def watch(context, path):
         rows.writerow(COLUMNS)
         context.ready()
         while not context.wait(0.5):
-            status = context.board.status()
+            status = context.store.status()
             learner = status["nodes"]["learner-0"]["gauges"]
             for name, table in all_tables(status).items():
                 waiting = table["waiting"]

@@ -11,10 +11,10 @@ from agentkit import checkpoint, envs
 from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, epsilon_ladder, feed_forward
 from agentkit.actors.policy import first_state
 from agentkit.agents import dqn
-from agentkit.distributed import Board, BoardClient, NodeContext
-from agentkit.distributed.context import Where
+from agentkit.distributed import NodeContext, RunStore, RunStoreClient
+from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.launch.actor import find_place
+from agentkit.experiment.launch.actor import find_actor_index
 from agentkit.specs import make_environment_spec
 
 KEY = jax.random.PRNGKey(3)
@@ -94,26 +94,26 @@ def test_evaluation_has_no_ladder() -> None:
     assert agent.make_policy(networks, evaluation=True).init(KEY).dtype == jnp.int32  # A step count.
 
 
-def _place(board: Board, name: str) -> ActorIndex:
+def _place(board: RunStore, name: str) -> ActorIndex:
     role, _, index = name.rpartition("-")
     with board:
-        client = BoardClient(board.address, "0123456789abcdef", node=name)
-        context = NodeContext(Where(name, role, int(index)), client)
+        client = RunStoreClient(board.address, "0123456789abcdef", node=name)
+        context = NodeContext(NodeId(name, role, int(index)), client)
         context.sync()
         try:
-            return find_place(context)
+            return find_actor_index(context)
         finally:
             context.close()
             client.close()
 
 
 def test_a_launched_actor_knows_how_many_there_are() -> None:
-    board = Board("0123456789abcdef")
+    board = RunStore("0123456789abcdef")
     for name in ("replay-0", "actor-0", "actor-1", "actor-2"):
         board.node(name, supervised=True)
     assert _place(board, "actor-1") == ActorIndex(1, 3)
 
 
 def test_actors_by_hand_are_spread_without_knowing_how_many_there_are() -> None:
-    first = [_place(Board("0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
+    first = [_place(RunStore("0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
     assert first == [ActorIndex(i, 256) for i in (0, 128, 64, 192, 128)]

@@ -43,9 +43,9 @@ def wait_for_updates(folder, seconds=120):
 
 def pids_of(folder):
     record = json.loads((folder / "board.json").read_text())
-    from agentkit.distributed import BoardClient
+    from agentkit.distributed import RunStoreClient
 
-    client = BoardClient(record["address"], record["run_id"])
+    client = RunStoreClient(record["address"], record["run_id"])
     nodes = client.status()["nodes"]
     client.close()
     return {name: node["pid"] for name, node in nodes.items()}

@@ -6,7 +6,7 @@ import pytest
 from agentkit.cli import main
 from agentkit.cli.node import find_meeting
 from agentkit.cli.parser import parse
-from agentkit.distributed import Board
+from agentkit.distributed import RunStore
 from agentkit.errors import ConfigError
 
 SECRET = "0123456789abcdef"
@@ -85,7 +85,7 @@ def test_what_is_missing_cannot_be_mended_by_a_restart(tmp_path, capsys, monkeyp
 
 def test_another_run_s_board_cannot_be_mended_by_a_restart(capsys):
     pytest.importorskip("reverb")
-    with Board(OTHER) as board:
+    with RunStore(OTHER) as board:
         assert main(["node", "actor", "--connect", board.address, "--run-id", SECRET]) == 2
     error = capsys.readouterr().err
     assert error.startswith("agentkit: ") and error.count("\n") == 1

@@ -10,14 +10,14 @@ import pytest
 
 from agentkit.cli import main
 from agentkit.distributed import Program, Role, Supervisor
-from agentkit.distributed.supervisor import write_board_file
+from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.threads import ThreadEngine
 
 
 def _serve(context):
     context.ready()
     while not context.wait(0.05):
-        context.board.put("num_steps", 1_000_000)
+        context.store.put("num_steps", 1_000_000)
 
 
 def _act(context):
@@ -25,7 +25,7 @@ def _act(context):
     steps = 0
     while not context.wait(0.01):
         steps += 5
-        context.beat(steps=steps)
+        context.heartbeat(steps=steps)
         context.gauge(parameter_age_seconds=0.5)
 
 
@@ -42,12 +42,12 @@ def running(directory, num_actors=2):
         thread = threading.Thread(target=lambda: ended.append(supervisor.run()), daemon=True)
         thread.start()
         deadline = time.monotonic() + 20
-        while not _all_ready(supervisor.board.status()) and time.monotonic() < deadline:
+        while not _all_ready(supervisor.store.status()) and time.monotonic() < deadline:
             time.sleep(0.05)
         try:
             yield ended
         finally:
-            supervisor.board.stop("the test is over")
+            supervisor.store.stop("the test is over")
             thread.join(20)
             assert not thread.is_alive()
 
@@ -77,21 +77,21 @@ def test_scale_waits_until_it_is_so(tmp_path, capsys):
 
 
 def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
-    from agentkit.distributed import Board
+    from agentkit.distributed import RunStore
 
     monkeypatch.setattr("agentkit.cli.status._SCALE_SECONDS", 0.3)
-    with Board("0123456789abcdef") as board:
-        write_board_file(tmp_path, board.address, "0123456789abcdef")
+    with RunStore("0123456789abcdef") as board:
+        write_address_file(tmp_path, board.address, "0123456789abcdef")
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
     assert "asked for 3 actors and has 0 after 0.3 s" in capsys.readouterr().err
 
 
 def test_scale_is_refused_at_once_where_others_start_the_actors(tmp_path, capsys):
-    from agentkit.distributed import Board
+    from agentkit.distributed import RunStore
 
-    with Board("0123456789abcdef") as board:
+    with RunStore("0123456789abcdef") as board:
         board.put("by_hand", True)
-        write_board_file(tmp_path, board.address, "0123456789abcdef")
+        write_address_file(tmp_path, board.address, "0123456789abcdef")
         start = time.monotonic()
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
         assert time.monotonic() - start < 5.0 and board.commands.empty()
@@ -135,9 +135,9 @@ def test_watching_ends_with_the_program(tmp_path, capsys):
     ],
 )
 def test_nothing_runs_there(command, board, message, tmp_path, capsys, monkeypatch):
-    from agentkit.distributed import supervisor
+    from agentkit.distributed import address_file
 
-    connect = supervisor.connect_to_run
+    connect = address_file.connect_to_run
     monkeypatch.setattr("agentkit.distributed.connect_to_run", lambda run: connect(run, timeout=0.5))
     if board is not None:
         (tmp_path / "board.json").write_text(board if isinstance(board, str) else json.dumps(board))
@@ -147,9 +147,9 @@ def test_nothing_runs_there(command, board, message, tmp_path, capsys, monkeypat
 
 
 def test_another_run_s_board_is_refused(tmp_path, capsys):
-    from agentkit.distributed import Board
+    from agentkit.distributed import RunStore
 
-    with Board("0123456789abcdef") as board:
-        write_board_file(tmp_path, board.address, "fedcba9876543210")
+    with RunStore("0123456789abcdef") as board:
+        write_address_file(tmp_path, board.address, "fedcba9876543210")
         assert main(["status", str(tmp_path)]) == 2
     assert "run" in capsys.readouterr().err

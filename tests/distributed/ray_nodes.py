@@ -22,7 +22,7 @@ def stay(context, folder):
     steps = 0
     while not context.wait(0.02):
         steps += 1
-        context.beat(steps=steps)
+        context.heartbeat(steps=steps)
     (pathlib.Path(folder) / f"{context.name}.saved").write_text(str(steps))
 
 
@@ -38,8 +38,8 @@ def describe():
 
 
 def greet(context, others):
-    """Puts what the nodes it depends on said, and its own place, on the board."""
-    context.board.put(f"greeting/{context.name}", {"others": others, "mine": describe()})
+    """Puts what the nodes it depends on said, and its own place, into the run store."""
+    context.store.put(f"greeting/{context.name}", {"others": others, "mine": describe()})
 
 
 def bad_config(context):
@@ -59,7 +59,7 @@ def publish_and_die(context):
 
 
 def read(context, index):
-    """Puts each (version, sum, writeable) that it reads on the board."""
+    """Puts each (version, sum, writeable) that it reads into the run store."""
     variables = RayVariables("params", 60.0)
     version, seen = -1, []
     context.ready()
@@ -69,7 +69,7 @@ def read(context, index):
             w = found.variables["policy"]["w"]
             version = found.version
             seen.append([version, float(w.sum()), w.flags.writeable])
-            context.board.put(f"seen/{index}", seen)
+            context.store.put(f"seen/{index}", seen)
 
 
 def main():

@@ -68,7 +68,7 @@ def run(program, engine, folder, look=lambda status, supervisor: None, seconds=1
             look(status, supervisor)
 
         reason = supervisor.run(on_tick, tick_seconds=0.1)
-        return reason, supervisor.board.status()
+        return reason, supervisor.store.status()
 
 
 def program_of(*nodes, **role):
@@ -124,7 +124,7 @@ def test_nodes_run_on_both_machines_and_find_each_other(cluster, tmp_path):
 
     def look(status, supervisor):
         if status["nodes"]["guest-0"]["state"] == "done":
-            supervisor.board.stop("seen enough")
+            supervisor.store.stop("seen enough")
 
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     assert reason == "seen enough"
@@ -176,7 +176,7 @@ def test_a_node_whose_process_is_hit_is_restarted(cluster, tmp_path, place, numb
                 os.kill(node["pid"], number)
             else:
                 saved.append((tmp_path / f"{place}-0.saved").is_file())
-                supervisor.board.stop("restarted")
+                supervisor.store.stop("restarted")
 
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     node = status["nodes"][f"{place}-0"]
@@ -211,7 +211,7 @@ def test_a_lost_machine_is_survived(cluster, tmp_path):
         elif node["state"] == "starting" and lost and len(lost) == 1:
             lost.append(add_machine())  # Until now no machine could hold it: it waits.
         elif node["state"] == "ready" and node["restarts"] == 1:
-            supervisor.board.stop("back")
+            supervisor.store.stop("back")
 
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     cluster.remove_node(lost[1])
@@ -352,7 +352,7 @@ def test_parameters_survive_the_learner(cluster, tmp_path):
     def look(status, supervisor):
         seen = [status["values"].get(f"seen/{index}", []) for index in (0, 1)]
         if all(len(s) == 2 for s in seen):
-            supervisor.board.stop("seen")
+            supervisor.store.stop("seen")
 
     reason, status = run(program, RayEngine(cluster.address), tmp_path, look)
     total = 3.0 * 64 * 1024

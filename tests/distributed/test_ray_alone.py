@@ -43,7 +43,7 @@ def test_the_job_explains_itself():
     [
         ("auto", "somebody else's cluster"),
         ("local", "host:port"),
-        ("ray://10.0.0.1:10001", "cannot host the board"),
+        ("ray://10.0.0.1:10001", "cannot host the run store"),
         ("127.0.0.1:1", "No Ray cluster answers"),
     ],
 )

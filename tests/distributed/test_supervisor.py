@@ -14,18 +14,18 @@ import time
 import pytest
 
 from agentkit.distributed import (
-    Board,
     Node,
     Program,
     ProgramError,
     RestartPolicy,
     Role,
+    RunStore,
     Supervisor,
     connect_to_run,
 )
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.distributed.worker import EXIT_ERROR, Launch, run_node
+from agentkit.distributed.worker import EXIT_ERROR, RunAddress, run_node
 from agentkit.errors import ConfigError
 
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
@@ -42,7 +42,7 @@ def run(program, directory=None, *, engine=None, seconds=60.0, watch=None):
                 watch(supervisor, status)
 
         reason = supervisor.run(on_tick, tick_seconds=0.05)
-        return reason, supervisor.board.status()
+        return reason, supervisor.store.status()
 
 
 def one_role(target, *args, **role):
@@ -55,13 +55,13 @@ def one_role(target, *args, **role):
 def serve(context, value):
     context.ready({"value": value, "pid": os.getpid()})
     while not context.wait(0.05):
-        context.beat(rounds=1)
+        context.heartbeat(rounds=1)
 
 
 def use(context, server):
     context.ready()
-    context.beat(value=server["value"])
-    context.board.put("pids", [server["pid"], os.getpid()])
+    context.heartbeat(value=server["value"])
+    context.store.put("pids", [server["pid"], os.getpid()])
     context.request_stop("seen")
     while not context.wait(0.05):
         pass
@@ -83,7 +83,7 @@ def test_a_handle_becomes_what_the_node_gave_to_ready(engine):
 
 def crash_twice(context):
     context.ready()
-    context.beat(lives=1)
+    context.heartbeat(lives=1)
     context.sync()
     if context.incarnation < 2:
         raise RuntimeError(f"crash number {context.incarnation}")
@@ -120,7 +120,7 @@ def wait_for_stop(context):
     context.ready()
     while not context.wait(0.05):
         pass
-    context.board.put(f"stopped/{context.name}", time.time())
+    context.store.put(f"stopped/{context.name}", time.time())
 
 
 def test_a_fault_that_no_restart_mends_stops_all_at_once_with_the_first_error(tmp_path):
@@ -137,7 +137,7 @@ def test_a_fault_that_no_restart_mends_stops_all_at_once_with_the_first_error(tm
 
 def die(context):
     context.ready()
-    context.beat(lives=1)
+    context.heartbeat(lives=1)
     context.sync()
     if context.incarnation < 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +191,7 @@ def test_roles_stop_in_their_order():
 
     def watch(supervisor, status):
         if all(node["state"] == "ready" for node in status["nodes"].values()):
-            supervisor.board.stop("enough")
+            supervisor.store.stop("enough")
 
     reason, status = run(program, watch=watch)
     times = [status["values"][f"stopped/{name}"] for name in ("first-0", "first-1", "second-0", "third-0")]
@@ -203,13 +203,13 @@ def never_stop(context):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(0.05)
-        context.beat()
+        context.heartbeat()
 
 
 def test_a_node_that_does_not_stop_is_killed():
     def watch(supervisor, status):
         if status["nodes"]["node-0"]["state"] == "ready":
-            supervisor.board.stop("enough")
+            supervisor.store.stop("enough")
 
     start = time.monotonic()
     reason, status = run(one_role(never_stop, stop_seconds=1.0), watch=watch)
@@ -230,7 +230,7 @@ def test_a_role_grows_and_shrinks_while_the_program_runs(tmp_path):
             seen.append("three")
             supervisor.scale("node", 1)
         elif seen == ["one", "three"] and list(status["nodes"]) == ["node-0"]:
-            supervisor.board.stop("enough")
+            supervisor.store.stop("enough")
 
     reason, _ = run(one_role(wait_for_stop), tmp_path, watch=watch)
     assert reason == "enough" and seen == ["one", "three"]
@@ -333,11 +333,11 @@ def test_a_node_whose_board_is_silent_ends_with_a_code_that_asks_for_a_restart(m
     monkeypatch.setattr("agentkit.distributed.context.LOST_SECONDS", 0.5)
     node = Node("node-0", "node", 0, leave_when_told)
     codes = []
-    with Board("0" * 32) as board:
-        launch = Launch(board.address, "0" * 32)
-        thread = threading.Thread(target=lambda: codes.append(run_node(node, launch)), daemon=True)
+    with RunStore("0" * 32) as store:
+        run_address = RunAddress(store.address, "0" * 32)
+        thread = threading.Thread(target=lambda: codes.append(run_node(node, run_address)), daemon=True)
         thread.start()
-        wait_until(lambda: board.heard_of("node-0") is not None)
+        wait_until(lambda: store.last_heartbeat("node-0") is not None)
     thread.join(timeout=60.0)
     assert codes == [EXIT_ERROR]
 

@@ -35,7 +35,7 @@ class Launched:
         return next(path for path in sorted(self.out.iterdir()) if path.is_dir())
 
     def status(self):
-        """The board's status; None while there is none."""
+        """The run store's status; None while there is none."""
         from agentkit.distributed import connect_to_run
 
         try:

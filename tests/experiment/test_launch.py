@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit import checkpoint
-from agentkit.distributed import BoardClient, WrongRunError
+from agentkit.distributed import RunStoreClient, WrongRunError
 from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
 from tests.test_ports import another_host, needs_namespaces
@@ -94,7 +94,7 @@ def test_no_port_of_a_program_is_open_to_other_machines(tmp_path, engine):
         with another_host() as (address, _, reach), socket.create_server(("0.0.0.0", 0)) as control:
             open_port = control.getsockname()[1]
             assert reach([*ports, open_port]) == {open_port}, address
-    assert len(ports) >= 2  # the board and replay
+    assert len(ports) >= 2  # the run store and replay
 
 
 def test_a_stranger_without_the_run_id_learns_nothing(tmp_path):
@@ -102,7 +102,7 @@ def test_a_stranger_without_the_run_id_learns_nothing(tmp_path):
         program.wait_for(lambda status: status["totals"].get("steps", 0) > 5)
         record = json.loads((program.directory / "board.json").read_text())
         with pytest.raises(WrongRunError):
-            BoardClient(record["address"], "0" * 32, timeout=5.0)
+            RunStoreClient(record["address"], "0" * 32, timeout=5.0)
         words = [word for process in program.processes() for word in process.cmdline()]
         assert not [word for word in words if record["run_id"] in word]
         assert (program.directory / "board.json").stat().st_mode & 0o077 == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from agentkit.agents import dqn
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 
 
@@ -11,6 +11,22 @@ from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 def test_impossible_numbers_of_gpus_are_refused(number):
     with pytest.raises(ConfigError, match=rf"learner_gpus .* found {number}"):
         LaunchConfig(learner_gpus=number)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_actors": 1.5}, "num_actors must be a whole number"),
+        ({"num_evaluators": True}, "num_evaluators must be a whole number"),
+        ({"max_restarts": None}, "max_restarts must be a whole number"),
+        ({"max_parameter_age_seconds": 0.0}, "None or more than 0, found 0.0"),
+        ({"max_parameter_age_seconds": float("nan")}, "None or more than 0, found nan"),
+        ({"transport": "pigeon"}, "transport 'pigeon'"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_started(settings, message):
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
+        LaunchConfig(**settings)
 
 
 @pytest.mark.parametrize("number", [0, 0.5, 1, 2])

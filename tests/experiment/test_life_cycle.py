@@ -1,5 +1,6 @@
 """How runs end: errors, signals, and half-built runs. Everything is closed once, and what was saved stays whole."""
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.agents import dqn, off_policy
+from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import SpecError
@@ -206,8 +207,8 @@ class _Noted:
 
 
 def _run(environment: Any, **settings: Any) -> None:
-    quiet = {"num_steps": 40, "evaluation_period": 20, "evaluation_episodes": 1}
-    run(ExperimentConfig(make_agent(), environment, **{**quiet, **settings}))
+    quiet = {"agent": make_agent(), "num_steps": 40, "evaluation_period": 20, "evaluation_episodes": 1}
+    run(ExperimentConfig(environment=environment, **{**quiet, **settings}))
 
 
 ORDER = ["close writer", "close iterator", "close replay", "close training"]
@@ -243,8 +244,9 @@ def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pyte
         raise BuildError
 
     events, names = Events(monkeypatch), iter(["training", "evaluation"])
+    agent = make_agent()
     if where == "networks":
-        monkeypatch.setattr(off_policy.OffPolicyAgent, "make_networks", fail)
+        agent = dataclasses.replace(agent, make_networks=fail)
     elif where != "evaluation":
         monkeypatch.setattr(local, where, fail)
 
@@ -253,7 +255,7 @@ def test_what_was_made_is_closed_if_building_fails(where: str, monkeypatch: pyte
         return fail() if name == where else events.environment(name)
 
     with pytest.raises(BuildError):
-        _run(factory)
+        _run(factory, agent=agent)
     made = [event for event in events.log if event.startswith("make")]
     closed = [event for event in events.log if event.startswith("close")]
     assert made == ["make training"] and closed[-1] == "close training"

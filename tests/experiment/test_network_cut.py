@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("reverb")
 
-from agentkit.distributed import BoardError, connect_to_run
+from agentkit.distributed import RunStoreError, connect_to_run
 from agentkit.errors import ConfigError
 from tests.experiment.launched import ROOT
 from tests.experiment.other_host import other_host
@@ -60,7 +60,7 @@ class ByHand:
         try:
             with contextlib.closing(connect_to_run(self.folder / "RUN", timeout=2.0)) as client:
                 return client.status()
-        except (BoardError, ConfigError, ValueError):
+        except (RunStoreError, ConfigError, ValueError):
             return None
 
     def wait_for(self, condition):
@@ -146,7 +146,7 @@ def cut_for(run, other, seconds, node):
 
 @pytest.mark.parametrize("away", ["actor-0", "learner-0"])
 def test_a_cut_network_heals(run, away):
-    """For less than the 15 s that a node waits for its board, and for longer: then it is started again by its loop."""
+    """For less than the 15 s that a node waits for its store, and for longer: then it is started again by its loop."""
     with other_host() as other:
         port = free_port()
         host(run, port, other.device)
@@ -170,7 +170,7 @@ def test_a_cut_network_heals(run, away):
     assert short["items_lost"] == long["items_lost"] == 0
     assert short["updates_redone"] == long["updates_redone"] == 0
     log = run.log("actors" if away == "actor-0" else "learner")
-    assert "stops: The board at" in log and "starts again" in log
+    assert "stops: The run store at" in log and "starts again" in log
 
 
 def test_no_port_of_a_run_hosted_by_hand_is_open_to_other_machines(run):
@@ -182,6 +182,6 @@ def test_no_port_of_a_run_hosted_by_hand_is_open_to_other_machines(run):
         for connection in psutil.Process(process.pid).net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN:
                 ports.add(connection.laddr.port)
-    assert len(ports) >= 2  # the board and replay
+    assert len(ports) >= 2  # the run store and replay
     with another_host() as (_, _, reach):
         assert reach(sorted(ports)) == set()

@@ -15,7 +15,8 @@ from agentkit.actors import Policy
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run
-from agentkit.experiment.profile import ONCE, PARTS, _Clock
+from agentkit.experiment.profile import ONCE, PARTS, Timer
+from agentkit.experiment.timed_parts import TimedDataset, TimedPart
 
 PAUSE = 0.005
 
@@ -181,15 +182,15 @@ def test_compilations_are_in_no_part():
     profile = Profile()
     profile.start()
     try:
-        clock = profile._clock
-        clock.enter("acting")
+        timer = profile._timer
+        timer.enter("acting")
         start = time.perf_counter()
         jax.jit(lambda x: jnp.sort(inner(jnp.sin(x)), axis=0))(jnp.ones((7, 7))).block_until_ready()
         wall = time.perf_counter() - start
-        clock.leave()
-        clock.enter("update")
+        timer.leave()
+        timer.enter("update")
         time.sleep(0.02)
-        clock.leave()
+        timer.leave()
     finally:
         profile.stop()
     seconds = seconds_of(profile)
@@ -199,33 +200,34 @@ def test_compilations_are_in_no_part():
 
 
 def test_compilations_within_one_another_count_once():
-    clock = _Clock()
-    clock.enter("acting")
+    timer = Timer()
+    timer.enter("acting")
     start = time.perf_counter()
     time.sleep(0.02)
-    clock.add_compilation(0.01)  # Inside the one that ends next.
+    timer.add_compilation(0.01)  # Inside the one that ends next.
     time.sleep(0.01)
-    clock.add_compilation(time.perf_counter() - start)
-    clock.add_compilation(1000.0)  # A clock that is off: never more than there was.
-    clock.leave()
+    timer.add_compilation(time.perf_counter() - start)
+    timer.add_compilation(1000.0)  # A timer that is off: never more than there was.
+    timer.leave()
     total = time.perf_counter() - start
-    assert 0.03 <= clock.seconds["compiling"] <= total
-    assert clock.seconds["acting"] < 0.01
+    assert 0.03 <= timer.seconds["compiling"] <= total
+    assert timer.seconds["acting"] < 0.01
 
 
-def test_a_run_without_a_profile_has_its_own_methods(monkeypatch):
+def test_a_run_without_a_profile_has_the_parts_themselves(monkeypatch):
     made: list[Any] = []
     build = local._build
-    monkeypatch.setattr(local, "_build", lambda *args: made.append(build(*args)) or made[-1])
+    monkeypatch.setattr(local, "_build", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
     for profile in (None, Profile()):
         run(make_experiment(num_steps=30), profile=profile)
-    plain, watched = made
-    for name in ("learner", "actor", "logs", "replay"):
-        replaced = vars(getattr(watched, name)).keys() - vars(getattr(plain, name)).keys()
-        assert replaced, name
-        assert not any(callable(value) for value in map(vars(getattr(plain, name)).get, replaced))
-    assert type(plain.dataset) is not type(watched.dataset)
-    assert "train" in vars(watched) and "train" not in vars(plain)
+    plain, timed = made
+    stand_ins = {TimedPart, TimedDataset}
+    for name in ("replay", "dataset", "actor", "learner"):
+        assert type(getattr(timed.work, name)) in stand_ins, name
+        assert type(getattr(plain.work, name)) not in stand_ins, name
+    assert type(timed.logs) is TimedPart and type(plain.logs) is not TimedPart
+    assert type(timed.work.loop._environment) is TimedPart and type(plain.work.loop._environment) is not TimedPart
+    assert plain.timer is None and timed.timer is not None
 
 
 def test_a_profile_changes_nothing_that_is_learned(tmp_path):
@@ -290,8 +292,8 @@ def test_without_learning_there_is_no_trace(tmp_path):
 
 def test_an_even_profile_has_no_bottleneck():
     profile = Profile()
-    profile._clock, profile.num_steps = _Clock(), 10
-    profile._clock.seconds.update(dict.fromkeys(PARTS, 1.0))
+    profile._timer, profile.num_steps = Timer(), 10
+    profile._timer.seconds.update(dict.fromkeys(PARTS, 1.0))
     assert profile_table.bottleneck(profile).startswith("No bottleneck: no part takes more than environment, 10%")
 
 
@@ -313,7 +315,7 @@ def test_bad_profiles_are_refused():
         Profile(trace_steps=0)
 
 
-def test_an_environment_of_slots_cannot_be_profiled():
+def test_an_environment_of_slots_can_be_profiled():
     class Slotted:
         __slots__ = ("inner",)
 
@@ -331,8 +333,9 @@ def test_an_environment_of_slots_cannot_be_profiled():
         def reset(self) -> Any:
             return self.inner.reset()
 
-    with pytest.raises(ConfigError, match="Slotted cannot be profiled: its step"):
-        profiled(environment=Slotted)
+    profile, wall = profiled(environment=Slotted)
+    assert_adds_up(profile, wall)
+    assert calls_of(profile)["environment"] == profile.num_steps == 200
 
 
 def test_a_table_that_cannot_be_written_is_a_warning(tmp_path):

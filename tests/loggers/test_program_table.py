@@ -25,7 +25,7 @@ def make_node(role, index, **changes):
 
 
 def make_status(steps=6_000, updates=3_000, **changes):
-    """A program as `Board.status` gives it: one actor was restarted, the other's parameters are older."""
+    """A program as `RunStore.status` gives it: one actor was restarted, the other's parameters are older."""
     half = steps // 2
     status = {
         "program": "dqn",

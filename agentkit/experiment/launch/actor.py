@@ -1,4 +1,4 @@
-"""The actor's process: the environment loop, writing to replay."""
+"""Runs the actor's process: the environment loop, writing to replay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from agentkit.variables import VariableClient
 def actor_node(
     context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any],
     variables: Mapping[str, Any], *, max_parameter_age_seconds: float | None = None,
-    also: Sequence[tuple[Agent, Mapping[str, Any]]] = (), inference: Sequence[Mapping[str, Any]] = (),
+    extra_learners: Sequence[tuple[Agent, Mapping[str, Any]]] = (), inference: Sequence[Mapping[str, Any]] = (),
 ) -> None:  # fmt: skip
     """Acts until it is told to stop. A server that is away stops it for as long, not for good.
 
@@ -48,7 +48,7 @@ def actor_node(
         replay: the endpoint of the replay node to write to.
         variables: the endpoint of the learner whose parameters to act with.
         max_parameter_age_seconds: see `LaunchConfig`.
-        also: other agents that learn from the same steps, each with the endpoint of its replay node.
+        extra_learners: other agents that learn from the same steps, each with the endpoint of its replay node.
         inference: the endpoints of inference nodes, one of which chooses its actions; none: it does so itself.
     """
     agent = experiment.agent
@@ -58,17 +58,18 @@ def actor_node(
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
         spec = spec or make_environment_spec(environment)
-        fed = []
-        for each, endpoint in ((agent, replay), *also):
-            fed.append((each, connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)))
-            stack.callback(fed[-1][1].close)  # Abandons what is unconfirmed, after the adders' close.
+        destinations = []
+        for each, endpoint in ((agent, replay), *extra_learners):
+            server = connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
+            stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
+            destinations.append((each, server))
         label = "train" if context.index == 0 else f"train-{context.index}"
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
         def log(record: dict[str, float]) -> None:
             logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
 
-        adder, closes = make_adder(environment, spec, fed), [connected.close for _, connected in fed]
+        adder, closes = make_adder(environment, spec, destinations), [server.close for _, server in destinations]
         actor: PolicyActor | BatchedPolicyActor | RemoteActor
         client: VariableClient | RemoteActor
         if inference:
@@ -81,13 +82,14 @@ def actor_node(
                 max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
             )  # fmt: skip
             policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
-            actor = make_actor(environment, policy, key, client, adder, find_place(context))
+            actor = make_actor(environment, policy, key, client, adder, find_actor_index(context))
         loop = make_loop(environment, actor, log=log)
         client.update(wait=True)
         context.ready()
         close_on_stop(context, closes)
         try:
-            _act(context, loop, client, [_port(endpoint) for endpoint in (replay, *(pair[1] for pair in also))])
+            endpoints = (replay, *(endpoint for _, endpoint in extra_learners))
+            _act(context, loop, client, [_port(endpoint) for endpoint in endpoints])
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -106,7 +108,7 @@ def _act(
     while not context.should_stop:
         loop.step()
         client.update()
-        context.beat(steps=loop.num_steps)
+        context.heartbeat(steps=loop.num_steps)
         now = time.monotonic()
         if now - shown > STATUS_SECONDS:
             shown = now
@@ -122,7 +124,7 @@ def _act(
 
 
 def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:
-    """A second after the node is told to stop, ends a wait for replay that has not ended by itself."""
+    """Ends a wait for replay that has not ended by itself a second after the node is told to stop."""
 
     def watch() -> None:
         while not context.should_stop:
@@ -143,36 +145,36 @@ def make_remote_actor(
     seed: int,
     adder: Adder | None = None,
 ) -> RemoteActor:
-    """An actor that one of the inference nodes acts for: actor i of n nodes' asks number i mod n.
+    """Builds an actor that an inference node acts for: actor i of n nodes' asks number i mod n.
 
     Args:
         context: the actor node's.
         environment: what it will act in.
         spec: its spec.
-        servers: the endpoints of all inference nodes. A node may come back at another address, so the board is asked.
+        servers: the endpoints of all inference nodes. A node may come back at another address, so the store is asked.
         seed: of the PRNG key that is kept for it.
         adder: what `make_adder` made; None records nothing.
     """
     name = servers[context.index % len(servers)]["node"]
     return RemoteActor(
-        lambda: str(context.board.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
-        context.board.run_id,
+        lambda: str(context.store.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
+        context.store.run_id,
         spec,
         seed=seed,
         adder=adder,
         num_envs=environment.num_envs if is_batched(environment) else None,
-        which=find_place(context),
+        which=find_actor_index(context),
     )
 
 
-def find_place(context: NodeContext) -> ActorIndex:
-    """An actor node's place among those of its program, as it is now.
+def find_actor_index(context: NodeContext) -> ActorIndex:
+    """Returns the node's current index among the actors of its program, and their number.
 
-    An actor that was started by hand cannot know how many there are. Its number, with the lowest 8 bits in
+    An external actor cannot know how many there are. Its number, with the lowest 8 bits in
     reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
     so are random ones.
     """
-    others = context.board.status()["nodes"].values()
+    others = context.store.status()["nodes"].values()
     count = sum(node["role"] == context.role and node["supervised"] for node in others)
     if count:
         return ActorIndex(context.index, count)

@@ -1,4 +1,4 @@
-"""What the nodes of a launched experiment share: how long they wait, the run folder, and their log."""
+"""Holds what all nodes of a launched experiment use: how long they wait, the run folder, and their log."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ KEEP_ALIVE_SECONDS = 10.0
 
 
 def find_spec(experiment: ExperimentConfig) -> EnvironmentSpec:
-    """The spec of the experiment's environment, from a look at one."""
+    """Returns the spec of the experiment's environment, from a look at one."""
     with contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)) as environment:
         return make_environment_spec(environment)
 
 
 def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
-    """The newest whole checkpoint of the run in a folder; None if there is none, or no folder."""
+    """Returns the newest whole checkpoint of the run in a folder; None if there is none, or no folder."""
     return None if directory is None else checkpoint.read_latest(directory / "checkpoints")
 
 
 def newest_step(directory: pathlib.Path | None) -> int:
-    """The step of the newest checkpoint, without reading it; 0 without any."""
+    """Returns the step of the newest checkpoint, without reading it; 0 without any."""
     return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
 
 
 def resume_step(context: NodeContext) -> int:
-    """Up to which step a log is kept: all of it, unless the whole run went back to a checkpoint."""
+    """Returns the step up to which a log is kept: all of it, unless the whole run went back to a checkpoint."""
     return sys.maxsize if context.incarnation else newest_step(context.run_directory)
 
 

@@ -1,4 +1,4 @@
-"""The evaluator's process: episodes with the newest parameters."""
+"""Runs the evaluator's process: episodes with the newest parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluator_node(
     spec = spec or find_spec(experiment)
     period = experiment.evaluation_period
     label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
-    turn = context.index % num_evaluators  # By hand an evaluator may have any index, and does not know of others.
+    turn = context.index % num_evaluators  # An external evaluator may have any index, and does not know of others.
     with contextlib.ExitStack() as stack:
         source = make_source(context, variables)
         evaluator = stack.enter_context(Evaluator(experiment, experiment.agent.make_networks(spec), source))
@@ -36,7 +36,7 @@ def evaluator_node(
             if record is not None:
                 record = {"steps": steps, **record}
                 logger.write(record)
-                context.board.put("evaluation", record)
+                context.store.put("evaluation", record)
                 done.append(steps)
 
         done: list[int] = []

@@ -8,6 +8,7 @@ batches from a replay of its own process, and sends each gradient to a replay no
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -15,66 +16,88 @@ import jax
 import numpy as np
 
 from agentkit import specs
-from agentkit.core import Adder, Agent, BatchPlan
+from agentkit.agents.common.agent import Agent
+from agentkit.core import Adder, BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.launch.actor import close_on_stop, find_place
+from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
 from agentkit.experiment.launch.common import OUTAGE_SECONDS
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
 from agentkit.replay import InProcessReplay, Table, queue_table, row_layout
-from agentkit.types import ReplaySample
+from agentkit.types import Nest, ReplaySample
 from agentkit.variables import VariableClient
 
 TABLE = "gradients"
 
 
-def with_gradients(agent: Agent, queue_size: int = 4) -> Agent:
-    """What replay, learner and evaluator nodes run where `gradient_node`s compute the gradients of `agent`.
+def with_gradients(agent: Any, queue_size: int = 4) -> Agent:
+    """Returns the agent that replay, learner and evaluator nodes run where `gradient_node`s compute gradients.
 
     Args:
         agent: whose update has `gradient` and `apply`.
         queue_size: gradients that may wait, on which those who send more wait: what waits grows stale.
     """
-    return _WithGradients(agent, queue_size)
+    return Agent(
+        agent.config,
+        experience=GradientQueue(agent, queue_size),
+        make_networks=agent.make_networks,
+        make_policy=agent.make_policy,
+        make_update=AppliedGradients(agent),
+    )
 
 
 @final
-class _WithGradients:
-    def __init__(self, agent: Agent, queue_size: int):
-        self._agent = agent
-        self._queue_size = queue_size
-        self.config = agent.config
+@dataclasses.dataclass(frozen=True)
+class GradientQueue:
+    """Keeps an agent's gradients in a queue, from which the learner draws one at a time: an `Experience`."""
 
-    def with_num_envs(self, num_envs: int) -> Agent:
-        resize = getattr(self._agent, "with_num_envs", None)  # Optional: see `core.Agent`.
-        return self if resize is None else _WithGradients(resize(num_envs), self._queue_size)
+    agent: Any
+    queue_size: int
 
     @property
     def batch_plan(self) -> BatchPlan:
+        """Returns the plan of one gradient after the other."""
         return BatchPlan(TABLE, batch_size=1)
 
-    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Any:
-        return self._agent.make_networks(environment_spec)
+    def with_num_envs(self, num_envs: int) -> GradientQueue:
+        """Returns itself: nodes that compute gradients have the steps."""
+        del num_envs
+        return self
 
-    def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        return self._agent.make_policy(networks, evaluation)
-
-    def make_update(self, networks: Any) -> Update:
-        return apply_gradients(self._agent.make_update(networks))
-
-    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
-        update = self._agent.make_update(self.make_networks(environment_spec))
+    def make_tables(self, environment_spec: specs.EnvironmentSpec, extras_spec: Nest) -> list[Table]:
+        """Returns a queue of gradients, which are shaped as the parameters."""
+        del extras_spec
+        update = self.agent.make_update(self.agent.make_networks(environment_spec))
         shapes = jax.eval_shape(lambda key: update.variables(update.init(key))["policy"], jax.random.PRNGKey(0))
         params = jax.tree.map(lambda leaf: specs.Array(leaf.shape, leaf.dtype), shapes)
-        return [queue_table(TABLE, row_layout(params), self._queue_size)]
+        return [queue_table(TABLE, row_layout(params), self.queue_size)]
 
-    def make_adder(self, replay: Any, environment_spec: specs.EnvironmentSpec) -> Adder:
+    def make_adder(
+        self, replay: Any, environment_spec: specs.EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """Refuses to take steps.
+
+        Raises:
+            ConfigError: always.
+        """
         raise ConfigError("No steps go to a replay of gradients. Start gradient_node for actors, not actor_node.")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AppliedGradients:
+    """Makes the update that applies gradients to the parameters of an agent."""
+
+    agent: Any
+
+    def __call__(self, networks: Any) -> Update:
+        """Returns the update of networks."""
+        return apply_gradients(self.agent.make_update(networks))
 
 
 def gradient_node(
@@ -110,7 +133,8 @@ def gradient_node(
         batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
-        actor = make_actor(environment, agent.make_policy(networks), acting_key, client, adder, find_place(context))
+        policy = agent.make_policy(networks)
+        actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context))
         loop = make_loop(environment, actor)
         client.update(wait=True)
         context.ready()
@@ -125,7 +149,7 @@ def gradient_node(
                     writer.create_item(TABLE, 1.0, index, index + 1)
                     num_sent += 1
                     client.update()
-                context.beat(steps=loop.num_steps, gradients=num_sent)
+                context.heartbeat(steps=loop.num_steps, gradients=num_sent)
                 context.gauge(parameter_age_seconds=client.age_seconds, parameter_version=client.version)
         except ReplayClosedError:
             if not context.should_stop:

@@ -27,7 +27,7 @@ SERVE_SECONDS = 0.2
 
 
 def inference_role(num_actors: int, num_inference: int = 1) -> Role:
-    """The role of inference nodes, which stop as soon as the actors have.
+    """Builds the role of inference nodes, which stop as soon as the actors have.
 
     Together they compute with half of the cores that `make_roles` leaves to the actors, which only step
     environments now.
@@ -75,13 +75,13 @@ def inference_node(
         place=jax.device_put,
     )
     client.update(wait=True)
-    run_id = context.board.run_id
+    run_id = context.store.run_id
     with InferenceServer(policy, spec, client, run_id, num_envs=num_envs, listen=listen) as server:
         context.ready({"node": context.name, "address": server.address})
         shown, batches, requests = time.monotonic(), 0, 0
         while not context.should_stop:
             server.serve(SERVE_SECONDS)
-            context.beat(actions=server.num_requests * (num_envs or 1))
+            context.heartbeat(actions=server.num_requests * (num_envs or 1))
             now = time.monotonic()
             if now - shown < STATUS_SECONDS:
                 continue

@@ -1,4 +1,4 @@
-"""The learner's process: updates, publishes, and writes checkpoints of its own state and replay's contents."""
+"""Runs the learner's process: updates, publishes, and writes checkpoints of its state and replay's contents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import jax
 
 from agentkit import checkpoint
-from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.devices import learner_devices
 from agentkit.experiment.launch.common import (
     OUTAGE_SECONDS,
     count_dropped,
@@ -54,6 +55,7 @@ def learner_node(
             f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
             "without a run folder."
         )
+    devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
@@ -73,6 +75,7 @@ def learner_node(
                 log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),
                 log_seconds=experiment.log_seconds,
             ),
+            devices=devices,
         )
         saver = _Saver(context, experiment, learner, data)
         saver.restore()
@@ -103,7 +106,7 @@ def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedDat
             context.wait(0.5)
         if time.monotonic() - outage > OUTAGE_SECONDS:
             raise ReplayClosedError(f"The replay server at {data.address} was away for {OUTAGE_SECONDS:g} s.")
-        context.beat(updates=learner.num_updates_done - first)
+        context.heartbeat(updates=learner.num_updates_done - first)
         context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=data.waited_seconds)
         data.keep_alive()
         saver.save_if_due()
@@ -152,7 +155,7 @@ class _Saver:
         directory = self._context.run_directory
         if directory is None:
             return
-        with contextlib.suppress(BoardError):
+        with contextlib.suppress(RunStoreError):
             self._context.sync()
         totals = self._context.totals()
         state = {

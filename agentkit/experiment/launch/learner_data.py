@@ -27,7 +27,7 @@ _RECONNECT_SECONDS = 5.0
 
 
 class ServerData:
-    """An agent's batches from one replay node.
+    """Iterates an agent's batches from one replay node.
 
     Attributes:
         address: the server's, "host:port".
@@ -68,7 +68,7 @@ class ServerData:
             self.waited_seconds += time.monotonic() - start
 
     def ready(self) -> bool:
-        """True if there is a batch; raises ReplayClosedError where the server is away."""
+        """Returns True if there is a batch; raises ReplayClosedError where the server is away."""
         return self._connected().ready()
 
     def _connected(self) -> ReplayDataset:
@@ -82,7 +82,7 @@ class ServerData:
             self.replay.update_priorities(self._plan.table, keys, priorities)
 
     def answers(self) -> bool:
-        """Whether the server is there."""
+        """Returns whether the server is there."""
         try:
             self.replay.info(self._plan.table)
         except (ReplayClosedError, ReplayTimeoutError):
@@ -103,7 +103,7 @@ class ServerData:
             ports.keep_connections_alive(int(self.address.rpartition(":")[2]))
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """What a checkpoint calls to write what the server holds, by name."""
+        """Returns the functions by which a checkpoint writes what the server holds, by name."""
         return {self.contents: self.replay.save}
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class ServerData:
 
 
 class ShardedData:
-    """An agent's batches from several replay nodes in turn, each with the agent's tables: `ServerData`'s methods.
+    """Iterates an agent's batches from several replay nodes in turn, with `ServerData`'s methods.
 
     A shard that has no batch now, or is away, is passed over. Each keeps its own rate limit, so the learner
     does as many updates per insert as with one server, whichever shard an actor writes to.
@@ -168,26 +168,26 @@ class ShardedData:
             self._retry_at[shard] = time.monotonic() + _RECONNECT_SECONDS
 
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Of the newest batch: they go to the shard that it came from."""
+        """Writes the priorities of the newest batch to the shard that it came from."""
         self._last.write_priorities(keys, priorities)
 
     def answers(self) -> bool:
-        """Whether any server is there."""
+        """Returns whether any server is there."""
         return any(shard.answers() for shard in self._shards)
 
     def reconnect(self) -> None:
-        """See `ServerData`."""
+        """Connects anew to the servers that do not answer."""
         for shard in self._shards:
             if not shard.answers():
                 shard.reconnect()
 
     def keep_alive(self) -> None:
-        """See `ServerData`."""
+        """Lets TCP notice hosts that vanished."""
         for shard in self._shards:
             shard.keep_alive()
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """See `ServerData`."""
+        """Returns the functions by which a checkpoint writes what all servers hold, by name."""
         return {name: write for shard in self._shards for name, write in shard.writers_of_contents().items()}
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class ShardedData:
 def make_data(
     agent: Agent, spec: EnvironmentSpec, replay: Mapping[str, Any] | Sequence[Mapping[str, Any]]
 ) -> ServerData | ShardedData:
-    """An agent's batches from a replay node's endpoint, or from those of several."""
+    """Connects to a replay node's endpoint, or to those of several, for an agent's batches."""
     if isinstance(replay, Mapping):
         return ServerData(agent, spec, replay)
     with contextlib.ExitStack() as stack:

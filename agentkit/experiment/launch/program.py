@@ -17,6 +17,7 @@ from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.inference import inference_node, inference_role
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.transports import TRANSPORTS
 from agentkit.specs import EnvironmentSpec
 
 ENGINES = ("processes", "ray", "threads")
@@ -24,7 +25,7 @@ ENGINES = ("processes", "ray", "threads")
 
 @dataclasses.dataclass(frozen=True)
 class LaunchConfig:
-    """How an experiment is spread over processes.
+    """Says how an experiment is spread over processes.
 
     Attributes:
         num_actors: actor nodes, each with `ExperimentConfig.num_envs` environments.
@@ -57,6 +58,8 @@ class LaunchConfig:
         check_ranges(self)
         if self.engine not in ENGINES:
             raise unknown_name("engine", self.engine, ENGINES)
+        if self.transport is not None and self.transport not in TRANSPORTS:
+            raise unknown_name("transport", self.transport, TRANSPORTS)
         if self.num_inference > self.num_actors:
             expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
             raise ConfigError(f"{expected}, found {self.num_inference}.")
@@ -67,7 +70,7 @@ class LaunchConfig:
 
 
 def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: EnvironmentSpec | None = None) -> Program:
-    """The program of an experiment: replay <- learner <- actors, evaluators.
+    """Builds the program of an experiment: replay <- learner <- actors, evaluators.
 
     To build one of your own, take its parts: `replay_node` and the other three are its functions.
 
@@ -112,7 +115,7 @@ def program_name(record: Mapping[str, Any]) -> str:
 
 
 def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
-    """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
+    """Builds the roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
 
     All but the learner take one core, and only the learner may see an accelerator.
     """

@@ -1,4 +1,4 @@
-"""The replay server's process: it serves the tables on a port that stays the same."""
+"""Runs the replay server's process: it serves the tables on a port that stays the same."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from agentkit import checkpoint, ports
-from agentkit.distributed.board_client import BoardError
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ReplayClosedError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.common import STATUS_SECONDS, find_spec, log, newest_step
@@ -45,7 +45,7 @@ def replay_node(
 
     spec = spec or find_spec(experiment)
     key = f"port/{context.name}"
-    known = context.board.status()["values"].get(key)
+    known = context.store.status()["values"].get(key)
     folder, contents = context.run_directory, contents_name(context.name)
     if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
         shutil.rmtree(_handover(folder, contents), ignore_errors=True)
@@ -63,18 +63,18 @@ def replay_node(
         elif newest_step(folder):
             log(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
-        context.board.put(key, number)
+        context.store.put(key, number)
         host = ports.device_address(listen)
         # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
         tables = "tables" if context.index == 0 else f"tables/{context.name}"
-        context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+        context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
         endpoint = {"node": context.name, "address": f"{host}:{number}"}
         context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
         goal = experiment.num_steps
-        context.board.put("num_steps", goal)
+        context.store.put("num_steps", goal)
         while not context.wait(STATUS_SECONDS):
-            with contextlib.suppress(BoardError):  # A board that stays silent ends this node in order: it hands over.
-                context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+            with contextlib.suppress(RunStoreError):  # A store that stays silent ends this node in order.
+                context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
         if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
@@ -84,7 +84,7 @@ def replay_node(
 
 
 def contents_name(replay_node: str) -> str:
-    """Where in a checkpoint the contents of a replay node are: "replay", and of a second one its own name."""
+    """Returns the name in a checkpoint of what a replay node holds: "replay", and of a second one its own name."""
     return "replay" if replay_node == "replay-0" else replay_node
 
 
@@ -117,8 +117,8 @@ def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.C
 
 
 def _program_stops(context: NodeContext) -> bool:
-    with contextlib.suppress(BoardError):
-        return context.board.status()["stop"] is not None
+    with contextlib.suppress(RunStoreError):
+        return context.store.status()["stop"] is not None
     return False
 
 
@@ -142,7 +142,7 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
 def connect_to_replay(
     tables: Any, endpoint: Mapping[str, Any], *, timeout: float, wait: float, draw_ahead: bool = False
 ) -> Replay:
-    """A `ReverbReplay` of a replay node's server.
+    """Connects to a replay node's server.
 
     Args:
         tables: the agent's.

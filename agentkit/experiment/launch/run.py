@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
+from agentkit.core import Agent
 from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
+from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
-from agentkit.distributed.supervisor import Engine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
@@ -25,10 +26,11 @@ from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.replay.base import index_tables
+from agentkit.specs import EnvironmentSpec
 
 
 class LaunchResult(NamedTuple):
-    """What a launched run ended with.
+    """Holds how a launched run ended.
 
     Attributes:
         steps: environment steps of all actors, earlier runs of a resumed one included.
@@ -65,7 +67,7 @@ def launch(
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
         resume: go on from the newest checkpoint in the run folder.
-        on_status: called twice a second with `Board.status`, e.g. to show it.
+        on_status: called twice a second with `RunStore.status`, e.g. to show it.
         **settings: other fields of `LaunchConfig`.
 
     Raises:
@@ -78,11 +80,7 @@ def launch(
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     spec = find_spec(experiment)
-    # What the nodes will make, so that a wrong setting is refused here and not by the first of them.
-    experiment.agent.make_update(experiment.agent.make_networks(spec))
-    index_tables(experiment.agent.make_tables(spec))[experiment.agent.batch_plan.table].check_batch(
-        experiment.agent.batch_plan.batch_size
-    )
+    _check_agent(experiment.agent, spec)
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
     if directory is not None:
@@ -111,6 +109,13 @@ def launch(
     return _result(status, experiment, history)
 
 
+def _check_agent(agent: Agent, spec: EnvironmentSpec) -> None:
+    """Makes what the nodes will make, so that a wrong setting is refused here and not by the first of them."""
+    agent.make_update(agent.make_networks(spec))
+    plan = agent.batch_plan
+    index_tables(agent.make_tables(spec))[plan.table].check_batch(plan.batch_size)
+
+
 def run_program(
     program: Program,
     *,
@@ -129,25 +134,25 @@ def run_program(
         engine: where; None for processes of this machine.
         run_directory: for the nodes' logs, and the checkpoints of those that write any; None for neither.
         totals: counts to begin with, e.g. a checkpoint's.
-        values: to put on the board before any node starts.
-        on_status: called twice a second with `Board.status`.
+        values: to put into the run store before any node starts.
+        on_status: called twice a second with `RunStore.status`.
 
     Returns:
-        `Board.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
+        `RunStore.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
 
     Raises:
         ProgramError: a node failed in a way that no restart mends, or too often.
     """
     with Supervisor(program, engine or ProcessEngine(), run_directory=run_directory) as supervisor:
-        supervisor.board.restore_totals(totals or {})
+        supervisor.store.restore_totals(totals or {})
         for name, value in (values or {}).items():
-            supervisor.board.put(name, value)
+            supervisor.store.put(name, value)
         try:
             reason = supervisor.run(on_status)
         finally:
             supervisor.kill_all()
             forget_parameters(supervisor.run_id, program.nodes)
-        return {**supervisor.board.status(), "stop": reason}
+        return {**supervisor.store.status(), "stop": reason}
 
 
 def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:

@@ -1,4 +1,4 @@
-"""How parameters travel in a launched program: shared memory on a host, Ray's object store, or a Reverb table.
+"""Carries parameters between processes: by shared memory on a host, Ray's object store, or a Reverb table.
 
 The learner's endpoint names every way there is, and a reader takes the best one it can reach.
 """
@@ -23,7 +23,7 @@ PUBLISH_SECONDS = 0.02
 """Between two publications: actors cannot use them faster."""
 
 
-class Publisher:
+class TransportPublisher:
     """Publishes to each of some transports, beside the learner: its next step does not wait.
 
     What comes before `open` waits for it: a learner that restarts publishes its first, random parameters
@@ -72,8 +72,8 @@ class _KeptOpen(NamedTuple):
 
 def make_publisher(
     context: NodeContext, transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
-) -> Publisher:
-    """The publisher of a learner node.
+) -> TransportPublisher:
+    """Builds the publisher of a learner node.
 
     Args:
         context: the learner's.
@@ -87,23 +87,23 @@ def make_publisher(
     if transport == "ray":
         from agentkit.distributed.ray import RayVariables
 
-        endpoint["ray"] = parameters_name(context.board.run_id, context.name)
-        return Publisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
-    endpoint["shared_memory"] = parameters_name(context.board.run_id, context.name)
+        endpoint["ray"] = parameters_name(context.store.run_id, context.name)
+        return TransportPublisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
+    endpoint["shared_memory"] = parameters_name(context.store.run_id, context.name)
     parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
     if transport == "reverb":
         from agentkit.variables.reverb import ReverbPublisher
 
         key = f"port/{context.name}"  # The same after a restart: its readers know no other.
-        port = context.board.status()["values"].get(key)
-        parts.append(ReverbPublisher(context.board.run_id, port=port, listen=listen))
-        context.board.put(key, parts[-1].port)
+        port = context.store.status()["values"].get(key)
+        parts.append(ReverbPublisher(context.store.run_id, port=port, listen=listen))
+        context.store.put(key, parts[-1].port)
         endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
-    return Publisher(parts, endpoint, publish_seconds)
+    return TransportPublisher(parts, endpoint, publish_seconds)
 
 
 def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
-    """The best source of a learner's parameters from where this node runs.
+    """Returns the best source of a learner's parameters from where this node runs.
 
     Raises:
         ConfigError: there is none: the learner is on another host, and publishes in its memory alone.
@@ -117,7 +117,7 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
     if "reverb" in endpoint:
         from agentkit.variables.reverb import ReverbSource
 
-        return ReverbSource(endpoint["reverb"], context.board.run_id)
+        return ReverbSource(endpoint["reverb"], context.store.run_id)
     raise ConfigError(
         f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
         'the learner\'s memory. Start the learner with transport="reverb" and a device to listen on.'
@@ -125,7 +125,7 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
 
 
 def parameters_name(run_id: str, node: str) -> str:
-    """A name for what a run's node publishes: it tells nothing of the secret, and is the same after a restart."""
+    """Returns a name for what a run's node publishes; it hides the secret, and outlives a restart."""
     return hashlib.sha256(f"parameters of {node} of {run_id}".encode()).hexdigest()[:24]
 
 

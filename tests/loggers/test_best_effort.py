@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from agentkit.loggers import DropUnwritable, InMemoryLogger
+from agentkit.loggers import BestEffortLogger, InMemoryLogger
 
 
 class Disk(InMemoryLogger):
@@ -18,7 +18,7 @@ class Disk(InMemoryLogger):
 
 def test_rows_are_dropped_while_the_disk_is_full_and_it_is_told_once(capsys):
     disk, counts = Disk(), []
-    logger = DropUnwritable(lambda: disk, "train.csv", on_drop=counts.append)
+    logger = BestEffortLogger(lambda: disk, "train.csv", on_drop=counts.append)
     for step in range(6):
         disk.full = 2 <= step < 5
         logger.write({"steps": step})
@@ -38,7 +38,7 @@ def test_a_log_that_cannot_be_made_is_made_later(capsys):
             raise OSError(errno.ENOSPC, "No space left on device")
         return disk
 
-    logger = DropUnwritable(make, "train.csv", retry_seconds=5.0, clock=lambda: now[0])
+    logger = BestEffortLogger(make, "train.csv", retry_seconds=5.0, clock=lambda: now[0])
     for second in range(12):
         now[0] = float(second)
         logger.write({"steps": second})
@@ -51,8 +51,8 @@ def test_other_errors_are_not_hidden():
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        DropUnwritable(make, "train.csv")
-    logger = DropUnwritable(InMemoryLogger, "train.csv")
+        BestEffortLogger(make, "train.csv")
+    logger = BestEffortLogger(InMemoryLogger, "train.csv")
     logger.close()
     with pytest.raises(ValueError, match="closed"):
         logger.write({"steps": 1})

@@ -1,8 +1,8 @@
-"""The board of a run: addresses, heartbeats, counts and the word to stop, in one place all nodes reach.
+"""The store of a run: addresses, heartbeats, counts and the word to stop, in one place all nodes reach.
 
 JSON lines over TCP, never pickle. The first line of a connection must hold the run id, which is a secret
 and also tells two runs apart. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler
-starts the nodes. A client reconnects by itself, so a board may be restarted on its port.
+starts the nodes. A client reconnects by itself, so a run store may be restarted on its port.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agentkit.distributed.board_client import keep_alive
+from agentkit.distributed.run_store_client import keep_alive
 from agentkit.errors import ConfigError
 
 MAX_LINE = 1 << 20
-"""The longest message, bytes: a stranger cannot make the board hold more."""
+"""The longest message, bytes: a stranger cannot make the run store hold more."""
 
 FIRST_LINE_SECONDS = 5.0
 """How long a connection may take to say which run it belongs to."""
 
 
-class Board:
+class RunStore:
     """Holds what a run's nodes tell each other. Thread-safe; a context manager.
 
     Attributes:
@@ -52,7 +52,7 @@ class Board:
         self._lock = threading.Condition()
         self._values: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
-        self._totals: dict[str, int] = {}  # kept up to date: summing 1,000 nodes at each beat takes a core
+        self._totals: dict[str, int] = {}  # kept up to date: summing 1,000 nodes at each heartbeat takes a core
         self._stopped_nodes: set[str] = set()
         self._stop_reason: str | None = None
         self._started = time.time()
@@ -62,11 +62,11 @@ class Board:
             self._server = _Server((host, port), self)
         except OSError as error:
             raise ConfigError(
-                f"The board cannot listen on {host}:{port}: {error.strerror}. Choose another port or address."
+                f"The run store cannot listen on {host}:{port}: {error.strerror}. Choose another port or address."
             ) from error
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="agentkit-board", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="agentkit-run-store", daemon=True
         )
         self._thread.start()
 
@@ -82,7 +82,7 @@ class Board:
             self._lock.notify_all()
 
     def get(self, key: str, timeout: float = 0.0) -> Any:
-        """A value, waited for up to `timeout` seconds; None if there is none."""
+        """Returns a value, waited for up to `timeout` seconds; None if there is none."""
         with self._lock:
             self._lock.wait_for(lambda: key in self._values or self._stop_reason is not None, timeout)
             return self._values.get(key)
@@ -92,8 +92,8 @@ class Board:
         with self._lock:
             self._nodes.setdefault(name, _new_node(name)).update(changes)
 
-    def heard_of(self, name: str) -> tuple[int, float, float] | None:
-        """Incarnation, seconds since the last beat, and seconds that its main loop was idle by then."""
+    def last_heartbeat(self, name: str) -> tuple[int, float, float] | None:
+        """Returns incarnation, seconds since the last heartbeat, and seconds that the main loop was idle by then."""
         with self._lock:
             node = self._nodes.get(name)
             if node is None or node["beat_time"] is None:
@@ -101,7 +101,7 @@ class Board:
             return node["incarnation"], time.monotonic() - node["beat_time"], node["idle_seconds"]
 
     def totals(self) -> dict[str, int]:
-        """Each count, summed over all nodes and their incarnations."""
+        """Returns each count, summed over all nodes and their incarnations."""
         with self._lock:
             return dict(self._totals)
 
@@ -121,7 +121,7 @@ class Board:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the program stops; None while it runs."""
+        """Returns why the program stops; None while it runs."""
         return self._stop_reason
 
     def stop_node(self, name: str) -> None:
@@ -140,7 +140,7 @@ class Board:
             self._nodes.pop(name, None)
 
     def status(self) -> dict[str, Any]:
-        """All there is, as plain values."""
+        """Returns all there is, as plain values."""
         with self._lock:
             now = time.monotonic()
             return {
@@ -159,7 +159,7 @@ class Board:
         self._server.server_close()
         self._thread.join(timeout=5.0)
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> RunStore:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -180,7 +180,7 @@ class Board:
             self.put(str(message["key"]), message["value"])
             return None
         if what == "beat":
-            return self._beat(message)
+            return self._heartbeat(message)
         if what == "status":
             return self.status()
         if what == "command":
@@ -188,7 +188,7 @@ class Board:
             return None
         raise ValueError(f"unknown message {what!r}")
 
-    def _beat(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
         name, incarnation = str(message["node"]), int(message["incarnation"])
         counts = {str(key): int(value) for key, value in message["counts"].items()}
         with self._lock:
@@ -247,8 +247,8 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], board: Board):
-        self.board = board
+    def __init__(self, address: tuple[str, int], store: RunStore):
+        self.store = store
         self._connections: set[socket.socket] = set()
         super().__init__(address, _Connection)
 
@@ -266,16 +266,16 @@ class _Server(socketserver.ThreadingTCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is no event: its owner reconnects."""
+        """Ignores a connection that breaks: its owner reconnects."""
 
 
 class _Connection(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
 
     def handle(self) -> None:
-        board: Board = self.server.board  # type: ignore[attr-defined]
+        store: RunStore = self.server.store  # type: ignore[attr-defined]
         self.connection.settimeout(FIRST_LINE_SECONDS)
-        if not board._admits(self._read()):
+        if not store._admits(self._read()):
             self._write({"error": "wrong run id"})
             return
         keep_alive(self.connection)
@@ -283,7 +283,7 @@ class _Connection(socketserver.StreamRequestHandler):
         self._write({"value": None})
         while (message := self._read()) is not None:
             try:
-                self._write({"value": board._answer(message)})
+                self._write({"value": store._answer(message)})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._write({"error": f"malformed message: {error!r}"})
 

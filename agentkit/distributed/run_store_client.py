@@ -1,4 +1,4 @@
-"""A node's end of the board: asks, tells and beats over one connection that it makes anew where needed."""
+"""A client of the run store: asks, tells and sends heartbeats over one connection that it makes anew where needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from agentkit.errors import AgentkitError, ConfigError
 
 
-class BoardError(AgentkitError, RuntimeError):
-    """The board does not answer, or refuses what it was asked."""
+class RunStoreError(AgentkitError, RuntimeError):
+    """Says that the run store does not answer, or refuses what it was asked."""
 
 
-class WrongRunError(BoardError, ConfigError):
-    """Another run's board answered, or the run id is wrong."""
+class WrongRunError(RunStoreError, ConfigError):
+    """Says that another run's store answered, or that the run id is wrong."""
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -30,8 +30,8 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class BoardClient:
-    """One process's connection to the board. Thread-safe; reconnects for every call that needs it."""
+class RunStoreClient:
+    """Connects one process to the run store. Thread-safe; reconnects for every call that needs it."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class BoardClient:
         Args:
             address: "host:port".
             run_id: the run's secret.
-            node: whose beats it sends; None for one that only asks.
+            node: whose heartbeats it sends; None for one that only asks.
             incarnation: how often the node was restarted.
-            timeout: seconds that a call may take to reach the board.
+            timeout: seconds that a call may take to reach the run store.
 
         Raises:
-            WrongRunError: another run's board, or a wrong `run_id`.
-            BoardError: no board answers within `timeout`.
+            WrongRunError: another run's store, or a wrong `run_id`.
+            RunStoreError: no run store answers within `timeout`.
         """
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise ConfigError(f"Expected the board's address as host:port, found {address!r}.")
+            raise ConfigError(f"Expected the run store's address as host:port, found {address!r}.")
         self.address = address
         self._target = (host.strip("[]"), int(port))
         self.run_id = run_id
@@ -71,10 +71,10 @@ class BoardClient:
         self._ask({"do": "get", "key": "", "timeout": 0.0}, timeout)
 
     def get(self, key: str, timeout: float = 60.0) -> Any:
-        """A value, waited for.
+        """Waits for a value and returns it.
 
         Raises:
-            BoardError: nobody put it within `timeout` seconds, or the board is gone.
+            RunStoreError: nobody put it within `timeout` seconds, or the run store is gone.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -84,14 +84,16 @@ class BoardClient:
             if found is not None:
                 return found
             if left == 0.0:
-                raise BoardError(f"Nothing was published under {key!r} on the board {self.address} in {timeout:g} s.")
+                raise RunStoreError(
+                    f"Nothing was published under {key!r} in the run store {self.address} within {timeout:g} s."
+                )
             time.sleep(0.01)
 
     def put(self, key: str, value: Any) -> None:
-        """Sets a value; raises BoardError if the board is gone."""
+        """Sets a value; raises RunStoreError if the run store is gone."""
         self._ask({"do": "put", "key": key, "value": value}, self._timeout)
 
-    def beat(
+    def heartbeat(
         self,
         counts: Mapping[str, int],
         gauges: Mapping[str, float],
@@ -116,7 +118,7 @@ class BoardClient:
         return self._ask(message, min(self._timeout, 5.0))
 
     def status(self) -> dict[str, Any]:
-        """See `Board.status`."""
+        """Returns what `RunStore.status` does."""
         return self._ask({"do": "status"}, self._timeout)
 
     def command(self, name: str, **arguments: Any) -> None:
@@ -136,7 +138,7 @@ class BoardClient:
         with self._lock:
             while True:
                 if self._closed:
-                    raise BoardError("This BoardClient was closed.")
+                    raise RunStoreError("This RunStoreClient was closed.")
                 try:
                     if self._socket is None:
                         self._connect(deadline)
@@ -146,8 +148,8 @@ class BoardClient:
                     if isinstance(error, ConfigError):
                         raise
                     if time.monotonic() >= deadline:
-                        raise BoardError(
-                            f"The board at {self.address} did not answer for {timeout:g} s ({error!r}). "
+                        raise RunStoreError(
+                            f"The run store at {self.address} did not answer for {timeout:g} s ({error!r}). "
                             "Is the program running?"
                         ) from error
                     time.sleep(0.05)
@@ -170,11 +172,11 @@ class BoardClient:
         answer = json.loads(found)
         if answer.get("error") == "wrong run id":
             raise WrongRunError(
-                f"The board at {self.address} belongs to another run, or the run id is wrong. "
+                f"The run store at {self.address} belongs to another run, or the run id is wrong. "
                 "Use the address and the run id of RUN/board.json."
             )
         if "error" in answer:
-            raise BoardError(f"The board refused: {answer['error']}")
+            raise RunStoreError(f"The run store refused: {answer['error']}")
         return answer["value"]
 
     def _disconnect(self) -> None:

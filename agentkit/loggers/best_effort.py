@@ -12,7 +12,7 @@ from agentkit.loggers.base import Logger, to_numbers
 
 
 @final
-class DropUnwritable(Logger):
+class BestEffortLogger(Logger):
     """Passes rows on; one that meets an OSError (a full disk) is dropped, and the next is tried again.
 
     The first failure in a row of them, and the end of it, are told on standard error.

@@ -1,0 +1,36 @@
+"""Writes and reads ``board.json`` in a run folder: where the store of its program is, and the run's secret."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from agentkit.distributed.run_store_client import RunStoreClient
+from agentkit.errors import ConfigError
+
+
+def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
+    """Writes ``board.json``, which lets the owner's other processes find the run store."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
+
+
+def write_secret(path: pathlib.Path, text: str) -> None:
+    """Writes a line that its owner alone can read."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(text + "\n")
+
+
+def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:
+    """Connects to the store of the program that runs in a folder.
+
+    Raises:
+        ConfigError: no program runs there.
+        RunStoreError: it does not answer.
+    """
+    path = pathlib.Path(run_directory) / "board.json"
+    if not path.is_file():
+        raise ConfigError(f"No launched program runs in {run_directory}: it has no board.json.")
+    record = json.loads(path.read_text())
+    return RunStoreClient(record["address"], record["run_id"], timeout=timeout)

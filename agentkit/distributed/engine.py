@@ -1,0 +1,40 @@
+"""Defines an engine: it starts and kills nodes, and knows nothing of when."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agentkit.distributed.program import Node, Role
+from agentkit.distributed.worker import RunAddress
+
+
+class Running(Protocol):
+    """Controls a node that an engine has started."""
+
+    pid: int | None
+
+    def poll(self) -> int | None:
+        """Returns its exit code (negative: the signal that killed it); None while it runs."""
+        ...
+
+    def terminate(self) -> None:
+        """Asks it to stop."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs nodes."""
+
+    store_host: str
+
+    def start(self, node: Node, role: Role, run_address: RunAddress) -> Running:
+        """Starts a node."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the engine holds, after every node has ended."""
+        ...

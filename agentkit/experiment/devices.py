@@ -1,0 +1,45 @@
+"""The devices that a learner shares its batches among."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import jax
+
+from agentkit.errors import ConfigError
+from agentkit.learning.learner import Publisher
+from agentkit.types import Nest
+
+
+def learner_devices(num_devices: int | None) -> list[jax.Device] | None:
+    """Returns this process's first `num_devices` JAX devices, for `Learner`; None for JAX's default device.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    if num_devices is None:
+        return None
+    found = jax.local_devices()
+    if len(found) < num_devices:
+        raise ConfigError(
+            f"Expected at least devices={num_devices} JAX devices in this process, found {len(found)}: {found}. Lower "
+            "devices, or on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count."
+        )
+    return found[:num_devices]
+
+
+@final
+class FirstDevicePublisher:
+    """Publishes the first device's copy of the parameters.
+
+    Who acts in the learner's own process would else compute the same action on all devices.
+    """
+
+    def __init__(self, publisher: Publisher):
+        """Takes the publisher to pass the copy on to."""
+        self._publisher = publisher
+
+    def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
+        """Makes the first device's copy of `variables` the newest."""
+        self._publisher.publish(version, jax.tree.map(lambda leaf: leaf.addressable_data(0), dict(variables)))

@@ -1,0 +1,161 @@
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from agentkit.distributed import RunStore, RunStoreClient, RunStoreError, WrongRunError
+from agentkit.distributed.run_store import MAX_LINE
+from agentkit.errors import ConfigError
+
+RUN = "a-secret"
+
+
+@pytest.fixture
+def store():
+    with RunStore(RUN) as made:
+        yield made
+
+
+def client(store, **kwargs):
+    return RunStoreClient(store.address, RUN, **{"timeout": 5.0, **kwargs})
+
+
+def test_a_value_is_seen_by_all_and_waited_for(store):
+    one, two = client(store), client(store)
+    threading.Timer(0.3, one.put, ("key", {"a": [1, 2.5, None, "x"]})).start()
+    start = time.monotonic()
+    assert two.get("key", timeout=5.0) == {"a": [1, 2.5, None, "x"]}
+    assert 0.2 < time.monotonic() - start < 2.0
+    assert store.get("key") == {"a": [1, 2.5, None, "x"]}
+    with pytest.raises(RunStoreError, match="Nothing was published under 'other'"):
+        two.get("other", timeout=0.3)
+    one.close()
+    two.close()
+
+
+def test_counts_of_nodes_that_died_stay_counted(store):
+    store.restore_totals({"steps": 1000})
+    first = client(store, node="actor-0")
+    assert first.heartbeat({"steps": 10}, {}, 0.0) == {"stop": False, "totals": {"steps": 1010}}
+    assert first.heartbeat({"steps": 15}, {}, 0.0)["totals"] == {"steps": 1015}
+    again = client(store, node="actor-0", incarnation=1)
+    assert again.heartbeat({"steps": 2}, {"rate": 0.5}, 0.0)["totals"] == {"steps": 1017}
+    other = client(store, node="actor-1")
+    assert other.heartbeat({"steps": 3, "episodes": 1}, {}, 0.0)["totals"] == {"steps": 1020, "episodes": 1}
+    node = store.status()["nodes"]["actor-0"]
+    assert node["counts"] == {"steps": 17} and node["gauges"] == {"rate": 0.5} and node["incarnation"] == 1
+    store.forget_node("actor-1")
+    assert store.totals() == {"steps": 1020, "episodes": 1}
+    for made in (first, again, other):
+        made.close()
+
+
+def test_the_word_to_stop_comes_with_the_next_beat(store):
+    made = client(store, node="actor-0")
+    other = client(store, node="actor-1")
+    store.stop_node("actor-1")
+    assert not made.heartbeat({}, {}, 0.0)["stop"] and other.heartbeat({}, {}, 0.0)["stop"]
+    store.stop("enough")
+    store.stop("too late")
+    assert made.heartbeat({}, {}, 0.0)["stop"] and store.stop_reason == "enough"
+    made.close()
+    other.close()
+
+
+def test_another_run_is_refused(store):
+    start = time.monotonic()
+    with pytest.raises(WrongRunError, match="another run, or the run id is wrong"):
+        RunStoreClient(store.address, "wrong", timeout=5.0)
+    assert time.monotonic() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"\n",
+        b"garbage\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[1, 2]\n",
+        b'{"run_id": 5}\n',
+        b'{"run_id": "wrong"}\n',
+        b"x" * MAX_LINE,
+    ],
+)
+def test_a_stranger_is_dropped_and_harms_nobody(store, words):
+    host, port = store.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as stranger:
+        stranger.sendall(words + b'{"do": "put", "key": "evil", "value": 1}\n')
+        stranger.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: stranger.recv(1000), b""))
+    assert b"value" not in answer
+    made = client(store)
+    made.put("good", 1)
+    assert store.get("evil") is None and store.get("good") == 1
+    made.close()
+
+
+def test_a_silent_stranger_is_dropped_within_seconds(store):
+    host, port = store.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as stranger:
+        start = time.monotonic()
+        with pytest.raises((TimeoutError, ConnectionError)):
+            if stranger.recv(10) == b"":
+                raise ConnectionError
+        assert time.monotonic() - start < 8.0
+
+
+def test_a_malformed_message_of_a_member_is_answered_with_an_error(store):
+    made = client(store)
+    with pytest.raises(RunStoreError, match="unknown message 'dance'"):
+        made._ask({"do": "dance"}, 2.0)
+    with pytest.raises(RunStoreError, match="malformed"):
+        made._ask({"do": "get"}, 2.0)
+    made.put("still", "here")
+    made.close()
+
+
+def test_a_client_finds_a_board_that_was_restarted_on_its_port():
+    first = RunStore(RUN)
+    made = RunStoreClient(first.address, RUN, node="actor-0", timeout=10.0)
+    port = int(first.address.split(":")[1])
+    first.close()
+    with pytest.raises(RunStoreError, match="did not answer"):
+        made._ask({"do": "status"}, 0.5)
+    threading.Timer(0.5, lambda: boards.append(RunStore(RUN, port=port))).start()
+    boards: list[RunStore] = []
+    assert made.heartbeat({"steps": 4}, {}, 0.0)["totals"] == {"steps": 4}
+    made.close()
+    boards[0].close()
+
+
+def test_a_board_that_is_not_there_is_told_within_its_deadline():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(RunStoreError, match="did not answer"):
+        RunStoreClient(f"127.0.0.1:{port}", RUN, timeout=0.5)
+    assert time.monotonic() - start < 3.0
+    with pytest.raises(ConfigError, match="host:port"):
+        RunStoreClient("nonsense", RUN)
+
+
+def test_a_port_that_is_taken_is_refused(store):
+    with pytest.raises(ConfigError, match="cannot listen"):
+        RunStore(RUN, port=int(store.address.split(":")[1]))
+
+
+def test_the_status_is_plain_json(store):
+    made = client(store, node="learner-0")
+    made.heartbeat({"updates": 1}, {"x": 1.0}, 0.5)
+    made.command("scale", role="actor", count=3)
+    store.node("learner-0", state="ready", restarts=2, last_error="none")
+    status = json.loads(json.dumps(made.status()))
+    node = status["nodes"]["learner-0"]
+    assert node["state"] == "ready" and node["restarts"] == 2 and node["idle_seconds"] == 0.5
+    assert 0 <= node["beat_age_seconds"] < 5 and node["pid"] > 0
+    assert store.commands.get(timeout=1.0) == ("scale", {"role": "actor", "count": 3})
+    made.close()
