@@ -155,6 +155,8 @@ def check_rebuildable(
         UntrustedCodeError: a part is code of a module that is neither loaded nor named.
     """
     import_named(imports)
+    if "environment" in names and not record.get("offline", {}).get("evaluates", True):
+        raise ConfigError(f"The run {run} is from data alone and has no environment. Give one, as environment=.")
     parts = {name: record[name] for name in names if record.get(name) is not None}
     factory = parts.get("environment_factory")
     if factory is not None and environments.registered(record["environment"]) is not None:
