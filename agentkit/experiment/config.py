@@ -115,11 +115,6 @@ class ExperimentConfig:
             return self._make_batch(seed, num_envs)
         environment = self.environment(seed, **self.environment_settings)
         check_is_environment(environment)
-        if self.wrappers and getattr(environment, "resumable", False):
-            raise ConfigError(
-                "wrappers go inside of the resumable layer, and the environment's function returns it already. Give "
-                "the wrappers to envs.make, or let the function return envs.make(..., raw=True)."
-            )
         for wrapper in self.wrappers:
             environment = wrapper(environment)
         if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):

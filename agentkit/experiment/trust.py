@@ -93,6 +93,8 @@ def check_gymnasium_name(environment: str, imports: Sequence[str], run: object) 
     module, colon, _ = rest.partition(":")
     if prefix == "gymnasium" and colon and module not in sys.modules:
         check_trusted([module], imports, run)
+    if prefix == "gymnasium" and rest.startswith("GymV"):  # Its arguments name another environment, of any module.
+        check_trusted(["shimmy"], imports, run)
 
 
 def packages_outside(modules: Iterable[str]) -> list[str]:

@@ -327,6 +327,12 @@ def test_gymnasium_imports_no_module_on_a_folders_word(strange):
     assert strange.mark.exists()
 
 
+def test_gymnasiums_door_to_old_gym_is_closed_too(tmp_path):
+    named = make(None, "gymnasium:GymV26Environment-v0", environment_settings={"env_id": "strange_parts:A"})
+    with pytest.raises(UntrustedCodeError, match="--import shimmy"):
+        experiment_from_record(named.describe(), tmp_path)
+
+
 @pytest.mark.parametrize(
     "code",
     [
