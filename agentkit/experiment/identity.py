@@ -1,4 +1,4 @@
-"""What a run is: its agent and environment as plain values for config.json, and both made again from there.
+"""Describes a run: its agent and environment as plain values for config.json, and both made again from there.
 
 An agent is written as a registered name, its settings, and those of its five fields that are not as the registered
 agent has them. An environment is a name or a function, its arguments, and wrappers.
@@ -33,7 +33,7 @@ _EMPTY: dict[str, Any] = {
 
 @final
 class ChangedCodeWarning(UserWarning):
-    """Code that a run was made with has changed since."""
+    """Says that code that a run was made with has changed since."""
 
 
 def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
