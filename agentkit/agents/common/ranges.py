@@ -34,7 +34,7 @@ def number(expected: str, holds: Callable[[float], bool]) -> Range:
 
 def whole(expected: str, holds: Callable[[int], bool]) -> Range:
     """Returns the range of whole numbers for which `holds` is true."""
-    return Range(expected, lambda value: _is_number(value) and isinstance(value, numbers.Integral) and holds(int(value)))
+    return Range(expected, lambda value: _is_number(value) and isinstance(value, numbers.Integral) and holds(value))
 
 
 def _is_number(value: Any) -> bool:
@@ -61,7 +61,7 @@ Sizes = Annotated[
 
 
 def _is_count(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, numbers.Integral) and int(value) >= 1
+    return _is_number(value) and isinstance(value, numbers.Integral) and value >= 1
 
 
 def ranges_of(cls: type) -> dict[str, list[Range]]:
