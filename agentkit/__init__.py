@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import launch as launch
-    from agentkit.experiment import relaunch as relaunch
     from agentkit.experiment import resume as resume
+    from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "launch", "relaunch", "resume", "resume_offline", "run", "run_offline",
+    "ExperimentConfig", "OfflineConfig", "launch", "resume", "resume_launch", "resume_offline", "run",
+    "run_offline",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

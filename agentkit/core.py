@@ -191,7 +191,10 @@ class Agent(Protocol):
       depend on them. An `ExperimentConfig` calls it.
     """
 
-    config: Any
+    @property
+    def config(self) -> Any:
+        """Returns the hyperparameters, for logs and checkpoints."""
+        ...
 
     @property
     def batch_plan(self) -> BatchPlan:

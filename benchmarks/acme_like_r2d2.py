@@ -57,7 +57,7 @@ def steps_per_item(settings: dict[str, Any], episode_length: int) -> float:
 
 def signature(settings: dict[str, Any], observation: Any) -> Step:
     """Of the table."""
-    rows, state = sequence_length(settings), (settings["core_size"],)
+    rows, state = sequence_length(settings), (settings["lstm_size"],)
 
     def spec(shape: tuple[int, ...], dtype: Any, name: str) -> tf.TensorSpec:
         return tf.TensorSpec((rows, *shape), dtype, name)
@@ -141,7 +141,7 @@ class Network(NamedTuple):
 
 def make_network(settings: dict[str, Any], observation: jax.Array, num_actions: int) -> Network:
     """ReLU layers, LSTM, duelling streams of its size."""
-    size = settings["core_size"]
+    size = settings["lstm_size"]
 
     def parts() -> tuple[Any, Any, Any]:
         def head(features: jax.Array) -> jax.Array:
@@ -167,8 +167,8 @@ def make_network(settings: dict[str, Any], observation: jax.Array, num_actions: 
 
 
 def initial_state(settings: dict[str, Any], batch: int) -> hk.LSTMState:
-    """Of an episode, ``[batch, core_size]``."""
-    return hk.LSTMState(*(jnp.zeros((batch, settings["core_size"])) for _ in range(2)))
+    """Of an episode, ``[batch, lstm_size]``."""
+    return hk.LSTMState(*(jnp.zeros((batch, settings["lstm_size"])) for _ in range(2)))
 
 
 def r2d2(settings: dict[str, Any], observation: jax.Array, num_actions: int) -> Algorithm:
@@ -193,7 +193,7 @@ def r2d2(settings: dict[str, Any], observation: jax.Array, num_actions: int) -> 
         per_item = 0.5 * jnp.sum(jnp.square(errors), axis=0)
         weights = (1.0 / sample.info.probability) ** settings["importance_exponent"]
         weights = (weights / jnp.max(weights)).astype(jnp.float32)
-        size, eta = jnp.abs(errors), settings["priority_max_weight"]
+        size, eta = jnp.abs(errors), settings["max_priority_weight"]
         return jnp.mean(weights * per_item), eta * jnp.max(size, axis=0) + (1 - eta) * jnp.mean(size, axis=0)
 
     def init(key: jax.Array) -> ValueState:
@@ -226,7 +226,7 @@ class RecurrentActor:
     def __init__(
         self, algorithm: Algorithm, key: jax.Array, client: VariableClient, adder: SequenceAdder, start: hk.LSTMState
     ):
-        """Makes one; `start` is an episode's first state, ``[1, core_size]``."""
+        """Makes one; `start` is an episode's first state, ``[1, lstm_size]``."""
         self._client = client
         self._adder = adder
         self._key = key

@@ -65,9 +65,9 @@ def load(agent: str, environment: str) -> dict[str, Used]:
     parts: dict[str, Callable[[], object]] = {
         "python": lambda: None,
         "jax": of("jax"),
-        "reverb, tensorflow": of("agentkit.replay.reverb"),
+        "reverb, tensorflow": of("agentkit.replay.reverb.replay"),
         "haiku": of("haiku"),
-        "agentkit": of("agentkit.experiment.nodes", f"agentkit.agents.{agent}"),
+        "agentkit": of("agentkit.experiment.launch.actor", f"agentkit.agents.{agent}"),
         "environment": make_environment,
     }
     if importlib.util.find_spec("reverb") is None:

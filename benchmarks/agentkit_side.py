@@ -116,7 +116,7 @@ def main(job: dict[str, Any]) -> None:
     if job["algorithm"] != "sac":
         modules.append("agentkit.losses.value")  # With rlax, as all of them.
     if job["replay"] == "reverb":
-        modules.append("agentkit.replay.reverb")
+        modules.append("agentkit.replay.reverb.replay")
     for module in modules:
         importlib.import_module(module)
     import_seconds = time.perf_counter() - start

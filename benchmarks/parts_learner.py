@@ -103,7 +103,7 @@ def _products(agent: Any, spec: specs.EnvironmentSpec, batch: ReplaySample, numb
     state = update.init(jax.random.PRNGKey(0))
     placed = jax.tree.map(np.asarray, batch._replace(info=batch.info._replace(key=np.zeros(1, np.uint32))))
     # Where the policy learns at every second update, the updates between have fewer products.
-    period = getattr(agent.config, "policy_period", 1)
+    period = getattr(agent.config, "policy_delay", 1)
     found = [find_products(update.update, state, placed, choose=max if i == 0 else min) for i in range(period)]
     calls = [bare_products(products) for products in found]
 

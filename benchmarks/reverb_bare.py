@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit import specs
-from agentkit.replay.reverb_library import pybind, reverb, tf
+from agentkit.replay.reverb.library import pybind, reverb, tf
 
 LENGTH, PERIOD = 32, 16
 ACTIONS = 6

@@ -49,7 +49,7 @@ from reverb_bare import (
 
 from agentkit.adders import NStepAdder, SequenceAdder
 from agentkit.replay import MinSize, ReverbReplay, SampleToInsertRatio, Table
-from agentkit.replay.reverb_library import reverb
+from agentkit.replay.reverb.library import reverb
 
 OURS = "agentkit"
 

@@ -67,8 +67,8 @@ def make_model(library: Any, job: dict[str, Any], environment: Any) -> Any:
             noise = VectorizedActionNoise(noise, job["num_envs"])
         return library.TD3(
             tau=settings["tau"],
-            policy_delay=settings["policy_period"],
-            target_policy_noise=settings["target_noise"],
+            policy_delay=settings["policy_delay"],
+            target_policy_noise=settings["target_policy_noise"],
             target_noise_clip=settings["target_noise_clip"],
             action_noise=noise,
             **common,

@@ -29,8 +29,8 @@ import psutil
 
 from agentkit import checkpoint, experiment
 from agentkit.distributed import connect_to_run
-from agentkit.experiment import nodes
-from agentkit.experiment.transports import parameters_name
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -285,7 +285,7 @@ def check_counters(run: Run, watch: Watch) -> dict[str, Any]:
     """Compares the last counters with each other, allowing for what each strike may hide between two looks."""
     record, counters = run.record, watch.end()
     plan = experiment.read_config(run.directory)
-    table = plan.agent.make_tables(nodes.find_spec(plan))[0]
+    table = plan.agent.make_tables(find_spec(plan))[0]
     batch = plan.agent.batch_plan.batch_size
     saved = checkpoint.read_latest(run.directory / "checkpoints")
     if saved is None:

@@ -102,9 +102,9 @@ def make_td3(settings: dict[str, Any], space: Any, actions: Any) -> Any:
         critic2_optim=adam,
         tau=settings["tau"],
         gamma=settings["discount"],
-        policy_noise=settings["target_noise"],
+        policy_noise=settings["target_policy_noise"],
         noise_clip=settings["target_noise_clip"],
-        update_actor_freq=settings["policy_period"],
+        update_actor_freq=settings["policy_delay"],
     )
 
 

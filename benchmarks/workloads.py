@@ -107,7 +107,7 @@ WORKLOADS = {
         environment="HalfCheetah-v5",
         rates={"agentkit": 250, "sb3": 120, "sbx": 170, "tianshou": 100, "acme_like": 70},
         settings=_HALF_CHEETAH
-        | {"policy_period": 2, "target_noise": 0.2, "target_noise_clip": 0.5, "exploration_noise": 0.1},
+        | {"policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5, "exploration_noise": 0.1},
         agentkit_only={k: v for k, v in _continuous().items() if k != "n_step"},  # TD3 has one step only.
         variants={_ONE: Variant(), "Reverb replay": _REVERB},
         targets={"sbx": 1.4, "sb3": 2.0},
@@ -244,7 +244,7 @@ WORKLOADS = {
         rates={"agentkit": 350, "acme_like": 90},
         settings={
             "hidden_sizes": [64],
-            "core_size": 64,
+            "lstm_size": 64,
             "batch_size": 32,
             "sequence_length": 40,
             "sequence_period": 20,
@@ -260,7 +260,7 @@ WORKLOADS = {
             "max_grad_norm": 40.0,
             "priority_exponent": 0.9,
             "importance_exponent": 0.6,
-            "priority_max_weight": 0.9,
+            "max_priority_weight": 0.9,
         },
         agentkit_only={"updates_per_step": 0.25, "prioritized": True},
         variants={_ONE: Variant(), "Reverb replay": _REVERB},

@@ -12,8 +12,8 @@ import argparse
 import agentkit
 from agentkit.adders import Hindsight
 from agentkit.agents import dqn
+from agentkit.agents.addons import with_her
 from agentkit.envs.reach_goal import BitFlip
-from agentkit.experiment import with_hindsight
 
 
 def make_agent(num_steps: int, num_relabelled: int):
@@ -34,7 +34,7 @@ def make_agent(num_steps: int, num_relabelled: int):
         BitFlip.compute_terminated,  # The goal ends the episode: so it does in hindsight.
         num_relabelled=num_relabelled,
     )
-    return with_hindsight(dqn.make_agent(config), hindsight)
+    return with_her(dqn.make_agent(config), hindsight)
 
 
 def train(num_relabelled: int, num_steps: int, num_bits: int, seed: int) -> float:

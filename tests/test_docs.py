@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "agentkit").rglob("*.py"))
 
 # Packages without which a file cannot be imported, and so its examples not run.
-NEEDS = {"replay/reverb.py": "reverb"}
+NEEDS = {"replay/reverb/replay.py": "reverb"}
 NEEDS |= {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool")}
 
 
@@ -192,8 +192,11 @@ def unread_fields(source: str, *shared: str) -> set[str]:
 
 
 AGENTS = ROOT / "agentkit" / "agents"
-SHARED_BY_AGENTS = ("off_policy", "on_policy", "policy_steps", "sequences")
-READING = [*(AGENTS / f"{name}.py" for name in SHARED_BY_AGENTS), ROOT / "agentkit" / "learning" / "soft.py"]
+SHARED_BY_AGENTS = ("off_policy", "on_policy", "policy_steps")
+READING = [
+    *(AGENTS / f"{name}.py" for name in (*SHARED_BY_AGENTS, "common/experience", "common/prioritized")),
+    ROOT / "agentkit" / "learning" / "soft.py",
+]
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -201,8 +204,8 @@ def test_every_config_field_of_an_agent_is_read(name):
     assert unread_fields((AGENTS / f"{name}.py").read_text(), *(file.read_text() for file in READING)) == set()
 
 
-# The last three have configs that other agents extend, too; what SAC's ensembles are told, its own file reads.
-@pytest.mark.parametrize("name", [*SHARED_BY_AGENTS, "c51", "sac"])
+# The last has a config that other agents extend, too; what SAC's ensembles are told, its own file reads.
+@pytest.mark.parametrize("name", [*SHARED_BY_AGENTS, "sac"])
 def test_every_config_field_that_agents_share_is_read(name):
     """In the shared files, or by each agent whose Config extends the class."""
     source = (AGENTS / f"{name}.py").read_text()

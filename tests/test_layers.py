@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A row imports lower rows only; names within a row do not import each other (but for row 0, in which
 # specs build on types and core on both). `testing` is used by tests and by nothing in the package.
 ROWS = [
-    {"types", "specs", "errors", "core"},
+    {"types", "specs", "errors", "core", "nests", "ports"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
     {"environment_loop", "actors", "adders", "datasets", "variables", "learning"},
     {"agents"},
@@ -30,8 +30,8 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = [
-    "types", "specs", "errors", "core", "envs", "wrappers", "adders", "replay", "loggers", "counting", "checkpoint",
-    "distributed",
+    "types", "specs", "errors", "core", "ports", "envs", "wrappers", "adders", "replay", "loggers", "counting",
+    "checkpoint", "distributed",
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
@@ -41,8 +41,8 @@ HEAVY = {
 
 # Packages that not every installation has, and the one file that may import each.
 OPTIONAL = {
-    "reverb": "replay/reverb_library.py",
-    "tensorflow": "replay/reverb_library.py",
+    "reverb": "replay/reverb/library.py",
+    "tensorflow": "replay/reverb/library.py",
     "gymnasium": "envs/gymnasium.py",
     "dm_control": "envs/dm_control.py",
     "bsuite": "envs/bsuite.py",
@@ -252,7 +252,7 @@ def test_good_imports_are_not_reported(tmp_path):
 
 def test_a_misplaced_package_is_found(tmp_path):
     files = {
-        "replay/reverb_library.py": "import reverb\nimport tensorflow as tf",
+        "replay/reverb/library.py": "import reverb\nimport tensorflow as tf",
         "replay/server.py": "def f():\n    from reverb import Server",
         "learning/a.py": "import haiku as hk",
         "agents/a.py": "import haiku as hk",

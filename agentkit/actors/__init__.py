@@ -15,22 +15,23 @@ from agentkit.actors.remote_protocol import InferenceClosedError
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
     from agentkit.actors.actor import PolicyActor as PolicyActor
-    from agentkit.actors.exploration import noiseless as noiseless
-    from agentkit.actors.exploration import noisy as noisy
+    from agentkit.actors.gaussian_noise import deterministic_policy as deterministic_policy
+    from agentkit.actors.gaussian_noise import gaussian_noise_policy as gaussian_noise_policy
     from agentkit.actors.greedy import epsilon_greedy as epsilon_greedy
     from agentkit.actors.greedy import epsilon_ladder as epsilon_ladder
     from agentkit.actors.greedy import explore as explore
     from agentkit.actors.greedy import linear as linear
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
-    from agentkit.actors.on_policy import Acting as Acting
-    from agentkit.actors.on_policy import on_normalized as on_normalized
-    from agentkit.actors.on_policy import stochastic as stochastic
+    from agentkit.actors.on_policy import PolicyVariables as PolicyVariables
+    from agentkit.actors.on_policy import stochastic_policy as stochastic_policy
+    from agentkit.actors.on_policy import with_normalized_observations as with_normalized_observations
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import feed_forward as feed_forward
-    from agentkit.actors.sampling import clipped_samples as clipped_samples
-    from agentkit.actors.sampling import likeliest as likeliest
-    from agentkit.actors.sampling import uniform_then_samples as uniform_then_samples
+    from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
+    from agentkit.actors.sampling import mode_policy as mode_policy
+    from agentkit.actors.sampling import sampling_policy as sampling_policy
+    from agentkit.actors.sampling import uniform_action as uniform_action
 
 # No file has the name of what is in it: it would hide it once it is loaded.
 _HOMES = {
@@ -39,32 +40,33 @@ _HOMES = {
     "InferenceServer": "inference_server",
     **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
     **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
-    **dict.fromkeys(("noiseless", "noisy"), "exploration"),
-    **dict.fromkeys(("Acting", "on_normalized", "stochastic"), "on_policy"),
-    **dict.fromkeys(("clipped_samples", "likeliest", "uniform_then_samples"), "sampling"),
+    **dict.fromkeys(("deterministic_policy", "gaussian_noise_policy"), "gaussian_noise"),
+    **dict.fromkeys(("PolicyVariables", "with_normalized_observations", "stochastic_policy"), "on_policy"),
+    **dict.fromkeys(("clipped_gaussian_policy", "mode_policy", "uniform_action", "sampling_policy"), "sampling"),
 }
 
 __all__ = [
-    "Acting",
     "ActorIndex",
     "BatchedPolicyActor",
     "InferenceClosedError",
     "InferenceServer",
     "Policy",
     "PolicyActor",
+    "PolicyVariables",
     "RemoteActor",
-    "clipped_samples",
+    "clipped_gaussian_policy",
+    "deterministic_policy",
     "epsilon_greedy",
     "epsilon_ladder",
     "explore",
     "feed_forward",
-    "likeliest",
+    "gaussian_noise_policy",
     "linear",
-    "noiseless",
-    "noisy",
-    "on_normalized",
-    "stochastic",
-    "uniform_then_samples",
+    "mode_policy",
+    "sampling_policy",
+    "stochastic_policy",
+    "uniform_action",
+    "with_normalized_observations",
 ]
 
 

@@ -63,9 +63,7 @@ class PolicyActor(Actor):
             self._is_first = np.False_
             if self._reset is not None:
                 self._state = self._reset(self._state)
-        action, self._key, self._state, extras = self._act(
-            self._client.params, self._key, observation, self._state
-        )
+        action, self._key, self._state, extras = self._act(self._client.params, self._key, observation, self._state)
         self._extras = _to_numpy(extras)
         return _to_numpy(action)
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import ports, specs
 from agentkit.actors import remote_protocol as protocol
 from agentkit.actors.actor import compiler_options
 from agentkit.actors.policy import ActorIndex, Policy, first_state, unchanged
@@ -34,7 +34,6 @@ from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Se
 from agentkit.core import Parameters
 from agentkit.distributed.board_client import keep_alive
 from agentkit.errors import ConfigError, SpecError
-from agentkit.replay import listening
 from agentkit.replay.nest_codec import make_builder
 
 MAX_WAIT_SECONDS = 0.002
@@ -369,10 +368,10 @@ def _padded(parts: list[Any]) -> list[Any]:
 
 def _listen(device: str) -> tuple[socket.socket, str]:
     """A listening socket, confined to a network device, and its address."""
-    host = "127.0.0.1" if device == "lo" else listening.device_address(device)
+    host = "127.0.0.1" if device == "lo" else ports.device_address(device)
     listener = socket.create_server(("127.0.0.1" if device == "lo" else "0.0.0.0", 0), backlog=1024)
     port = listener.getsockname()[1]
-    if device != "all" and not listening.bind_to_device(port, device):
+    if device != "all" and not ports.bind_to_device(port, device):
         listener.close()
         raise ConfigError(f"The inference server could not be confined to network device {device!r}. Is there one?")
     listener.setblocking(False)

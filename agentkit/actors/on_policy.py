@@ -1,4 +1,4 @@
-"""Sampling a stochastic policy, with or without a memory; and observations normalised by what the learner has seen."""
+"""Sampling policies, with or without a memory, and observations normalised by what the learner has seen."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 import jax
 
 from agentkit.actors.policy import Params, Policy, PolicyState, unchanged
-from agentkit.networks import PolicyValue, RunningStatistics, Sampled, normalize_nest, step_one
+from agentkit.networks import PolicyExtras, PolicyValue, RunningStatistics, normalize_nest, step_one
 from agentkit.types import Nest
 
 MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this absolute value."""
 
 
-class Acting(NamedTuple):
-    """What is published where observations are normalised: all that acting needs.
+class PolicyVariables(NamedTuple):
+    """Holds what is published where observations are normalised: all that acting needs.
 
     Attributes:
         params: of the networks.
@@ -26,12 +26,12 @@ class Acting(NamedTuple):
     statistics: tuple[RunningStatistics, ...]
 
     def normalized(self, observation: Nest) -> Nest:
-        """One observation, or any batch of them, as the networks see it."""
+        """Returns one observation, or any batch of them, as the networks see it."""
         return normalize_nest(self.statistics, observation, MAX_NORMALIZED)
 
 
-def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
-    """Samples the policy, and says with which probability (`networks.Sampled`); in evaluation takes its mode.
+def stochastic_policy(networks: PolicyValue, evaluation: bool = False) -> Policy:
+    """Samples actions and emits their log-probabilities (`networks.PolicyExtras`); in evaluation takes the mode.
 
     The state is that of the networks, anew in each episode.
     """
@@ -42,17 +42,19 @@ def stochastic(networks: PolicyValue, evaluation: bool = False) -> Policy:
         if evaluation:
             return networks.to_action(distribution.mode()), next_core, ()
         sample = distribution.sample(key)
-        return networks.to_action(sample), next_core, Sampled(sample, distribution.log_prob(sample), core)
+        return networks.to_action(sample), next_core, PolicyExtras(sample, distribution.log_prob(sample), core)
 
     reset = (lambda core: network.initial_state) if networks.has_memory else unchanged
-    extras_spec = () if evaluation else networks.sampled_spec
+    extras_spec = () if evaluation else networks.extras_spec
     return Policy(act, init=lambda key: network.initial_state, reset=reset, extras_spec=extras_spec)
 
 
-def on_normalized(policy: Policy) -> Policy:
-    """`policy`, of parameters, as one of `Acting`, which sees observations normalised by the published statistics."""
+def with_normalized_observations(policy: Policy) -> Policy:
+    """Turns a policy of parameters into one of `PolicyVariables`, whose statistics normalise its observations."""
 
-    def act(acting: Acting, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
-        return policy.act(acting.params, key, acting.normalized(observation), state)
+    def act(
+        variables: PolicyVariables, key: jax.Array, observation: Nest, state: PolicyState
+    ) -> tuple[Nest, PolicyState, Nest]:
+        return policy.act(variables.params, key, variables.normalized(observation), state)
 
     return policy._replace(act=act)

@@ -1,4 +1,4 @@
-"""Acting with a policy that is a distribution: by samples of it, in evaluation by its mode."""
+"""Policies that are distributions of actions: sampled to explore, their mode taken to evaluate."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DistributionAt = Callable[[Params, Nest], Any]
 """``(params, observation [B, ...]) -> distribution`` of actions ``[B, ...]``, as a network gives it."""
 
 
-def clipped_samples(distribution_at: DistributionAt, evaluation: bool) -> Policy:
-    """Actions ``[A]`` of a Gaussian, clipped to [-1, 1].
+def clipped_gaussian_policy(distribution_at: DistributionAt, evaluation: bool) -> Policy:
+    """Returns a policy of a Gaussian's actions ``[A]``, clipped to [-1, 1].
 
     Args:
         distribution_at: the network; its distributions have ``sample(key)`` and ``mode()``.
-        evaluation: whether the policy is to be judged: then it takes the mean.
+        evaluation: whether to take the mean instead of a sample.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest) -> Array:
@@ -31,19 +31,21 @@ def clipped_samples(distribution_at: DistributionAt, evaluation: bool) -> Policy
     return feed_forward(act)
 
 
-def uniform_then_samples(
+def sampling_policy(
     distribution_at: DistributionAt,
     sample: Callable[[Any, jax.Array], Array],
     uniform: Callable[[jax.Array, Nest], Array],
     num_random_steps: int,
 ) -> Policy:
-    """Actions of a distribution, uniform ones at first; its state is the number of steps taken, int32 ``[]``.
+    """Returns a policy that samples a distribution after uniform actions at first.
+
+    Its state is the number of steps taken, int32 ``[]``.
 
     Args:
         distribution_at: the network.
         sample: ``(distribution, key) -> action [B, ...]``.
         uniform: ``(key, observation [1, ...]) -> action``, without a batch axis.
-        num_random_steps: an actor's first steps, with uniform actions.
+        num_random_steps: uniform actions that each actor begins with.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
@@ -56,8 +58,18 @@ def uniform_then_samples(
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 
 
-def likeliest(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
-    """The mode of a distribution: the policy to be judged by."""
+def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest], Array]:
+    """Returns ``(key, observation) -> action [A]``, which draws uniformly from [-1, 1] whatever the observation."""
+
+    def uniform(key: jax.Array, observation: Nest) -> Array:
+        del observation
+        return jax.random.uniform(key, action_shape, minval=-1.0, maxval=1.0)
+
+    return uniform
+
+
+def mode_policy(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
+    """Returns a policy of a distribution's mode, for evaluation."""
     return feed_forward(
         lambda params, key, observation: mode(distribution_at(params, jax.tree.map(lambda x: x[None], observation)))[0]
     )

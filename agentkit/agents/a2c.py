@@ -3,7 +3,7 @@
 A3C in step: N environments fill short segments together, and each batch of them gives one gradient step on policy,
 value and entropy, whose parameters choose the next action.
 
-Deviations from the paper:
+Differences from the paper:
   * Synchronous: one learner and one batch of all environments, instead of a thread for each that overwrites shared
     parameters.
   * Advantages are GAE(lambda) (Schulman et al. 2016); with `gae_lambda` 1 they are the paper's, of returns to the
@@ -21,60 +21,104 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Count, Fraction, Positive
-from agentkit.agents.on_policy import (
-    OnPolicyConfig,
-    Progress,
-    Rows,
-    RowsLoss,
-    advantages,
-    agent_of_update,
-    learn_from_segments,
+from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
+from agentkit.agents.common.advantages import (
+    Advantages,
+    Minibatch,
+    MinibatchLoss,
+    compute_advantages,
+    observe_segments,
 )
-from agentkit.learning import Update, linear_decay, optimizer_step, global_norm
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, OpenFraction, Positive, Sizes
+from agentkit.learning import Update, UpdateOutput, global_norm, linear_decay, optimizer_step
+from agentkit.types import ReplaySample
+
+if TYPE_CHECKING:
+    import optax
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OnPolicyConfig):
-    """Settings of A2C, beside those of `OnPolicyConfig`.
+class Config(SegmentsConfig):
+    """Hyperparameters of A2C, in addition to those of `SegmentsConfig`.
 
     Attributes:
+        hidden_sizes: units of each tanh layer of policy and value.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
+        learning_rate: RMSProp's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
         value_cost: weight of the value loss.
         entropy_cost: beta, weight of the entropy bonus.
         rms_decay: of RMSProp's mean of squared gradients.
         rms_epsilon: added to that mean.
         anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
+        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_values: whether the value network predicts normalised returns.
+        normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
     segment_length: Count = 5
-    learning_rate: float = 7e-4
-    normalize_advantages: bool = False
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    rms_decay: Fraction = 0.99
+    hidden_sizes: Sizes = (64, 64)
+    gae_lambda: Fraction = 0.95
+    learning_rate: Positive = 7e-4
+    max_grad_norm: Positive | None = 0.5
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    rms_decay: OpenFraction = 0.99
     rms_epsilon: Positive = 1e-10
     anneal_steps: Count | None = None
+    normalize_observations: bool = True
+    normalize_values: bool = True
+    normalize_advantages: bool = False
+    initial_std: Positive = 1.0
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
-    """Tanh layers for the policy and others for the value."""
+    """Builds tanh layers for the policy and others for the value."""
     return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
 
 
-def make_loss(networks: nets.PolicyValue, config: Config) -> RowsLoss:
-    """Of policy, value and entropy (paper, algorithm S3, and section 4 for the entropy)."""
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy, on normalised observations; in evaluation takes its mode."""
+    del config
+    return with_normalized_observations(stochastic_policy(networks, evaluation))
 
-    def loss(params: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
+
+class State(NamedTuple):
+    """Holds what A2C learns.
+
+    Attributes:
+        variables: parameters and statistics of observations.
+        returns: statistics of the value targets ``[]``.
+        opt_state: of the parameters.
+        key: PRNG key ``uint32[2]``.
+        num_updates: batches learned from, int32 ``[]``.
+    """
+
+    variables: PolicyVariables
+    returns: nets.RunningStatistics
+    opt_state: Any
+    key: jax.Array
+    num_updates: jax.Array
+
+
+def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
+    """Builds ``(params, rows) -> (loss [], metrics)``: policy, value and entropy (algorithm S3, and section 4)."""
+
+    def loss(params: Any, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         policy, value = networks.apply(params, rows.observation)
-        log_prob = policy.log_prob(rows.sampled.sample)
-        policy_losses = losses.policy_gradient_loss(log_prob, advantages(config, rows))
+        advantage = losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
+        policy_losses = losses.policy_gradient_loss(policy.log_prob(rows.extras.sample), advantage)
         policy_loss = losses.masked_mean(policy_losses, rows.mask)
         value_loss = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         entropy = losses.masked_mean(policy.entropy(), rows.mask)
@@ -84,26 +128,91 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> RowsLoss:
     return loss
 
 
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """One step on all rows of a batch of segments."""
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Returns RMSProp of step size 1, after clipping, on gradients as one flat vector."""
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
     optimizer = optax.rmsprop(1.0, decay=config.rms_decay, eps=config.rms_epsilon, initial_scale=1.0)
     if config.max_grad_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
-    optimizer = optax.flatten(optimizer)
-    gradient = jax.grad(make_loss(networks, config), has_aux=True)
+    return optax.flatten(optimizer)
 
-    def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
-        grads, metrics = gradient(params, rows)
+
+def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
+    """Takes one step on all rows of a batch of segments.
+
+    With nothing normalised or annealed, which only the learner knows, actors may compute the gradients, as in A3C.
+    """
+    optimizer = make_optimizer(config)
+
+    def init(key: jax.Array) -> State:
+        key, params_key = jax.random.split(key)
+        params = networks.init(params_key)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
+        return State(variables, returns, optimizer.init(params), key, jnp.zeros((), jnp.int32))
+
+    def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
+        return compute_advantages(
+            networks,
+            variables,
+            returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, _ = jax.random.split(state.key)
+        rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
+        num_rows = state.num_updates * float(rows.mask.size)
+        learning_rate = linear_decay(config.learning_rate, num_rows, config.anneal_steps)
+        params = state.variables.params
+        grads, metrics = jax.grad(loss, has_aux=True)(params, rows)
+        params, opt_state = optimizer_step(optimizer, grads, params, state.opt_state, learning_rate)
+        variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         metrics |= {
             "grad_norm": global_norm(grads),
-            "learning_rate": linear_decay(config.learning_rate, progress.num_rows, config.anneal_steps),
+            "learning_rate": learning_rate,
+            "explained_variance": explained_variance,
         }
-        params, opt_state = optimizer_step(optimizer, grads, params, opt_state, metrics["learning_rate"])
-        return params, opt_state, metrics
+        return State(variables, returns, opt_state, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    return learn_from_segments(networks, config, optimizer.init, improve)
+    def published(state: State) -> dict[str, PolicyVariables]:
+        return {"policy": state.variables}
+
+    if config.normalize_observations or config.normalize_values or config.anneal_steps is not None:
+        return Update(init, update, published)
+
+    def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
+        del key
+        rows, *_ = advantages(variables, nets.init_statistics(()), batch)
+        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, rows)[0])
+
+    def apply(state: State, grads: PolicyVariables) -> State:
+        params, opt_state = state.variables.params, state.opt_state
+        params, opt_state = optimizer_step(optimizer, grads.params, params, opt_state, config.learning_rate)
+        variables = state.variables._replace(params=params)
+        return state._replace(variables=variables, opt_state=opt_state, num_updates=state.num_updates + 1)
+
+    return Update(init, update, published, gradient, apply)
 
 
-make_agent = agent_of_update(Config, make_networks, make_update)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., MinibatchLoss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns A2C as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

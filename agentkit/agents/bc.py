@@ -1,9 +1,9 @@
 """BC: behavioural cloning (Pomerleau 1991, "Efficient Training of Neural Networks for Autonomous Navigation").
 
-The policy is fitted to the data's actions as in any regression or classification; rewards are not looked at. It is as
+The policy is fitted to the data's actions as in any regression or classification, and rewards are ignored. It is as
 good as whoever made the data, and the measure of what an algorithm for offline RL adds.
 
-Deviations from the paper:
+Differences from the paper:
   * A multilayer perceptron (or the convolutions of Mnih et al. 2015, for images) and Adam instead of the paper's
     network of one hidden layer and its augmented camera images.
   * Discrete actions are classified (cross-entropy), continuous ones regressed (squared error of a tanh layer).
@@ -12,6 +12,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,30 +20,34 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, feed_forward, noiseless
-from agentkit.agents.common.ranges import Fraction
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss, mean_loss
+from agentkit.actors import Policy, deterministic_policy, epsilon_greedy, feed_forward
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Fraction, Positive, Sizes
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of BC, beside those of `OffPolicyConfig`; `discount` and `n_step` change nothing but what is stored.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of BC, in addition to those of `ReplayConfig`.
+
+    `discount` and `n_step` change what is stored, and nothing else.
 
     Attributes:
         hidden_sizes: units of each hidden layer.
         learning_rate: Adam's step size.
-        random_actions: chance of a uniform action where it acts to explore; none in evaluation.
+        random_actions: probability of a uniform action where the agent explores; none in evaluation.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
     random_actions: Fraction = 0.05
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1], or logits ``[B, A]`` of discrete actions.
@@ -56,7 +61,7 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A policy for an environment of discrete actions, or of continuous ones in [-1, 1]."""
+    """Builds a policy for an environment of discrete actions, or of continuous ones in [-1, 1]."""
     observations, actions = environment_spec.observations, environment_spec.actions
     sizes = config.hidden_sizes
     if isinstance(actions, specs.DiscreteArray):
@@ -70,40 +75,57 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """The likeliest action, or the network's; to explore, now and then a uniform one."""
-    chance = 0.0 if evaluation else config.random_actions
+    """Takes the likeliest action, or the network's; explores by a uniform action now and then."""
+    probability = 0.0 if evaluation else config.random_actions
     if networks.num_actions is not None:
-        return epsilon_greedy(networks.policy.apply, lambda _: chance)
+        return epsilon_greedy(networks.policy.apply, lambda _: probability)
     if evaluation:
-        return noiseless(networks.policy.apply)
+        return deterministic_policy(networks.policy.apply)
 
     def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
         action = networks.policy.apply(params, jax.tree.map(lambda x: x[None], observation))[0]
         chance_key, uniform_key = jax.random.split(key)
         uniform = jax.random.uniform(uniform_key, networks.action_shape, minval=-1.0, maxval=1.0)
-        return jnp.where(jax.random.uniform(chance_key) < chance, uniform, action)
+        return jnp.where(jax.random.uniform(chance_key) < probability, uniform, action)
 
     return feed_forward(act)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
-    """Cross-entropy, or squared error, on the actions of a batch of `Transition`s ``[B, ...]``."""
+    """Builds the cross-entropy, or the squared error, of the actions of a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del target_params, key
         output, action = networks.policy.apply(params, batch.data.observation), batch.data.action
         if networks.num_actions is None:
             per_item = jnp.sum(jnp.square(output - action), axis=-1)  # [B]
-            return mean_loss(per_item, {}, batch, config)
+            return importance_weighted_loss(per_item, {}, batch, config)
         agreement = jnp.mean(jnp.argmax(output, axis=-1) == action)
-        return mean_loss(losses.action_cross_entropy(output, action), {"agreement": agreement}, batch, config)
+        per_item = losses.action_cross_entropy(output, action)  # [B]
+        return importance_weighted_loss(per_item, {"agreement": agreement}, batch, config)
 
     return loss
 
 
-def fit(loss: Loss, networks: Networks, config: Config) -> Update:
-    """Adam on the loss."""
+def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss."""
     return sgd(loss, networks.policy.init, adam(config.learning_rate))
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss, fit)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns BC as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,14 +1,16 @@
 """C51: categorical DQN (Bellemare et al. 2017, "A Distributional Perspective on RL", 1707.06887).
 
-The network says how likely each of a fixed set of returns is, and learns the whole distribution; actions are
+The network gives the probability of each of a fixed set of returns, and learns the whole distribution. Actions are
 chosen by its mean.
 
-Deviations from the paper:
+Differences from the paper:
   * The loss is the paper's cross-entropy less the target's entropy: the same gradient, and 0 at best.
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
+  * Adam with another epsilon, and optional clipping of the global gradient norm.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
   * Truncated episodes bootstrap.
-  * Defaults fit small problems (CartPole), not Atari: returns of rewards up to 1 and gamma 0.99 have a place on
-    the atoms, where the paper's -10 to 10 are for clipped rewards.
+  * Defaults fit small problems (CartPole), not Atari: the atoms cover the returns of rewards up to 1 at gamma 0.99,
+    where the paper's -10 to 10 are for clipped rewards.
 """
 
 from __future__ import annotations
@@ -22,36 +24,59 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.off_policy import OffPolicyConfig, ValueConfig, agent_of_loss, explore_values, mean_loss
-from agentkit.learning import Loss
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Fraction, Positive, Sizes, check_order
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class AtomsConfig:
-    """Settings of distributions on atoms.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of C51, in addition to those of `ReplayConfig`.
 
     Attributes:
-        num_atoms: returns that the distributions are made of, at least 2 (the paper's 51).
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
+        num_atoms: N, returns that the distributions are made of (the paper's 51).
         vmin: the least of them; smaller returns count as this one.
         vmax: the greatest; rewards up to 1 have returns up to 1 / (1 - discount).
     """
 
-    num_atoms: int = 101
-    vmin: float = -100.0
-    vmax: float = 100.0
+    n_step: Count = 10
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 5e-4
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
+    num_atoms: CountFromTwo = 101
+    vmin: Finite = -100.0
+    vmax: Finite = 100.0
 
-
-@dataclasses.dataclass(frozen=True)
-class Config(AtomsConfig, ValueConfig):
-    """Settings of C51: those of `AtomsConfig` and of `ValueConfig`."""
-
-    learning_rate: float = 5e-4
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "vmin", "vmax")
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.CategoricalNetwork:
-    """A network of return distributions for an environment of discrete actions."""
+    """Builds the distributions' logits ``[B, A, N]`` for an environment of discrete actions."""
 
     def logits(observation: Nest, num_actions: int) -> jax.Array:
         return nets.action_outputs(observation, num_actions, config.num_atoms, config.hidden_sizes)
@@ -60,48 +85,56 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
     return nets.CategoricalNetwork(init, apply, nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms))
 
 
-def make_policy(networks: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy in the mean return."""
+def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily by the mean return; epsilon falls or is on the ladder, in evaluation it is fixed."""
 
     def mean_returns(params: Any, observation: Nest) -> jax.Array:
-        return networks.q_values(networks.logits(params, observation), observation)
+        return network.q_values(network.logits(params, observation), observation)
 
-    return explore_values(mean_returns, config, evaluation)
-
-
-def make_loss(networks: nets.CategoricalNetwork, config: Config) -> Loss:
-    """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
-
-    def outputs(params: Any, target_params: Any, o_tm1: Nest, o_t: Nest, key: jax.Array) -> tuple[jax.Array, ...]:
-        del key
-        logits_t = networks.logits(target_params, o_t)
-        return networks.logits(params, o_tm1), logits_t, networks.q_values(logits_t, o_t)
-
-    return divergence_loss(outputs, networks, config)
+    if evaluation:
+        return epsilon_greedy(mean_returns, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(mean_returns)
+    return epsilon_greedy(mean_returns, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
-def divergence_loss(
-    outputs: Callable[..., tuple[jax.Array, ...]], networks: nets.CategoricalNetwork, config: OffPolicyConfig
-) -> Loss:
-    """The divergences of distributions from their targets.
-
-    Args:
-        outputs: ``(params, target_params, o_tm1, o_t, key) -> (logits_tm1 [B, A, N], logits_t [B, A, N], selector
-            [B, A])``: what is learned, the lagged network's, and values that choose the action to bootstrap from.
-        networks: have the atoms.
-        config: says whether to prioritise.
-    """
+def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
+    """Builds the divergence from the projected target (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        logits_tm1, logits_t, selector = outputs(params, target_params, o_tm1, o_t, key)
+        del key
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        logits_tm1, logits_t = network.logits(params, o_tm1), network.logits(target_params, o_t)  # [B, A, N]
+        q_t = network.q_values(logits_t, o_t)  # [B, A]; its argmax is a* of algorithm 1
         per_item = losses.categorical_q_learning_loss(
-            logits_tm1, action, reward, discount, logits_t, selector, networks.atoms
-        )
-        q_tm1 = nets.categorical_mean(logits_tm1, networks.atoms)
-        return mean_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)
+            logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
+        )  # [B]
+        q_tm1 = nets.categorical_mean(logits_tm1, network.atoms)
+        return importance_weighted_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)
 
     return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.CategoricalNetwork] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.CategoricalNetwork]:
+    """Returns C51 as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,9 +1,9 @@
 """CQL: conservative Q-learning (Kumar et al. 2020, "Conservative Q-Learning for Offline RL", 2006.04779).
 
-SAC, whose critics are pressed down where the policy or chance would act and up at the data's actions: then the value
-of the policy is not overestimated, and it does not go where there are no data. This is CQL(H), on SAC.
+SAC with a penalty that lowers the critics at actions of the policy and at random ones, and raises them at the data's.
+The values of the policy are then not overestimated, and it stays where data are. This is the paper's CQL(H), on SAC.
 
-Deviations from the paper:
+Differences from the paper:
   * The weight of the penalty is fixed; the paper can also tune it to a target gap by dual descent.
   * The penalty's integral is estimated with uniform actions and with the policy's in the same state; the authors'
     code adds the policy's actions in the next state.
@@ -14,78 +14,246 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
+from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.agents import sac
-from agentkit.agents.common.ranges import Count, NotNegative
-from agentkit.agents.off_policy import agent_of_loss
-from agentkit.learning import Bootstrap, SoftLosses
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import (
+    Count,
+    CountFromZero,
+    Finite,
+    NotNegative,
+    Positive,
+    Rate,
+    Sizes,
+    check_order,
+)
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, Nest, ReplaySample
+
+Params = Any
+Critics = tuple[Params, Params]
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(sac.Config):
-    """Settings of CQL, beside those of SAC.
+class Config(ReplayConfig):
+    """Hyperparameters of CQL, in addition to those of `ReplayConfig`.
 
     Attributes:
-        conservative_weight: alpha, the penalty's weight beside the TD errors'; 0 is SAC.
-        num_sampled_actions: of each of the two kinds that estimate the penalty's integral, at least 1.
+        cql_weight: alpha of the paper, the weight of the penalty beside the TD errors; 0 is SAC.
+        num_sampled_actions: uniform actions, and as many of the policy, that estimate the penalty's integral.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: whether to tune alpha to the target entropy.
+        target_entropy: in nats; None for minus the number of action dimensions (SAC, appendix D).
+        num_random_steps: uniform actions that each actor begins with.
+        min_log_std: lower bound of the policy's log standard deviation, before the tanh.
+        max_log_std: upper bound.
     """
 
-    conservative_weight: NotNegative = 5.0
+    cql_weight: NotNegative = 5.0
     num_sampled_actions: Count = 10
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    initial_temperature: Positive = 1.0
+    learn_temperature: bool = True
+    target_entropy: Finite | None = None
+    num_random_steps: CountFromZero = 5_000
+    min_log_std: Finite = -10.0
+    max_log_std: Finite = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "min_log_std", "max_log_std")
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> sac.Networks:
-    """SAC's."""
-    return sac.make_networks(environment_spec, config, "CQL")
+Networks = nets.ActorCriticNetworks
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a tanh-Gaussian policy, and one critic that is applied to two sets of parameters."""
+    sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
+    return nets.actor_critic_networks(
+        environment_spec,
+        "CQL",
+        policy=lambda observation, size: nets.tanh_normal_action(observation, size, sizes, *log_stds),
+        critic=lambda observation, action: nets.action_value(observation, action, sizes),
+    )
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
+    if evaluation:
+        return actors.mode_policy(networks.policy.apply, nets.mode)
+    uniform = actors.uniform_action(networks.action_shape)
+    return actors.sampling_policy(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
+
+
+class State(NamedTuple):
+    """Holds what CQL learns.
+
+    Attributes:
+        policy: parameters.
+        critics: a pair of parameters.
+        target_critics: their moving averages.
+        log_alpha: logarithm of the temperature, ``[]``.
+        opt_states: of policy, critics and log_alpha.
+        key: PRNG key ``uint32[2]``.
+    """
+
+    policy: Params
+    critics: Critics
+    target_critics: Critics
+    log_alpha: jax.Array
+    opt_states: tuple[Any, Any, Any]
+    key: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``, of the TD errors.
+        conservative: ``(critics, state, batch, key) -> LossOutput``, the penalty on the critics.
+        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+    """
+
+    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
+    conservative: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def sampled_log_sum_exp(q: jax.Array, log_density: jax.Array) -> jax.Array:
-    """An estimate ``[B]`` of log of the integral of exp q(s, a) over actions a (paper, appendix F).
+    """Estimates log of the integral of exp q(s, a) over actions a, ``[B]`` (appendix F).
 
     log (1/N sum_i exp(q_i) / p_i): importance sampling, of actions drawn with density p.
 
     Args:
-        q: of N sampled actions, ``[N, B]``.
-        log_density: log p of these, ``[N, B]``.
+        q: values of N sampled actions, ``[N, B]``.
+        log_density: their log p, ``[N, B]``.
     """
     return jax.nn.logsumexp(q - jax.lax.stop_gradient(log_density), axis=0) - jnp.log(q.shape[0])
 
 
-def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
-    """SAC's losses, and the penalty on the critics, on a batch of `Transition`s ``[B, ...]``."""
-    soft = sac.make_losses(networks, config)
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds SAC's losses and the penalty of equation 4, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, q_at = networks.policy.apply, networks.critic.apply
 
-    def sampled_actions(policy: Any, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Uniform actions and the policy's ``[2 N, B, A]``, and the logarithms of their densities ``[2 N, B]``."""
+    def twins_at(critics: Critics, observation: Nest, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q_1, q_2 = (q_at(critic, observation, action) for critic in critics)
+        return q_1, q_2
+
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), key)
+        v_t = jnp.minimum(*twins_at(state.target_critics, o_t, a_t)) - jnp.exp(state.log_alpha) * log_prob_t
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)
+        q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
+        loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B]
+        return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
+
+    def sampled_actions(state: State, observation: Nest, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns uniform actions and the policy's ``[2 N, B, A]``, and the logarithms of their densities."""
         uniform_key, policy_key = jax.random.split(key)
-        distribution = networks.policy.apply(policy, batch.data.observation)
+        distribution = policy_at(state.policy, observation)
         keys = jax.random.split(policy_key, config.num_sampled_actions)
         own, log_prob = jax.vmap(lambda key: nets.sample_and_log_prob(distribution, key))(keys)
         uniform = jax.random.uniform(uniform_key, own.shape, minval=-1.0, maxval=1.0)
         log_uniform = jnp.full(log_prob.shape, -own.shape[-1] * jnp.log(2.0))
         return jnp.concatenate([uniform, own]), jnp.concatenate([log_uniform, log_prob])
 
-    def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        td_key, sample_key = jax.random.split(key)
-        td = soft.critic(critics, bootstrap, batch, td_key)
-        observation = batch.data.observation
-        actions, log_density = jax.lax.stop_gradient(sampled_actions(bootstrap.policy, batch, sample_key))
+    def conservative_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1 = batch.data.observation, batch.data.action
+        actions, log_density = jax.lax.stop_gradient(sampled_actions(state, o_tm1, key))
         gaps = []
-        for params in critics:
-            q_sampled = jax.vmap(lambda action, p=params: networks.critic.apply(p, observation, action))(actions)
-            q_data = networks.critic.apply(params, observation, batch.data.action)
-            gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_data))  # eq. 4
-        loss = td.loss + config.conservative_weight * (gaps[0] + gaps[1])
-        return LossOutput(loss, {**td.metrics, "conservative_gap": gaps[0]}, td.priorities)
+        for critic in critics:
+            q_sampled = jax.vmap(q_at, in_axes=(None, None, 0))(critic, o_tm1, actions)  # [2 N, B]
+            gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_at(critic, o_tm1, a_tm1)))  # eq. 4
+        return LossOutput(gaps[0] + gaps[1], {"conservative_gap": gaps[0]})
 
-    return SoftLosses(critic_loss, soft.policy)
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o_tm1 = batch.data.observation
+        action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
+        q = jnp.minimum(*twins_at(state.critics, o_tm1, action))
+        return jnp.mean(jnp.exp(state.log_alpha) * log_prob - q), -jnp.mean(log_prob)
+
+    return Losses(critic_loss, conservative_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, sac.fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a gradient step each on critics, with the penalty, on policy and on temperature (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, *critic_keys = jax.random.split(key, 4)
+        policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
+        log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, critics_key, policy_key = jax.random.split(state.key, 3)
+        critic_key, penalty_key = jax.random.split(critics_key)
+
+        def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
+            td = losses.critic(critics, state, batch, critic_key)
+            penalty = losses.conservative(critics, state, batch, penalty_key)
+            loss = td.loss + config.cql_weight * penalty.loss
+            return loss, LossOutput(loss, {**td.metrics, **penalty.metrics}, td.priorities)
+
+        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        (policy_loss, entropy), policy_grads = jax.value_and_grad(losses.policy, has_aux=True)(
+            state.policy, state, batch, policy_key
+        )
+        alpha_grad = entropy - target_entropy  # SAC, eq. 18
+
+        policy_opt, critics_opt, alpha_opt = state.opt_states
+        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        log_alpha = state.log_alpha
+        if config.learn_temperature:
+            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+        targets = optax.incremental_update(critics, state.target_critics, config.tau)
+        metrics = {
+            "critic_loss": output.loss,
+            **output.metrics,
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "temperature": jnp.exp(state.log_alpha),
+        }
+        state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns CQL as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

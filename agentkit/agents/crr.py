@@ -1,61 +1,73 @@
 """CRR: critic-regularized regression (Wang et al. 2020, "Critic Regularized Regression", 2006.15134).
 
-The policy imitates those actions of the data that its critic finds better than its own: all of them weighted by their
-advantage ("exp"), or just those with any ("binary").
+The policy imitates those actions of the data that its critic finds better than its own: all of them, weighted by their
+advantage ("exp"), or only those with a positive one ("binary").
 
-Deviations from the paper:
+Differences from the paper:
   * The critics are twins whose smaller value counts; the paper has one, with a distribution of returns.
   * The policy is one Gaussian whose deviation does not depend on the observation; the paper has a mixture of five.
   * Networks are multilayer perceptrons; the paper's are residual, with layer normalisation.
-  * Targets follow a little at each update; the paper copies them every 100.
+  * Targets move a little at each update; the paper copies them every 100.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import learning, losses, specs
+from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.common.ranges import Count, Positive
-from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
 from agentkit.errors import unknown_name
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.networks import ActorCriticNetworks
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
+Params = Any
 Weights = Literal["exp", "binary"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ActorCriticConfig):
-    """Settings of CRR, beside those of `ActorCriticConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of CRR, in addition to those of `ReplayConfig`.
 
     Attributes:
-        weights: of the data's actions: "exp" of the advantage, or "binary", whether it is above 0.
-        num_sampled_actions: m, of the policy, whose mean value an advantage is beyond; and as many for targets.
-        temperature: what an advantage is divided by before "exp", > 0; the less, the greedier.
+        weights: of the data's actions: "exp" of the advantage, or "binary", whether it is positive.
+        num_sampled_actions: m, actions of the policy whose mean value is the baseline, and as many for targets.
+        temperature: beta, by which an advantage is divided before "exp", > 0; smaller is greedier.
         max_weight: the largest weight, > 0; the paper's 20.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for both losses.
+        tau: fraction by which all targets move at each update, in (0, 1].
     """
 
     weights: Weights = "exp"
     num_sampled_actions: Count = 4
     temperature: Positive = 1.0
     max_weight: Positive = 20.0
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
 
     def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
+        """Refuses a value outside of its field's range, and an unknown kind of weights."""
         super().__post_init__()
         if self.weights not in get_args(Weights):
             raise unknown_name("kind of weights", self.weights, get_args(Weights))
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
-    """A Gaussian policy and twin critics for an environment of continuous actions in [-1, 1]."""
+Networks = nets.ActorCriticNetworks
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a Gaussian policy and twin critics, for an environment of continuous actions in [-1, 1]."""
     return nets.actor_critic_networks(
         environment_spec,
         "CRR",
@@ -64,49 +76,132 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ac
     )
 
 
-def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool = False) -> Policy:
-    """A sample of the policy, clipped to [-1, 1]; in evaluation its mean."""
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
-def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
-    """The losses of critics and policy on a batch of `Transition`s ``[B, ...]``."""
+class State(NamedTuple):
+    """Holds what CRR learns.
 
-    def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return jnp.minimum(*networks.critic.apply(critics, observation, action))
+    Attributes:
+        policy: parameters.
+        critics: parameters of both.
+        target_policy: moving average of the policy's.
+        target_critics: moving average of the critics'.
+        opt_states: of policy and critics.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
 
-    def policy_value(policy: Any, critics: Any, observation: Nest, key: jax.Array) -> jax.Array:
-        """The mean value ``[B]`` of actions that the policy draws."""
-        distribution = networks.policy.apply(policy, observation)
-        keys = jax.random.split(key, config.num_sampled_actions)
-        values = jax.vmap(lambda key: least(critics, observation, jnp.clip(distribution.sample(key), -1.0, 1.0)))(keys)
-        return jnp.mean(values, axis=0)
+    policy: Params
+    critics: Params
+    target_policy: Params
+    target_critics: Params
+    opt_states: tuple[Any, Any]
+    key: jax.Array
+    num_updates: jax.Array
 
-    def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        v_t = policy_value(targets.policy, targets.critic, o_t, key)
-        twins = networks.critic.apply(critics, o_tm1, action)
-        errors = [learning.action_value_error(q, reward, discount, v_t) for q in twins]
-        per_item = jnp.square(errors[0]) + jnp.square(errors[1])  # [B]
-        return mean_loss(per_item, {"q": jnp.mean(twins[0])}, batch, config, priorities=jnp.abs(errors[0]))
 
-    def policy_loss(policy: Any, critics: Any, batch: ReplaySample, key: jax.Array) -> jax.Array:
-        observation, action = batch.data.observation, batch.data.action
-        advantage = least(critics, observation, action) - policy_value(policy, critics, observation, key)  # eq. 5
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> loss []``, with the critics in `state` as they have just become.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, twins_at = networks.policy.apply, networks.critic.apply
+
+    def mean_value(policy: Params, critics: Params, observation: Nest, key: jax.Array) -> jax.Array:
+        """Returns the mean value ``[B]`` of actions that the policy draws."""
+        distribution = policy_at(policy, observation)
+
+        def value(key: jax.Array) -> jax.Array:
+            return jnp.minimum(*twins_at(critics, observation, jnp.clip(distribution.sample(key), -1.0, 1.0)))
+
+        return jnp.mean(jax.vmap(value)(jax.random.split(key, config.num_sampled_actions)), axis=0)
+
+    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        v_t = mean_value(state.target_policy, state.target_critics, o_t, key)
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # [B]
+        q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
+        loss = jnp.square(target - q_1) + jnp.square(target - q_2)
+        return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
+
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+        o_tm1, a_tm1 = batch.data.observation, batch.data.action
+        q = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1))
+        advantage = q - mean_value(policy, state.critics, o_tm1, key)  # eq. 5
         if config.weights == "binary":
-            weights = losses.binary_weights(advantage)
+            weights = losses.binary_weights(advantage)  # eq. 3
         else:
             weights = losses.exponential_weights(advantage, config.temperature, config.max_weight)  # eq. 4
-        return -jnp.mean(weights * networks.policy.apply(policy, observation).log_prob(action))  # eq. 1
+        return -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 1
 
-    return ActorCriticLosses(critic_loss, policy_loss, draws=True)
-
-
-def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config) -> Update:
-    """A step on the critics and one on the policy (paper, algorithm 1)."""
-    rates = (config.learning_rate, config.learning_rate)
-    return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau))
+    return Losses(critic_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critics, then one on the policy, and moves all targets (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
+        opt_states = optimizer.init(policy), optimizer.init(critics)
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critics, target_policy, target_critics, opt_states, key, num_updates)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
+        critic_key = jax.random.fold_in(state.key, state.num_updates)
+        policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
+        policy_opt, critics_opt = state.opt_states
+
+        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+        state = state._replace(critics=critics)
+
+        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critics = optax.incremental_update(critics, state.target_critics, config.tau)
+        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        opt_states, num_updates = (policy_opt, critics_opt), state.num_updates + 1
+        state = State(policy, critics, target_policy, target_critics, opt_states, state.key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns CRR as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

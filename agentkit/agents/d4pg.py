@@ -3,58 +3,83 @@
 DDPG whose critic predicts the distribution of n-step returns, as probabilities of fixed atoms. The "distributed"
 of its name is `agentkit launch d4pg --actors N`.
 
-Deviations from the paper:
+Differences from the paper:
   * Policy and critic are updated one after the other, the policy on the critic as it has just become.
   * The distribution is categorical; the paper's mixture of Gaussians, which it found worse, is left out.
   * Prioritised replay is off by default (the paper found that it helps little); the priority of an item is the
     divergence of the critic from its target, and importance weights are divided by the largest of the batch.
-  * An actor's first `num_random_steps` actions are uniform.
+  * Each actor begins with `num_random_steps` uniform actions.
   * Smaller networks, and a learning rate that fits short trainings (the paper's is 1e-4).
-  * Weights begin orthogonal, those of the policy's last layer small.
+  * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import learning, losses, specs
+from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import (
+    Count,
+    CountFromTwo,
+    CountFromZero,
+    Finite,
+    NotNegative,
+    Positive,
+    Sizes,
+    check_order,
+)
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(DeterministicConfig):
-    """Settings of D4PG, beside those of `DeterministicConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of D4PG, in addition to those of `ReplayConfig`.
 
     Attributes:
         num_atoms: values that the critic's distribution is spread over, at least 2.
-        vmin: the least of them; choose the range so that it holds all discounted returns.
-        vmax: the greatest.
+        vmin: the smallest of them; choose the range so that it holds all discounted returns.
+        vmax: the largest.
+        hidden_sizes: units of each hidden layer of the policy and of the critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         target_update_period: updates between copies to both targets.
+        exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
+        num_random_steps: uniform actions that each actor begins with.
     """
 
-    num_atoms: int = 51
-    vmin: float = -150.0
-    vmax: float = 150.0
-    n_step: int = 5
-    policy_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    target_update_period: int = 100
-    exploration_noise: float = 0.3
+    n_step: Count = 5
+    num_atoms: CountFromTwo = 51
+    vmin: Finite = -150.0
+    vmax: Finite = 150.0
+    hidden_sizes: Sizes = (256, 256)
+    policy_learning_rate: Positive = 3e-4
+    critic_learning_rate: Positive = 3e-4
+    target_update_period: Count = 100
+    exploration_noise: NotNegative = 0.3
+    num_random_steps: CountFromZero = 1_000
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "vmin", "vmax")
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
@@ -70,7 +95,7 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A policy and a distributional critic for an environment of continuous actions in [-1, 1]."""
+    """Builds a deterministic policy and a distributional critic, for continuous actions in [-1, 1]."""
 
     def logits(observation: Nest, action: jax.Array, hidden_sizes: Sequence[int]) -> jax.Array:
         return nets.critic(observation, action, hidden_sizes, config.num_atoms)
@@ -80,28 +105,122 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     return Networks(made.policy, made.critic, atoms, made.action_shape)
 
 
-def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
-    """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
+    if evaluation:
+        return actors.deterministic_policy(networks.policy.apply)
+    sigma, num_random_steps = config.exploration_noise, config.num_random_steps
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+
+
+class State(NamedTuple):
+    """Holds what D4PG learns.
+
+    Attributes:
+        policy: parameters.
+        critic: parameters.
+        target_policy: an older copy.
+        target_critic: an older copy.
+        opt_states: of policy and critic.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
+
+    policy: Params
+    critic: Params
+    target_policy: Params
+    target_critic: Params
+    opt_states: tuple[Any, Any]
+    key: jax.Array
+    num_updates: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critic and policy.
+
+    Attributes:
+        critic: ``(critic, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> loss []``, with the critic in `state` as it has just become.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, logits_at, atoms = networks.policy.apply, networks.critic.apply, networks.atoms
 
-    def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        logits_t = logits_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B, N]
-        logits_tm1 = logits_at(critic, o_tm1, action)
-        divergence = losses.categorical_td_loss(logits_tm1, reward, discount, logits_t, atoms)  # [B], eq. 4
-        return mean_loss(divergence, {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}, batch, config)
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        logits_t = logits_at(state.target_critic, o_t, policy_at(state.target_policy, o_t))  # [B, N]
+        logits_tm1 = logits_at(critic, o_tm1, a_tm1)
+        divergence = losses.categorical_td_loss(logits_tm1, r_t, discount_t, logits_t, atoms)  # [B], eq. 4
+        metrics = {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}
+        return importance_weighted_loss(divergence, metrics, batch, config)
 
-    def mean_at(critic: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return nets.categorical_mean(logits_at(critic, observation, action), atoms)
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+        del key
+        o_tm1 = batch.data.observation
+        logits = logits_at(state.critic, o_tm1, policy_at(policy, o_tm1))
+        return -jnp.mean(nets.categorical_mean(logits, atoms))  # its gradient is minus eq. 5
 
-    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(policy_at, mean_at))  # eq. 5
-
-
-def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update:
-    """A step on the critic and one on the policy; both targets are copied now and then (paper, algorithm 1)."""
-    rates = (config.policy_learning_rate, config.critic_learning_rate)
-    return learning.adam_actor_critic(losses, networks, rates, learning.periodic(config.target_update_period))
+    return Losses(critic_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critic, then one on the policy, and copies both targets now and then (algorithm 1)."""
+    policy_optimizer, critic_optimizer = adam(config.policy_learning_rate), adam(config.critic_learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
+        opt_states = policy_optimizer.init(policy), critic_optimizer.init(critic)
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # Losses that draw nothing make these keys dead code.
+        critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
+        policy_opt, critic_opt = state.opt_states
+
+        def critic_loss(critic: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critic, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critic)
+        critic, critic_opt = optimizer_step(critic_optimizer, grads, state.critic, critic_opt)
+        state = state._replace(critic=critic)
+
+        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
+        policy, policy_opt = optimizer_step(policy_optimizer, grads, state.policy, policy_opt)
+        num_updates, period = state.num_updates + 1, config.target_update_period
+        target_policy = optax.periodic_update(policy, state.target_policy, num_updates, period)
+        target_critic = optax.periodic_update(critic, state.target_critic, num_updates, period)
+        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        opt_states = policy_opt, critic_opt
+        state = State(policy, critic, target_policy, target_critic, opt_states, state.key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns D4PG as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -1,82 +1,187 @@
 """DDPG: deep deterministic policy gradient (Lillicrap et al. 2016, "Continuous control with deep RL", 1509.02971).
 
-A deterministic policy climbs a critic that is learned off-policy, both with lagged targets.
+A deterministic policy climbs a critic that is learned off-policy; both have target networks.
 
-Deviations from the paper:
+Differences from the paper:
   * The exploration noise is independent from step to step, which Fujimoto et al. (2018) found as good as the
     paper's Ornstein-Uhlenbeck process; `noise_correlation` 0.85 and `exploration_noise` 0.38 are the latter.
-  * An actor's first `num_random_steps` actions are uniform, so that the first batches are varied.
+  * Each actor begins with `num_random_steps` uniform actions.
   * Actions enter the critic at its first layer; no batch normalisation, no weight decay.
-  * Weights begin orthogonal, those of the policy's last layer small.
-  * Larger batches, and targets that follow five times as fast (as in Fujimoto et al. 2018).
+  * Orthogonal initial weights; those of the policy's last layer are small.
+  * Larger batches, and targets that move five times as fast (as in Fujimoto et al. 2018).
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import learning, specs
+from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.networks import ActorCriticNetworks
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, OpenFraction, Positive, Rate, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(DeterministicConfig):
-    """Settings of DDPG, beside those of `DeterministicConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of DDPG, in addition to those of `ReplayConfig`.
 
     Attributes:
+        hidden_sizes: units of each hidden layer of the policy and of the critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         tau: fraction by which both targets move at each update, in (0, 1].
+        exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
+        num_random_steps: uniform actions that each actor begins with.
     """
 
-    hidden_sizes: tuple[int, ...] = (400, 300)
-    policy_learning_rate: float = 1e-4
-    critic_learning_rate: float = 1e-3
-    tau: float = 0.005
-    noise_correlation: float = 0.0
-    batch_size: int = 128
+    batch_size: Count = 128
+    hidden_sizes: Sizes = (400, 300)
+    policy_learning_rate: Positive = 1e-4
+    critic_learning_rate: Positive = 1e-3
+    tau: Rate = 0.005
+    exploration_noise: NotNegative = 0.1
+    noise_correlation: OpenFraction = 0.0
+    num_random_steps: CountFromZero = 1_000
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
-    """Policy and critic for an environment of continuous actions in [-1, 1]."""
+Networks = nets.ActorCriticNetworks
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a deterministic policy and a critic, for an environment of continuous actions in [-1, 1]."""
     return nets.deterministic_networks(environment_spec, "DDPG", config.hidden_sizes, nets.action_value)
 
 
-def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool = False) -> Policy:
-    """The network's actions; to explore, with noise that may drift like the paper's."""
-    return explore_actions(networks, config, evaluation, config.noise_correlation)
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Adds noise to the policy's actions (eq. 7), after uniform actions at first; in evaluation adds none."""
+    if evaluation:
+        return actors.deterministic_policy(networks.policy.apply)
+    sigma, rho = config.exploration_noise, config.noise_correlation
+    return actors.gaussian_noise_policy(
+        networks.policy.apply, networks.action_shape, sigma, config.num_random_steps, rho
+    )
 
 
-def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
-    """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
+class State(NamedTuple):
+    """Holds what DDPG learns.
+
+    Attributes:
+        policy: parameters.
+        critic: parameters.
+        target_policy: moving average of the policy's.
+        target_critic: moving average of the critic's.
+        opt_states: of policy and critic.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
+
+    policy: Params
+    critic: Params
+    target_policy: Params
+    target_critic: Params
+    opt_states: tuple[Any, Any]
+    key: jax.Array
+    num_updates: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critic and policy.
+
+    Attributes:
+        critic: ``(critic, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> loss []``, with the critic in `state` as it has just become.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
-    def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        q_t = q_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B]
-        q_tm1 = q_at(critic, o_tm1, action)  # [B]
-        errors = learning.action_value_error(q_tm1, reward, discount, q_t)  # eq. 4 and 5
-        return mean_loss(jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        q_t = q_at(state.target_critic, o_t, policy_at(state.target_policy, o_t))
+        target = jax.lax.stop_gradient(r_t + discount_t * q_t)  # [B], eq. 5
+        q_tm1 = q_at(critic, o_tm1, a_tm1)
+        loss, metrics = jnp.square(target - q_tm1), {"q": jnp.mean(q_tm1)}  # eq. 4
+        return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_tm1))
 
-    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(policy_at, q_at))  # eq. 6
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+        del key
+        o_tm1 = batch.data.observation
+        return -jnp.mean(q_at(state.critic, o_tm1, policy_at(policy, o_tm1)))  # its gradient is minus eq. 6
+
+    return Losses(critic_loss, policy_loss)
 
 
-def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config) -> Update:
-    """A step on the critic and one on the policy, after which both targets move (paper, algorithm 1)."""
-    rates = (config.policy_learning_rate, config.critic_learning_rate)
-    return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau))
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critic, then one on the policy, and moves both targets (algorithm 1)."""
+    policy_optimizer, critic_optimizer = adam(config.policy_learning_rate), adam(config.critic_learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
+        opt_states = policy_optimizer.init(policy), critic_optimizer.init(critic)
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # Losses that draw nothing make these keys dead code.
+        critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
+        policy_opt, critic_opt = state.opt_states
+
+        def critic_loss(critic: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critic, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critic)
+        critic, critic_opt = optimizer_step(critic_optimizer, grads, state.critic, critic_opt)
+        state = state._replace(critic=critic)
+
+        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, policy_key)
+        policy, policy_opt = optimizer_step(policy_optimizer, grads, state.policy, policy_opt)
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critic = optax.incremental_update(critic, state.target_critic, config.tau)
+        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        opt_states, num_updates = (policy_opt, critic_opt), state.num_updates + 1
+        state = State(policy, critic, target_policy, target_critic, opt_states, state.key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns DDPG as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -1,12 +1,14 @@
 """Discrete BCQ: batch-constrained Q-learning (Fujimoto et al. 2019, "Benchmarking Batch Deep RL", 1910.01708).
 
-Double Q-learning whose best action is sought among those alone that the data make likely enough, by a model of the
-behaviour that is learned beside the values: for acting, and for what is bootstrapped.
+Double Q-learning that seeks the best action among those alone that the data make likely enough, by a model of the
+behaviour that is learned beside the values: for acting, and for the target.
 
-Deviations from the paper:
+Differences from the paper:
   * Values and behaviour have a network each; the paper's share the convolutions of one, and regularise the logits.
-  * Adam and defaults for small problems.
+  * Adam with another epsilon, and optional clipping of the global gradient norm.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps, where the agent explores.
   * Truncated episodes bootstrap.
+  * Defaults fit small problems.
 """
 
 from __future__ import annotations
@@ -20,29 +22,52 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.common.ranges import Fraction
-from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
-from agentkit.learning import Loss
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of discrete BCQ, beside those of `ValueConfig`.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of discrete BCQ, in addition to those of `ReplayConfig`.
 
     Attributes:
-        threshold: tau: an action is looked at whose probability is at least so much of the likeliest one's; 0 is
-            double DQN, 1 behavioural cloning.
         n_step: 1, for which the data's later actions do not matter.
+        hidden_sizes: units of each hidden layer of both networks (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
+        threshold: tau: the least ratio of an action's probability to the likeliest one's at which it is considered; 0
+            is double DQN, 1 behavioural cloning.
     """
 
+    n_step: Count = 1
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
     threshold: Fraction = 0.3
-    n_step: int = 1
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         init: ``key -> params``.
@@ -56,10 +81,9 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Values, and a model of the behaviour, for an environment of discrete actions."""
-    num_actions = specs.num_discrete_actions(environment_spec.actions, "Discrete BCQ")
-    network = nets.network(
-        lambda observation: nets.q_values(observation, num_actions, config.hidden_sizes), environment_spec.observations
+    """Builds values, and a model of the behaviour, for an environment of discrete actions."""
+    network = nets.value_network(
+        environment_spec, "Discrete BCQ", lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes)
     )
 
     def init(key: jax.Array) -> dict[str, Any]:
@@ -73,36 +97,62 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     )
 
 
-def constrained_values(networks: Networks, config: Config) -> Callable[[Any, Nest], jax.Array]:
-    """``(params, observation [B, ...]) -> [B, A]``: the values, -inf for actions that are not likely enough."""
-
-    def values(params: Any, observation: Nest) -> jax.Array:
-        likely = losses.likely_actions(networks.behaviour(params, observation), config.threshold)
-        return jnp.where(likely, networks.q_values(params, observation), -jnp.inf)
-
-    return values
+def constrained_values(networks: Networks, config: Config, params: Any, observation: Nest) -> jax.Array:
+    """Returns the values ``[B, A]``, -inf for actions that are not likely enough (eq. 10)."""
+    likely = losses.likely_actions(networks.behaviour(params, observation), config.threshold)
+    return jnp.where(likely, networks.q_values(params, observation), -jnp.inf)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy, among the actions that are likely enough (paper, eq. 10)."""
-    return explore_values(constrained_values(networks, config), config, evaluation)
+    """Explores epsilon-greedily among likely actions; epsilon falls or is on the ladder, in evaluation it is fixed."""
+
+    def q_values(params: Any, observation: Nest) -> jax.Array:
+        return constrained_values(networks, config, params, observation)
+
+    if evaluation:
+        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(q_values)
+    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
-    """The TD loss and the behaviour's on a batch of `Transition`s ``[B, ...]``."""
-    constrained = constrained_values(networks, config)
+    """Builds the TD loss plus the behaviour's, on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        q_tm1 = networks.q_values(params, o_tm1)  # [B, A]
-        q_target_t = networks.q_values(target_params, o_t)
-        errors = losses.double_q_learning_error(q_tm1, action, reward, discount, q_target_t, constrained(params, o_t))
-        cloning = losses.action_cross_entropy(networks.behaviour(params, o_tm1), action)  # [B]
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        q_tm1, q_target_t = networks.q_values(params, o_tm1), networks.q_values(target_params, o_t)  # [B, A]
+        q_t = constrained_values(networks, config, params, o_t)
+        errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B], eq. 11
+        cloning = losses.action_cross_entropy(networks.behaviour(params, o_tm1), a_tm1)  # [B]
         metrics = {"q": nets.mean_legal(q_tm1), "cloning_loss": jnp.mean(cloning)}
-        return mean_loss(losses.huber(errors, 1.0) + cloning, metrics, batch, config, priorities=jnp.abs(errors))
+        per_item = losses.huber(errors, 1.0) + cloning
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
 
     return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target networks every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns discrete BCQ as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,57 +1,134 @@
 """Discrete CQL: conservative double Q-learning (Kumar et al. 2020, "Conservative Q-Learning", 2006.04779).
 
-DQN with a penalty that presses the values of all actions down and those of the data's actions up: what the data do not
-have is not overestimated.
+DQN with a penalty that presses the values of all actions down and those of the data's actions up, so that actions
+which the data do not have are not overestimated.
 
-Deviations from the paper:
+Differences from the paper:
   * On double DQN; the paper's experiments with Atari are on QR-DQN.
   * Adam and a Huber loss, as in this library's DQN, with defaults for small problems.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps, where the agent explores.
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents import dqn
-from agentkit.agents.common.ranges import NotNegative
-from agentkit.agents.off_policy import agent_of_loss
-from agentkit.learning import Loss
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(dqn.Config):
-    """Settings of discrete CQL, beside those of DQN.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of discrete CQL, in addition to those of `ReplayConfig`.
 
     Attributes:
-        conservative_weight: alpha, the penalty's weight beside the TD errors'; 0 is DQN.
         n_step: 1, for which the data's later actions do not matter.
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
+        duelling: separate value and advantage streams (Wang et al. 2016).
+        double: select the bootstrap action with the online network (van Hasselt et al. 2016).
+        huber_delta: where the loss turns from squared to linear; None for squared everywhere.
+        cql_weight: alpha, the penalty's weight beside the TD loss; 0 is DQN.
     """
 
-    conservative_weight: NotNegative = 1.0
-    n_step: int = 1
+    n_step: Count = 1
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
+    duelling: bool = False
+    double: bool = True
+    huber_delta: Positive | None = 1.0
+    cql_weight: NotNegative = 1.0
 
 
-def make_loss(networks: nets.Network, config: Config) -> Loss:
-    """DQN's loss and the penalty on a batch of `Transition`s ``[B, ...]``."""
-    td_loss = dqn.make_loss(networks, config)
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+    """Builds action values ``[B, A]`` for an environment of discrete actions."""
+    head = nets.duelling_q_values if config.duelling else nets.q_values
+    return nets.value_network(
+        environment_spec, "Discrete CQL", lambda o, num_actions: head(o, num_actions, config.hidden_sizes)
+    )
+
+
+def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily: by a falling epsilon or on the ladder; in evaluation by a fixed epsilon."""
+    if evaluation:
+        return epsilon_greedy(network.apply, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(network.apply)
+    return epsilon_greedy(network.apply, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+
+
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds DQN's Huber loss plus the penalty (eq. 4), on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        td = td_loss(params, target_params, batch, key)
-        q = networks.apply(params, batch.data.observation)  # [B, A]
-        gap = jnp.mean(losses.log_sum_exp_gap(q, batch.data.action))  # eq. 4
-        return LossOutput(
-            td.loss + config.conservative_weight * gap, {**td.metrics, "conservative_gap": gap}, td.priorities
-        )
+        del key
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        q_tm1, q_target_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, A]
+        if config.double:
+            q_t = network.apply(params, o_t)
+            errors = losses.double_q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t, q_t)  # [B]
+        else:
+            errors = losses.q_learning_error(q_tm1, a_tm1, r_t, discount_t, q_target_t)
+        per_item = losses.huber(errors, config.huber_delta)
+        # Applied again, the network keeps the two terms' gradients apart until they are those of parameters.
+        gap = jnp.mean(losses.log_sum_exp_gap(network.apply(params, o_tm1), a_tm1))  # eq. 4, first term
+        metrics = {"q": nets.mean_legal(q_tm1), "conservative_gap": gap}
+        td = importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
+        return td._replace(loss=td.loss + config.cql_weight * gap)
 
     return loss
 
 
-make_agent = agent_of_loss(Config, dqn.make_networks, dqn.make_policy, make_loss)
+def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.Network] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.Network]:
+    """Returns discrete CQL as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

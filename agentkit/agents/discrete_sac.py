@@ -1,19 +1,19 @@
 """Discrete SAC: SAC for one discrete action (Christodoulou 2019, "SAC for Discrete Action Settings", 1910.07207).
 
-SAC whose critics give a value to every action, so that means over the policy's actions are sums and need no samples.
+The critics give a value to every action, so means over the policy's actions are sums and need no samples.
 
-What is known to go wrong is the temperature. Its target is a share of the greatest entropy, log A, and the paper's
-share, 0.98, is all but uniform: where few actions are good, the policy cannot both have it and act well, so alpha grows
-until entropy outweighs the rewards. Too low a share lets alpha fall to 0, and exploration with it; no one share suits
-all states. Zhou et al. (2022, 2209.10081) also find that the smaller of two critics underestimates here. Look at
-`entropy` and `temperature`: an alpha that only grows asks for a lower `entropy_share`.
+The temperature is known to go wrong. The target entropy is a fraction of the largest, log A, and the paper's fraction,
+0.98, is nearly uniform: where few actions are good, the policy cannot both reach it and act well, so alpha grows until
+entropy outweighs the rewards. With too low a fraction alpha falls to 0, and exploration with it; no single fraction
+suits all states. Zhou et al. (2022, 2209.10081) also find that the smaller of two critics underestimates here. Watch
+`entropy` and `temperature`: an alpha that only grows asks for a lower `target_entropy_ratio`.
 
-Deviations from the paper:
-  * The share is 0.7, and not 0.98, for the reason above.
+Differences from the paper:
+  * The fraction is 0.7 instead of 0.98, for the reason above.
   * The temperature's gradient is that of its logarithm times the entropy's error, as in our SAC.
-  * An actor's first `num_random_steps` actions are uniform.
-  * Where an action mask rules actions out, the target entropy is still a share of log A.
-  * Weights begin orthogonal, those of the policy's last layer small; images go through DQN's convolutions.
+  * Each actor begins with `num_random_steps` uniform actions.
+  * Where an action mask rules actions out, the target entropy is still a fraction of log A.
+  * Orthogonal initial weights, small in the policy's last layer; images go through DQN's convolutions.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
 """
@@ -21,39 +21,54 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Fraction, Positive
-from agentkit.agents.off_policy import SoftConfig, agent_of_loss, mean_loss
-from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, adam_soft_actor_critic, soft_target
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
+
+Params = Any
+Critics = tuple[Params, Params]
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SoftConfig):
-    """Settings of discrete SAC, beside those of `SoftConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of discrete SAC, in addition to those of `ReplayConfig`.
 
     Attributes:
-        entropy_share: of log A, the greatest entropy of A actions; the temperature is tuned to it, in [0, 1].
+        target_entropy_ratio: target entropy over the largest, log A, in [0, 1].
+        hidden_sizes: units of each hidden layer of the policy and of each critic (after the convolutions, for images).
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: whether to tune alpha to the target entropy.
+        num_random_steps: uniform actions that each actor begins with.
     """
 
-    entropy_share: Fraction = 0.7
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    learning_rate: float = 1e-3
+    batch_size: Count = 128
+    replay_size: Count = 100_000
+    target_entropy_ratio: Fraction = 0.7
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-3
+    tau: Rate = 0.005
     initial_temperature: Positive = 0.1
-    num_random_steps: int = 500
-    batch_size: int = 128
-    replay_size: int = 100_000
+    learn_temperature: bool = True
+    num_random_steps: CountFromZero = 500
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         policy: ``observation [B, ...] -> Categorical`` of ``[B, A]``.
@@ -67,7 +82,7 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Policy and critic for an environment of discrete actions."""
+    """Builds a policy, and one critic that is applied to two sets of parameters."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Discrete SAC")
 
     def policy(observation: Nest) -> nets.Categorical:
@@ -83,51 +98,135 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """Samples the policy (uniform at first); in evaluation takes the likeliest action."""
+    """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
-        return actors.likeliest(networks.policy.apply, nets.Categorical.mode)
+        return actors.mode_policy(networks.policy.apply, nets.Categorical.mode)
 
     def uniform(key: jax.Array, observation: Nest) -> jax.Array:
         return nets.Categorical(nets.mask_illegal(jnp.zeros((1, networks.num_actions)), observation)).sample(key)[0]
 
-    return actors.uniform_then_samples(networks.policy.apply, nets.Categorical.sample, uniform, config.num_random_steps)
+    return actors.sampling_policy(networks.policy.apply, nets.Categorical.sample, uniform, config.num_random_steps)
 
 
-def make_losses(networks: Networks, config: Config) -> SoftLosses:
-    """The losses of critics and policy on a batch of `Transition`s ``[B, ...]``; `critics` are a pair of parameters."""
+class State(NamedTuple):
+    """Holds what discrete SAC learns.
 
-    def both(critics: Any, observation: Nest) -> list[jax.Array]:
-        return [networks.critic.apply(params, observation) for params in critics]  # [B, A] each
+    Attributes:
+        policy: parameters.
+        critics: a pair of parameters.
+        target_critics: their moving averages.
+        log_alpha: logarithm of the temperature, ``[]``.
+        opt_states: of policy, critics and log_alpha.
+        key: PRNG key ``uint32[2]``.
+    """
+
+    policy: Params
+    critics: Critics
+    target_critics: Critics
+    log_alpha: jax.Array
+    opt_states: tuple[Any, Any, Any]
+    key: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+    """
+
+    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds equations 4 and 12, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, q_at = networks.policy.apply, networks.critic.apply
 
     def expected(actions: nets.Categorical, q: jax.Array) -> jax.Array:
         return jnp.sum(jax.nn.softmax(actions.logits) * q, axis=-1)  # [B]
 
-    def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        next_actions = networks.policy.apply(bootstrap.policy, o_t)
-        q_t = expected(next_actions, jnp.minimum(*both(bootstrap.critics, o_t)))
-        target = soft_target(reward, discount, q_t, -next_actions.entropy(), bootstrap.temperature)  # eq. 10
-        taken = jax.nn.one_hot(action, networks.num_actions)
-        q_1, q_2 = (jnp.sum(q * taken, axis=-1) for q in both(critics, o_tm1))  # [B]
-        per_item = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 4
-        return mean_loss(per_item, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        actions_t, q_t = policy_at(state.policy, o_t), jnp.minimum(*(q_at(c, o_t) for c in state.target_critics))
+        v_t = expected(actions_t, q_t) + jnp.exp(state.log_alpha) * actions_t.entropy()  # eq. 10
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)
+        taken = jax.nn.one_hot(a_tm1, networks.num_actions)
+        q_1, q_2 = (jnp.sum(q_at(critic, o_tm1) * taken, axis=-1) for critic in critics)  # [B]
+        loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 4
+        return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
 
-    def policy_loss(policy: Any, critics: Any, temperature: jax.Array, batch: ReplaySample, key: jax.Array) -> Any:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         del key
-        actions = networks.policy.apply(policy, batch.data.observation)
-        q = expected(actions, jnp.minimum(*both(critics, batch.data.observation)))
-        log_prob = -jnp.mean(actions.entropy())
-        return temperature * log_prob - jnp.mean(q), log_prob  # eq. 12
+        o_tm1 = batch.data.observation
+        actions, q = policy_at(policy, o_tm1), jnp.minimum(*(q_at(critic, o_tm1) for critic in state.critics))
+        entropy = jnp.mean(actions.entropy())
+        return -jnp.exp(state.log_alpha) * entropy - jnp.mean(expected(actions, q)), entropy  # eq. 12
 
-    return SoftLosses(critic_loss, policy_loss)
-
-
-def fit(losses: SoftLosses, networks: Networks, config: Config) -> Update:
-    """One step each on critics, policy and temperature (paper, algorithm 1)."""
-    init = ActorCritic(networks.policy.init, lambda keys: tuple(map(networks.critic.init, keys)))
-    target_entropy = config.entropy_share * float(np.log(networks.num_actions))
-    return adam_soft_actor_critic(losses, init, 2, config, target_entropy)
+    return Losses(critic_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a gradient step each on critics, policy and temperature (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+    max_entropy = float(np.log(networks.num_actions))
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, *critic_keys = jax.random.split(key, 4)
+        policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
+        log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, critic_key, policy_key = jax.random.split(state.key, 3)
+
+        def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        critic_grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        (policy_loss, entropy), policy_grads = jax.value_and_grad(losses.policy, has_aux=True)(
+            state.policy, state, batch, policy_key
+        )
+        alpha_grad = entropy - config.target_entropy_ratio * max_entropy  # of log_alpha times this, cf. eq. 11
+
+        policy_opt, critics_opt, alpha_opt = state.opt_states
+        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        log_alpha = state.log_alpha
+        if config.learn_temperature:
+            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+        targets = optax.incremental_update(critics, state.target_critics, config.tau)
+        metrics = {
+            "critic_loss": output.loss,
+            **output.metrics,
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "temperature": jnp.exp(state.log_alpha),
+        }
+        state = State(policy, critics, targets, log_alpha, (policy_opt, critics_opt, alpha_opt), key)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns discrete SAC as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -103,7 +103,7 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
 
 
 def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
-    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates (algorithm 1)."""
+    """Takes a step of Adam at each update, and copies the target network now and then (algorithm 1)."""
     optimizer = adam(config.learning_rate, config.max_grad_norm)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 

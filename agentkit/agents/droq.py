@@ -1,90 +1,230 @@
 """DroQ: dropout Q-functions (Hiraoka et al. 2021, "Dropout Q-Functions for Doubly Efficient RL", 2110.02034).
 
-SAC that takes many steps on its critics for each of the environment's, as REDQ does, with two critics in place of an
-ensemble: dropout makes each of their values a draw, and layer normalisation keeps them from diverging.
+SAC with many critic steps for each environment step, like REDQ, but with two critics instead of an ensemble: dropout
+makes each of their values a random draw, and layer normalisation keeps them from diverging.
 
-Deviations from the paper:
-  * One dropout rate as the default; the paper has one for each environment.
+Differences from the paper:
+  * One default dropout rate; the paper has one for each environment.
   * The target entropy is minus the number of action dimensions; the paper's differ by environment.
-  * A policy step climbs the critics as they were before the last of the G steps on them.
-  * The temperature's logarithm is the learned parameter.
-  * Weights begin orthogonal, those of the policy's last layer small.
+  * A policy step climbs the critics from before the last of the G steps on them.
+  * The logarithm of the temperature is learned.
+  * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
 import jax.numpy as jnp
+import optax
 
+from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.agents import sac
-from agentkit.agents.common.ranges import Range
-from agentkit.agents.off_policy import agent_of_loss
-from agentkit.learning import Bootstrap, SoftLosses, Update
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, ReplaySample
 
 NUM_CRITICS = 2
 
+Params = Any
+
 
 @dataclasses.dataclass(frozen=True)
-class Config(sac.EnsembleConfig):
-    """Settings of DroQ, beside those of `sac.EnsembleConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of DroQ, in addition to those of `ReplayConfig`.
 
     Attributes:
-        dropout_rate: the chance that a hidden unit of a critic is dropped, in [0, 1).
+        dropout_rate: probability that a hidden unit of a critic is dropped, in [0, 1).
+        policy_delay: critic steps for each step of policy and temperature; G in the paper, as `updates_per_step` is.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: whether to tune alpha to the target entropy.
+        target_entropy: in nats; None for minus the number of action dimensions.
+        num_random_steps: uniform actions that each actor begins with.
+        min_log_std: lower bound of the policy's log standard deviation, before the tanh.
+        max_log_std: upper bound.
     """
 
-    dropout_rate: Annotated[float, Range("in [0, 1)", lambda value: 0 <= value < 1)] = 0.01
+    updates_per_step: Positive = 20.0
+    updates_per_call: Count = 20
+    dropout_rate: OpenFraction = 0.01
+    policy_delay: Count = 20
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    initial_temperature: Positive = 1.0
+    learn_temperature: bool = True
+    target_entropy: Finite | None = None
+    num_random_steps: CountFromZero = 5_000
+    min_log_std: Finite = -10.0
+    max_log_std: Finite = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "min_log_std", "max_log_std")
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> sac.Networks:
-    """As of SAC, but that a critic is applied to ``params, key, observation, action``: the key says what is dropped."""
-    plain = sac.make_networks(environment_spec, config, "DroQ")
-    transformed: hk.Transformed = hk.transform(
-        lambda observation, action: nets.dropout_critic(observation, action, config.hidden_sizes, config.dropout_rate)
-    )
-    examples = (specs.zeros(environment_spec.observations), specs.zeros(environment_spec.actions))
-    inputs = jax.tree.map(lambda x: x[None], examples)
-    critic = nets.Network(lambda key: transformed.init(key, *inputs), transformed.apply)
-    return plain._replace(critic=critic)
+Networks = nets.ActorCriticNetworks
 
 
-def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
-    """The losses of algorithm 2 on a batch of `Transition`s ``[B, ...]``; leaves of `critics` are ``[2, ...]``."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a tanh-Gaussian policy, and one critic of ``params, key, observation, action``; the key drops units."""
+    observations, actions = environment_spec.observations, environment_spec.actions
+    size = specs.canonical_action_size(actions, "DroQ")
+    sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
+    policy = nets.network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds), observations)
+    critic = hk.transform(lambda o, action: nets.dropout_critic(o, action, sizes, config.dropout_rate))
+    examples = jax.tree.map(lambda x: x[None], (specs.zeros(observations), specs.zeros(actions)))
+    return Networks(policy, nets.Network(lambda key: critic.init(key, *examples), critic.apply), (size,))
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
+    if evaluation:
+        return actors.mode_policy(networks.policy.apply, nets.mode)
+    uniform = actors.uniform_action(networks.action_shape)
+    return actors.sampling_policy(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
+
+
+class State(NamedTuple):
+    """Holds what DroQ learns.
+
+    Attributes:
+        policy: parameters.
+        critics: parameters of both, leaves ``[2, ...]``.
+        target_critics: their moving averages.
+        log_alpha: logarithm of the temperature, ``[]``.
+        opt_states: of policy, critics and log_alpha.
+        policy_metrics: of the newest policy step, to log between two such steps.
+        key: PRNG key ``uint32[2]``.
+        num_updates: critic steps taken, int32 ``[]``.
+    """
+
+    policy: Params
+    critics: Params
+    target_critics: Params
+    log_alpha: jax.Array
+    opt_states: tuple[Any, Any, Any]
+    policy_metrics: dict[str, jax.Array]
+    key: jax.Array
+    num_updates: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 2, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at = networks.policy.apply
     critics_at = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None))  # [2, B]
 
-    def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        sample_key, *keys = jax.random.split(key, 1 + 2 * NUM_CRITICS)
-        keys_tm1, keys_t = jnp.stack(keys[:NUM_CRITICS]), jnp.stack(keys[NUM_CRITICS:])
+    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        keys = jax.random.split(key, 1 + 2 * NUM_CRITICS)
+        sample_key, keys_tm1, keys_t = keys[0], keys[1 : 1 + NUM_CRITICS], keys[1 + NUM_CRITICS :]
+        a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), sample_key)
+        q_t = critics_at(state.target_critics, keys_t, o_t, a_t)  # Units of the targets are dropped, too.
+        v_t = jnp.min(q_t, axis=0) - jnp.exp(state.log_alpha) * log_prob_t
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # [B]
+        q_tm1 = critics_at(critics, keys_tm1, o_tm1, a_tm1)
+        errors = q_tm1 - target[None]  # [2, B]
+        loss = 0.5 * jnp.sum(jnp.square(errors), axis=0)
+        metrics = {"q": jnp.mean(q_tm1), "critics_gap": jnp.mean(jnp.abs(q_tm1[0] - q_tm1[1]))}
+        return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
 
-        def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:  # The targets' units drop, too.
-            return jnp.min(critics_at(critics, keys_t, observation, action), axis=0)
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o_tm1, keys = batch.data.observation, jax.random.split(key, 1 + NUM_CRITICS)
+        action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), keys[0])
+        q = jnp.mean(critics_at(state.critics, keys[1:], o_tm1, action), axis=0)
+        return jnp.mean(jnp.exp(state.log_alpha) * log_prob - q), -jnp.mean(log_prob)
 
-        target = sac.targets(networks, least, bootstrap, batch, sample_key)
-        twins_tm1 = critics_at(critics, keys_tm1, batch.data.observation, batch.data.action)  # [2, B]
-        gap = jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))
-        return sac.ensemble_loss(twins_tm1, target, {"q": jnp.mean(twins_tm1), "critics_gap": gap}, batch, config)
-
-    def policy_loss(policy: Any, critics: Any, temperature: jax.Array, batch: ReplaySample, key: jax.Array) -> Any:
-        sample_key, *keys = jax.random.split(key, 1 + NUM_CRITICS)
-
-        def mean(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-            return jnp.mean(critics_at(critics, jnp.stack(keys), observation, action), axis=0)
-
-        return sac.policy_loss(networks, mean, policy, critics, temperature, batch, sample_key)
-
-    return SoftLosses(critic_loss, policy_loss)
-
-
-def fit(losses: SoftLosses, networks: sac.Networks, config: Config) -> Update:
-    """A step on both critics, and on policy and temperature at each `policy_period`-th (paper, algorithm 2)."""
-    return sac.fit_ensemble(losses, networks, config, NUM_CRITICS)
+    return Losses(critic_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critics, and at every `policy_delay`-th update on policy and temperature (algorithm 2)."""
+    optimizer = adam(config.learning_rate)
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+
+    def init(key: jax.Array) -> State:
+        keys = jax.random.split(key, 2 + NUM_CRITICS)
+        policy, critics = networks.policy.init(keys[1]), jax.vmap(networks.critic.init)(keys[2:])
+        log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, critics)
+        return State(policy, critics, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
+
+    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+        policy_opt, _, alpha_opt = state.opt_states
+        (loss, entropy), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        log_alpha, alpha_grad = state.log_alpha, entropy - target_entropy
+        if config.learn_temperature:
+            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": loss, "entropy": entropy}
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, critic_key, policy_key = jax.random.split(state.key, 3)
+
+        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        policy_opt, critics_opt, alpha_opt = state.opt_states
+        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+        targets = optax.incremental_update(critics, state.target_critics, config.tau)
+
+        # A conditional copies all that it returns, so it returns no more than what may change.
+        num_updates = state.num_updates + 1
+        unchanged = (state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
+        policy, policy_opt, log_alpha, alpha_opt, policy_metrics = jax.lax.cond(
+            num_updates % config.policy_delay == 0,
+            lambda: policy_step(state, batch, policy_key),
+            lambda: unchanged,
+        )
+        alpha, opt_states = jnp.exp(state.log_alpha), (policy_opt, critics_opt, alpha_opt)
+        metrics = {"critic_loss": output.loss, **output.metrics, **policy_metrics, "temperature": alpha}
+        state = State(policy, critics, targets, log_alpha, opt_states, policy_metrics, key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns DroQ as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -1,15 +1,16 @@
 """Gumbel MuZero: planning with a learned model (Danihelka et al. 2022, "Policy improvement by planning with Gumbel").
 
 A network learns to predict rewards, values and policies some actions ahead (MuZero, Schrittwieser et al. 2020,
-1911.08265), a tree search over these predictions chooses actions, and the policy learns what the search preferred.
-With Gumbel noise at its root and completed action values the search improves the policy with few simulations. The
-search itself is that of google-deepmind/mctx.
+1911.08265), a tree search over these predictions chooses actions, and the policy learns the search's preferences. With
+Gumbel noise at its root and completed action values the search improves the policy with few simulations. The search
+itself is that of google-deepmind/mctx.
 
-Deviations from the papers:
+Differences from the papers:
   * A small fully connected model on vectors, no residual convolutions; values and rewards share one support, and are
     not transformed.
   * The value target bootstraps from the target network's value and not from the value that the search found when
-    the action was taken; so it is as new as the network, and truncated episodes bootstrap.
+    the action was taken, so the target is as new as the network, and truncated episodes bootstrap.
+  * Adam with optional clipping of the global gradient norm.
   * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
   * Uniform replay; positions after the end of an episode have no loss (MuZero's absorbing states have one).
 """
@@ -28,22 +29,25 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.common.ranges import Count, Positive
-from agentkit.agents.off_policy import OffPolicyConfig, mean_loss
-from agentkit.agents.sequences import agent_of_loss
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import Sequences, SequencesConfig
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
 from agentkit.errors import missing_extra
-from agentkit.learning import Loss
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample, Step, has_action
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of Gumbel MuZero, beside those of `OffPolicyConfig`, where "transitions" are sequences here.
+class Config(SequencesConfig):
+    """Holds the hyperparameters of Gumbel MuZero, in addition to those of `SequencesConfig`.
+
+    An "item" there is a sequence here, but `updates_per_step` counts updates for each row of an actor.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the five networks (state, reward, next state, policy, value).
         model_size: H, numbers in the model's state.
-        num_atoms: values that rewards and values are distributions over, at least 2.
+        num_atoms: N, values that rewards and values are distributions over.
         vmin: the least of them; smaller rewards and returns count as this one.
         vmax: the greatest.
         num_simulations: steps of the model for each action chosen.
@@ -51,35 +55,38 @@ class Config(OffPolicyConfig):
         unroll_length: rewards, values and policies predicted from each row, K.
         value_cost: weight of the value loss (0.25 in MuZero Reanalyse).
         learning_rate: Adam's step size.
-        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
         target_update_period: updates between copies to the target network.
-        sequence_length: rows of a sequence, T; one more is stored, to bootstrap from.
-        sequence_period: rows from the start of one sequence to the next.
     """
 
-    hidden_sizes: tuple[int, ...] = (64,)
+    n_step: Count = 5
+    batch_size: Count = 16
+    updates_per_step: Positive = 0.25
+    replay_size: Count = 10_000
+    min_replay_size: Count = 20
+    sequence_length: Count = 20
+    sequence_period: Count = 20
+    hidden_sizes: Sizes = (64,)
     model_size: Count = 64
-    num_atoms: int = 51
-    vmin: float = -10.0
-    vmax: float = 10.0
+    num_atoms: CountFromTwo = 51
+    vmin: Finite = -10.0
+    vmax: Finite = 10.0
     num_simulations: Count = 16
     max_num_considered_actions: Count = 16
     unroll_length: Count = 5
     value_cost: Positive = 0.25
-    n_step: Count = 5
-    learning_rate: float = 1e-3
-    max_grad_norm: float | None = 5.0
-    target_update_period: int = 100
-    batch_size: int = 16
-    updates_per_step: float = 0.25
-    replay_size: int = 10_000
-    min_replay_size: int = 20
-    sequence_length: Count = 20
-    sequence_period: Count = 20
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 5.0
+    target_update_period: Count = 100
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "vmin", "vmax")
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         init: ``key -> params``.
@@ -99,12 +106,12 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Representation, dynamics and prediction for an environment of one discrete action."""
+    """Builds representation, dynamics and prediction for an environment of one discrete action."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Gumbel MuZero")
     sizes, num_atoms = config.hidden_sizes, config.num_atoms
 
     def represent(observation: Nest) -> jax.Array:
-        return _scaled(nets.mlp(nets.torso(observation), sizes, config.model_size))
+        return _scale_to_unit(nets.mlp(nets.torso(observation), sizes, config.model_size))
 
     def predict(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
         return nets.mlp(hidden, sizes, num_actions), nets.mlp(hidden, sizes, num_atoms)
@@ -112,7 +119,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     def step(hidden: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         features = jnp.concatenate([hidden, jax.nn.one_hot(action, num_actions)], axis=-1)
         change = nets.mlp(features, sizes, config.model_size)
-        return nets.mlp(features, sizes, num_atoms), _scaled(hidden + change)
+        return nets.mlp(features, sizes, num_atoms), _scale_to_unit(hidden + change)
 
     parts: list[hk.Transformed] = [hk.without_apply_rng(hk.transform(part)) for part in (represent, predict, step)]
     observation = specs.zeros(specs.add_leading(environment_spec.observations, 1))
@@ -133,14 +140,16 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     )
 
 
-def _scaled(hidden: jax.Array) -> jax.Array:
-    """To [0, 1] in each row (Schrittwieser et al. 2020, appendix G): what the model steps through stays bounded."""
+def _scale_to_unit(hidden: jax.Array) -> jax.Array:
+    """Scales each row to [0, 1], so that the model's states stay bounded (Schrittwieser et al. 2020, appendix G)."""
     low, high = jnp.min(hidden, axis=-1, keepdims=True), jnp.max(hidden, axis=-1, keepdims=True)
     return (hidden - low) / (high - low + 1e-5)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Acts as the search says (Danihelka et al. 2022, algorithm 1); its extras are the improved policy, ``[A]``.
+    """Takes the action that the search finds (Danihelka et al. 2022, algorithm 1), in evaluation without Gumbel noise.
+
+    Its extras are the improved policy, ``[A]`` (ibid., section 4); in evaluation there are none.
 
     Raises:
         MissingExtraError: mctx is not installed.
@@ -149,6 +158,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         import mctx  # Not at import time: who lists or configures agents needs none.
     except ImportError as error:
         raise missing_extra("mctx", "planning") from error
+    searched_policy = specs.Array((networks.num_actions,), np.float32, "searched policy")
 
     def model(params: Any, key: jax.Array, action: jax.Array, hidden: jax.Array) -> tuple[Any, jax.Array]:
         del key
@@ -173,15 +183,15 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
             max_num_considered_actions=config.max_num_considered_actions,
             gumbel_scale=0.0 if evaluation else 1.0,
         )
-        return found.action[0].astype(jnp.int32), state, found.action_weights[0]
+        return found.action[0].astype(jnp.int32), state, () if evaluation else found.action_weights[0]
 
-    return Policy(act)
+    return Policy(act, extras_spec=() if evaluation else searched_policy)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:
-    """Rewards, values and policies, predicted up to `unroll_length` actions ahead of each row (MuZero, eq. 1).
+    """Builds the losses of rewards, values and policies, K actions ahead of each row (MuZero, eq. 1).
 
-    A batch has sequences of `Step`s ``[B, T + 1, ...]``; the last row is only bootstrapped from.
+    A batch has sequences of `Step`s ``[B, T + 1, ...]``, of which the last row only serves to bootstrap.
     """
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
@@ -197,7 +207,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         hidden, mask = _flat(hidden), _flat(acted)  # [B T, H], [B T]
         parts: dict[str, list[jax.Array]] = {"policy_loss": [], "value_loss": [], "reward_loss": []}
         for k in range(config.unroll_length):
-            mask = mask * _ahead(acted, k)  # Nothing is learned behind an episode's end.
+            mask = mask * _ahead(acted, k)  # no loss behind an episode's end
             policy, value = networks.predict(params, hidden)
             predicted, hidden = networks.step(params, hidden, _ahead(action, k))
             found = {
@@ -209,46 +219,64 @@ def make_loss(networks: Networks, config: Config) -> Loss:
                 parts[name].append(
                     _mean((per_row * mask).reshape(acted.shape), acted, axis=1) / max(1, k and config.unroll_length - 1)
                 )
-            hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # MuZero, appendix G: half the gradient.
+            hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # half the gradient: MuZero, appendix G
         per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
         metrics["q"] = _mean(target_values[:, :-1], acted)
-        return mean_loss(total, metrics, batch, config)
+        return importance_weighted_loss(total, metrics, batch, config)
 
     return loss
 
 
 def _mean(x: jax.Array, acted: jax.Array, axis: int | None = None) -> jax.Array:
-    """The mean over rows with an action; 0 where there is none."""
+    """Returns the mean over rows with an action; 0 where there is none."""
     return jnp.sum(x * acted, axis) / jnp.maximum(jnp.sum(acted, axis), 1.0)
 
 
 def _flat(x: jax.Array) -> jax.Array:
-    """``[B, T, ...]`` to ``[B T, ...]``."""
+    """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _by_row(function: Callable[[Nest], jax.Array], rows: Nest) -> jax.Array:
-    """Of leaves ``[B, T, ...]`` what `function` gives for ``[B T, ...]``, as ``[B, T, ...]``."""
+    """Applies `function`, which takes leaves ``[B T, ...]``, to leaves ``[B, T, ...]``."""
     leading = jax.tree.leaves(rows)[0].shape[:2]
     outputs = function(jax.tree.map(_flat, rows))
     return outputs.reshape(*leading, *outputs.shape[1:])
 
 
 def _ahead(x: jax.Array, k: int) -> jax.Array:
-    """Of ``[B, T, ...]`` what is k rows later, zeros where that is beyond the end; as ``[B T, ...]``."""
+    """Returns the rows ``[B T, ...]`` that are k later than those of ``[B, T, ...]``; zeros beyond the end."""
     return _flat(jnp.concatenate([x[:, k:], jnp.zeros_like(x[:, :k])], axis=1))
 
 
 def _value(networks: Networks, params: Any, observation: Nest) -> jax.Array:
-    """``[B, ...]`` to ``[B]``."""
+    """Returns the values ``[B]`` of observations ``[B, ...]``."""
     _, logits = networks.predict(params, networks.represent(params, observation))
     return nets.categorical_mean(logits, networks.atoms)
 
 
-def _extras_spec(networks: Networks) -> specs.Array:
-    return specs.Array((networks.num_actions,), np.float32, "searched policy")
+def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss, _extras_spec)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns Gumbel MuZero as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Sequences(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,10 +1,10 @@
 """IMPALA: importance weighted actor-learner architecture (Espeholt et al. 2018, "IMPALA: Scalable ...", 1802.01561).
 
 Many actors fill a queue of segments, one learner takes each once. It may be some updates ahead of the policy that
-acted: V-trace corrects values and policy gradient for that. With a `core_size` the policy has an LSTM, which begins a
+acted: V-trace corrects values and policy gradient for that. With an `lstm_size` the policy has an LSTM, which begins a
 segment with the state that the actor had there.
 
-Deviations from the paper:
+Differences from the paper:
   * Adam instead of RMSProp, a step size that does not fall; losses are means over rows, not sums.
   * The network is a few ReLU layers (for images behind the convolutions of Mnih et al. 2015, or with `residual_torso`
     behind those of the paper's larger network), an LSTM if wanted, and linear heads.
@@ -18,6 +18,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,77 +26,75 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import stochastic
-from agentkit.agents.common.ranges import Count, Fraction, Positive, check_ranges
-from agentkit.agents.on_policy import agent_of_update
+from agentkit.actors import Policy, stochastic_policy
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.learning import Loss, Update, adam, sgd
 from agentkit.types import LossOutput, ReplaySample, has_action
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of IMPALA.
+class Config(SegmentsConfig):
+    """Hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each ReLU layer, which policy and value share.
-        core_size: units of the LSTM behind them; None for a policy without memory.
+        lstm_size: units of the LSTM behind them; None for a policy without memory.
         residual_torso: images go through the paper's residual convolutions (figure 3, right) first, not through DQN's.
-        segment_length: rows that an environment fills for each segment, T.
-        batch_size: segments per update; None for one of each environment of an actor.
         queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
-        discount: gamma, in [0, 1].
-        vtrace_lambda: from 0 (one-step targets) to 1 (the paper's eq. 1).
-        rho_clip: the largest ratio in V-trace's errors (paper, rho bar).
+        vtrace_lambda: from 0 (one-step targets) to 1 (eq. 1).
+        rho_clip: the largest ratio in V-trace's errors (rho bar).
         policy_rho_clip: the largest ratio in the policy gradient.
         learning_rate: Adam's step size.
-        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
         value_cost: weight of the value loss.
         entropy_cost: weight of the entropy bonus.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    core_size: Count | None = None
-    residual_torso: bool = False
     segment_length: Count = 20
-    batch_size: Count | None = None
-    queue_size: int | None = None
-    discount: Fraction = 0.99
+    hidden_sizes: Sizes = (64, 64)
+    lstm_size: Count | None = None
+    residual_torso: bool = False
+    queue_size: Count | None = None
     vtrace_lambda: Fraction = 1.0
     rho_clip: Positive = 1.0
     policy_rho_clip: Positive = 1.0
-    learning_rate: float = 1e-3
-    max_grad_norm: float | None = 1.0
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 1.0
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
     initial_std: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
-        check_ranges(self)
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
-    """ReLU layers, and an LSTM where there is a core_size, for policy and value."""
+    """Builds ReLU layers, and an LSTM if there is an lstm_size, that policy and value share."""
     torso = nets.residual_torso if config.residual_torso else nets.torso
     return nets.recurrent_policy_value(
-        environment_spec, config.hidden_sizes, config.initial_std, config.core_size, torso
+        environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size, torso
     )
 
 
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy; in evaluation takes its mode."""
+    del config
+    return stochastic_policy(networks, evaluation)
+
+
 def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
-    """Policy gradient, value and entropy losses (paper, section 4.2) on segments, leaves ``[B, T + 1, ...]``."""
+    """Builds policy gradient, value and entropy losses (section 4.2) on segments, leaves ``[B, T + 1, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del target_params, key
         steps = batch.data
         distribution, values = networks.apply(params, steps.observation, nets.stored_memory(steps))  # [B, T + 1]
-        distribution, sampled, reward, discount = jax.tree.map(
+        distribution, extras, reward, discount = jax.tree.map(
             lambda x: jnp.asarray(x)[:, :-1], (distribution, steps.extras, steps.reward, steps.discount)
         )
         mask = has_action(steps.start_of_episode)  # [B, T]
-        log_prob = distribution.log_prob(sampled.sample)
-        log_ratio = jnp.where(mask > 0, log_prob - sampled.log_prob, 0.0)
+        log_prob = distribution.log_prob(extras.sample)
+        log_ratio = jnp.where(mask > 0, log_prob - extras.log_prob, 0.0)
         vtrace = losses.vtrace(
             reward.astype(jnp.float32),
             config.discount * discount.astype(jnp.float32),
@@ -120,10 +119,25 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
     return loss
 
 
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """One step of Adam on each batch of segments."""
-    optimizer = adam(config.learning_rate, config.max_grad_norm)
-    return sgd(make_loss(networks, config), networks.init, optimizer)
+def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Update:
+    """Takes one step of Adam on each batch of segments; actors may compute its gradient."""
+    return sgd(loss, networks.init, adam(config.learning_rate, config.max_grad_norm))
 
 
-make_agent = agent_of_update(Config, make_networks, make_update, stochastic)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns IMPALA as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config, queue_size=config.queue_size),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,11 +1,12 @@
 """IQL: implicit Q-learning (Kostrikov et al. 2021, "Offline RL with Implicit Q-Learning", 2110.06169).
 
-The value of a state is an upper expectile of the values of the actions that the data have there, so that no action
-is ever judged that they do not have; the policy imitates their actions, the better ones more.
+The value of a state is an upper expectile of the values of the data's actions there, so no action outside of the data
+is ever evaluated; the policy imitates the data's actions, the better ones more.
 
-Deviations from the paper:
-  * The policy climbs the critics and the value as this update has just made them; the authors' code has the target
-    critics, and the value before its step.
+Differences from the paper:
+  * The gradients of value and critics are taken at the parameters from before the update, as if at once.
+  * The policy's weights come from critics and value as this update has just made them; the authors' code takes the
+    target critics, and the value before its step.
   * One step size throughout; the paper lets the policy's fall by a cosine. No dropout.
   * Rewards are not scaled by the data's range of returns.
 """
@@ -13,38 +14,48 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import learning, losses, specs
+from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.common.ranges import Positive, Range
-from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ActorCriticConfig):
-    """Settings of IQL, beside those of `ActorCriticConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of IQL, in addition to those of `ReplayConfig`.
 
     Attributes:
-        expectile: tau, in (0, 1): at 0.5 values are those of whoever made the data, near 1 of the best in them.
-        temperature: 1 / beta of the paper, > 0: what an advantage is divided by before the exponential that weighs
-            actions; the less, the greedier.
-        max_weight: the largest such weight, > 0.
+        expectile: tau of the paper, in (0, 1): at 0.5 values are those of the data's policy, near 1 of its best.
+        temperature: 1 / beta, by which an advantage is divided before the exponential, > 0; smaller is greedier.
+        max_weight: the largest weight of an action, > 0.
+        hidden_sizes: units of each hidden layer of each network.
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
     """
 
-    expectile: Annotated[float, Range("in (0, 1)", lambda value: 0 < value < 1)] = 0.7
+    expectile: ProperFraction = 0.7
     temperature: Positive = 1.0 / 3.0
     max_weight: Positive = 100.0
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
 
 
 class Networks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the pure functions of an environment's networks.
 
     Attributes:
         policy: ``observation [B, ...] -> DiagonalNormal`` of ``[B, A]``, its means in [-1, 1].
@@ -58,7 +69,7 @@ class Networks(NamedTuple):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """A policy, twin critics and a value for an environment of continuous actions in [-1, 1]."""
+    """Builds a policy, twin critics and a value, for an environment of continuous actions in [-1, 1]."""
     sizes = config.hidden_sizes
     policy, critics, _ = nets.actor_critic_networks(
         environment_spec,
@@ -70,50 +81,134 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     return Networks(policy, critics, value)
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """A sample of the policy, clipped to [-1, 1]; in evaluation its mean."""
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
-def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
-    """The losses on a batch of `Transition`s ``[B, ...]``; what judges is ``{"critics": ..., "value": ...}``."""
+class State(NamedTuple):
+    """Holds what IQL learns.
 
-    def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return jnp.minimum(*networks.critics.apply(critics, observation, action))
+    Attributes:
+        policy: parameters.
+        critics: parameters of both.
+        value: parameters.
+        target_critics: moving average of the critics'.
+        opt_states: of policy, critics and value.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
 
-    def critic_loss(judges: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    policy: Params
+    critics: Params
+    value: Params
+    target_critics: Params
+    opt_states: tuple[Any, Any, Any]
+    key: jax.Array
+    num_updates: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of value, critics and policy.
+
+    Attributes:
+        value: ``(value, state, batch, key) -> LossOutput``.
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> loss []``, with critics and value in `state` as they have just become.
+    """
+
+    value: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds equations 5 to 7, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, twins_at, v_at = networks.policy.apply, networks.critics.apply, networks.value.apply
+
+    def value_loss(value: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        v_tm1 = networks.value.apply(judges["value"], o_tm1)  # [B]
-        v_t = networks.value.apply(jax.lax.stop_gradient(judges["value"]), o_t)
-        q_target = least(targets.critic["critics"], o_tm1, action)
-        value_loss = losses.expectile_loss(jax.lax.stop_gradient(q_target) - v_tm1, config.expectile)  # eq. 5
-        twins = networks.critics.apply(judges["critics"], o_tm1, action)
-        errors = [learning.action_value_error(q, reward, discount, v_t) for q in twins]  # eq. 6
-        per_item = jnp.square(errors[0]) + jnp.square(errors[1]) + value_loss
-        metrics = {"q": jnp.mean(twins[0]), "value": jnp.mean(v_tm1)}
-        return mean_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors[0]))
+        o_tm1, a_tm1 = batch.data.observation, batch.data.action
+        q_tm1, v_tm1 = jnp.minimum(*twins_at(state.target_critics, o_tm1, a_tm1)), v_at(value, o_tm1)
+        loss = losses.expectile_loss(q_tm1 - v_tm1, config.expectile)  # [B], eq. 5
+        return importance_weighted_loss(loss, {"value": jnp.mean(v_tm1)}, batch, config)
 
-    def policy_loss(policy: Any, judges: Any, batch: ReplaySample) -> jax.Array:
-        observation, action = batch.data.observation, batch.data.action
-        advantage = least(judges["critics"], observation, action) - networks.value.apply(judges["value"], observation)
+    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        del key
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        target = r_t + discount_t * v_at(state.value, o_t)  # [B]
+        q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
+        loss = jnp.square(target - q_1) + jnp.square(target - q_2)  # eq. 6
+        return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
+
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+        del key
+        o_tm1, a_tm1 = batch.data.observation, batch.data.action
+        advantage = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1)) - v_at(state.value, o_tm1)
         weights = losses.exponential_weights(advantage, config.temperature, config.max_weight)
-        return -jnp.mean(weights * networks.policy.apply(policy, observation).log_prob(action))  # eq. 7
+        return -jnp.mean(weights * policy_at(policy, o_tm1).log_prob(a_tm1))  # eq. 7
 
-    return ActorCriticLosses(critic_loss, policy_loss)
-
-
-def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update:
-    """A step on value, critics and policy (paper, algorithm 1; the policy, which changes no value, beside them)."""
-
-    def init_judges(key: jax.Array) -> dict[str, Any]:
-        critics_key, value_key = jax.random.split(key)
-        return {"critics": networks.critics.init(critics_key), "value": networks.value.init(value_key)}
-
-    init, optimizer = ActorCritic(networks.policy.init, init_judges), learning.adam(config.learning_rate)
-    both = ActorCritic(optimizer, optimizer)
-    return learning.deterministic_actor_critic(losses, init, both, learning.polyak(config.tau))
+    return Losses(value_loss, critic_loss, policy_loss)
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_losses, fit)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step each on value, critics and policy, and moves the target critics (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, rest_key = jax.random.split(key, 3)
+        critics_key, value_key = jax.random.split(rest_key)
+        policy, critics = networks.policy.init(policy_key), networks.critics.init(critics_key)
+        value, targets = networks.value.init(value_key), jax.tree.map(jnp.copy, critics)
+        opt_states = tuple(map(optimizer.init, (policy, critics, value)))
+        return State(policy, critics, value, targets, opt_states, key, jnp.zeros((), jnp.int32))
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # Losses that draw nothing make these keys dead code.
+        value_key, critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates), 3)
+        policy_opt, critics_opt, value_opt = state.opt_states
+
+        def value_loss(value: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.value(value, state, batch, value_key)
+            return output.loss, output
+
+        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        value_grads, of_value = jax.grad(value_loss, has_aux=True)(state.value)
+        critic_grads, of_critics = jax.grad(critic_loss, has_aux=True)(state.critics)
+        value, value_opt = optimizer_step(optimizer, value_grads, state.value, value_opt)
+        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+
+        stepped = state._replace(critics=critics, value=value)
+        policy_loss, grads = jax.value_and_grad(losses.policy)(state.policy, stepped, batch, policy_key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        targets = optax.incremental_update(critics, state.target_critics, config.tau)
+
+        metrics = {"value_loss": of_value.loss, "critic_loss": of_critics.loss, "policy_loss": policy_loss}
+        opt_states, num_updates = (policy_opt, critics_opt, value_opt), state.num_updates + 1
+        state = State(policy, critics, value, targets, opt_states, state.key, num_updates)
+        return state, UpdateOutput({**metrics, **of_value.metrics, **of_critics.metrics}, of_critics.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns IQL as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

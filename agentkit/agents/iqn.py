@@ -1,11 +1,13 @@
 """IQN: implicit quantile networks (Dabney et al. 2018, "Implicit Quantile Networks for Distributional RL", 1806.06923).
 
-The network takes a fraction tau beside the observation and gives that quantile of each action's return, so it knows
-the whole distribution. Actions are chosen by the mean of samples of it, or by the mean of its worst part.
+The network takes a fraction tau beside the observation and gives that quantile of each action's return, so it holds
+the whole distribution. Actions are chosen by the mean of sampled quantiles, or by the mean of the worst part.
 
-Deviations from the paper:
+Differences from the paper:
   * Of its risk-sensitive policies the conditional value at risk (`risk_level` < 1), and the neutral one (1).
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
+  * Adam with another epsilon, and optional clipping of the global gradient norm.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
 """
@@ -13,51 +15,76 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit import specs
-from agentkit.actors import Policy
-from agentkit.agents import qr_dqn
-from agentkit.agents.common.ranges import Count, Range
-from agentkit.agents.off_policy import agent_of_loss, explore_values
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Rate, Sizes
 from agentkit.errors import ConfigError
-from agentkit.learning import Loss
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(qr_dqn.Config):
-    """Settings of IQN, beside those of QR-DQN.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of IQN, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer (after the convolutions, for images), at least one.
-        num_cosines: features of a fraction tau, before the layer that embeds it (paper, eq. 4).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         num_quantiles: N, fractions drawn for each transition and learned at.
+        huber_delta: kappa, where the loss turns from squared to linear; 0 for quantile regression proper.
+        num_cosines: features of a fraction tau, before the layer that embeds it (eq. 4).
         num_target_quantiles: N', fractions drawn for each target.
         num_policy_quantiles: K, fractions drawn to choose an action by.
         risk_level: the share of the worst returns whose mean chooses actions, in (0, 1]; 1 for all of them.
     """
 
-    num_cosines: Count = 64
+    n_step: Count = 10
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
     num_quantiles: Count = 8
+    huber_delta: NotNegative = 1.0
+    num_cosines: Count = 64
     num_target_quantiles: Count = 8
     num_policy_quantiles: Count = 32
-    risk_level: Annotated[float, Range("in (0, 1]", lambda value: 0 < value <= 1)] = 1.0
+    risk_level: Rate = 1.0
 
     def __post_init__(self) -> None:
-        """Refuses what is out of its range, and networks without a layer that the fractions could enter at."""
+        """Refuses a value outside of its field's range, and networks without a hidden layer to join fractions at."""
         super().__post_init__()
         if not self.hidden_sizes:
-            raise ConfigError(f"hidden_sizes needs at least one layer, found {self.hidden_sizes}.")
+            raise ConfigError(f"hidden_sizes needs at least one layer, found {self.hidden_sizes}. Give one, as (64,).")
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
-    """``(params, observation [B, ...], taus [B, N]) -> [B, N, A]``: of each action's return the quantiles at `taus`."""
+    """Builds ``(params, observation [B, ...], taus [B, N]) -> [B, N, A]``, the quantiles `taus` of each return."""
 
     def quantiles(observation: Nest, num_actions: int, taus: jax.Array) -> jax.Array:
         return nets.implicit_quantiles(observation, taus, num_actions, config.hidden_sizes, config.num_cosines)
@@ -66,36 +93,67 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
     return nets.value_network(environment_spec, "IQN", quantiles, taus_spec)
 
 
-def make_policy(networks: nets.Network, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy in the mean of K sampled quantiles (paper, eq. 2)."""
-
-    def q_values(params: Any, observation: Nest, key: jax.Array) -> jax.Array:
-        (batch_size, *_) = jax.tree.leaves(observation)[0].shape
-        return jnp.mean(networks.apply(params, observation, risky_taus(key, batch_size, config)), axis=1)
-
-    return explore_values(q_values, config, evaluation, draws=True)
-
-
-def risky_taus(key: jax.Array, batch_size: int, config: Config) -> jax.Array:
-    """Fractions to choose actions by, ``[B, K]``: uniform, but of the worst share only (paper, eq. 2, CVaR)."""
+def draw_policy_taus(key: jax.Array, batch_size: int, config: Config) -> jax.Array:
+    """Draws the fractions ``[B, K]`` to choose actions by, uniform in the worst share of returns (section 3, CVaR)."""
     return config.risk_level * jax.random.uniform(key, (batch_size, config.num_policy_quantiles))
 
 
-def make_loss(networks: nets.Network, config: Config) -> Loss:
-    """The loss of the paper's eq. 3 and algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
+def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily by the mean of K quantiles; epsilon falls, is on the ladder, or fixed in evaluation."""
+
+    def q_values(params: Any, observation: Nest, key: jax.Array) -> jax.Array:
+        (batch_size, *_) = jax.tree.leaves(observation)[0].shape
+        taus = draw_policy_taus(key, batch_size, config)  # [B, K]
+        return jnp.mean(network.apply(params, observation, taus), axis=1)  # [B, A]
+
+    if evaluation:
+        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation, draws=True)
+    if config.epsilon_ladder:
+        return epsilon_ladder(q_values, draws=True)
+    schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
+    return epsilon_greedy(q_values, schedule, draws=True)
+
+
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds the quantile Huber loss at drawn fractions (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, reward, o_t = batch.data.observation, batch.data.reward, batch.data.next_observation
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         key_tm1, key_t, selector_key = jax.random.split(key, 3)
-        taus_tm1 = jax.random.uniform(key_tm1, (*reward.shape, config.num_quantiles))
-        taus_t = jax.random.uniform(key_t, (*reward.shape, config.num_target_quantiles))
-        taus_selector = risky_taus(selector_key, reward.shape[0], config)
-        quantiles_tm1 = networks.apply(params, o_tm1, taus_tm1)  # [B, N, A]
-        quantiles_t = networks.apply(target_params, o_t, taus_t)  # [B, N', A]
-        selector = networks.apply(target_params, o_t, taus_selector)  # [B, K, A]
-        return qr_dqn.quantile_loss(quantiles_tm1, taus_tm1, quantiles_t, selector, batch, config)
+        taus_tm1 = jax.random.uniform(key_tm1, (*r_t.shape, config.num_quantiles))
+        taus_t = jax.random.uniform(key_t, (*r_t.shape, config.num_target_quantiles))
+        taus_selector = draw_policy_taus(selector_key, r_t.shape[0], config)
+        quantiles_tm1 = network.apply(params, o_tm1, taus_tm1)  # [B, N, A]
+        quantiles_t = network.apply(target_params, o_t, taus_t)  # [B, N', A]
+        selector_t = network.apply(target_params, o_t, taus_selector)  # [B, K, A]
+        per_item = losses.quantile_q_learning_loss(
+            quantiles_tm1, taus_tm1, a_tm1, r_t, discount_t, quantiles_t, selector_t, config.huber_delta
+        )  # [B], eq. 3
+        return importance_weighted_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
     return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.Network] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.Network]:
+    """Returns IQN as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,17 +1,17 @@
 """MPO: maximum a posteriori policy optimisation (Abdolmaleki et al. 2018, "Maximum a Posteriori ...", 1806.06920).
 
-Actions are sampled from a lagged policy, weighted by what the critic says of them, and the policy is fitted to the
-weighted samples without going far. How sharp the weights are (the E-step) and how far the policy goes (the M-step)
-are bounded in nats, whatever the rewards' scale. Its mean and its deviation have bounds of their own (Abdolmaleki et
-al. 2018, "Relative Entropy Regularized Policy Iteration", 1812.02256).
+Actions are sampled from a target policy and weighted by the critic's values, and the policy is fitted to the weighted
+samples in small steps. The sharpness of the weights (the E-step) and the length of a step (the M-step) are bounded in
+nats, whatever the rewards' scale. The policy's mean and standard deviation have bounds of their own (Abdolmaleki et al.
+2018, "Relative Entropy Regularized Policy Iteration", 1812.02256).
 
-Deviations from the papers:
+Differences from the papers:
   * The critic learns from n-step returns without corrections; 1806.06920 uses Retrace.
   * The Gaussian is diagonal, and each of its dimensions has its own two bounds and multipliers.
   * Multipliers are learned as logarithms, by Adam.
   * A sample's distance from the bounds is a second objective (2005.07513, and DeepMind's Acme); `epsilon_penalty` None
     leaves it out. The critic sees actions clipped to the bounds.
-  * Weights begin orthogonal, those of the policy's last layer small; ReLU layers of 256, no layer normalisation.
+  * Orthogonal initial weights, small in the policy's last layer; ReLU layers of 256, no layer normalisation.
   * One update a step and a learning rate of 3e-4, for trainings of some 200,000 steps.
   * Truncated episodes bootstrap.
 """
@@ -19,93 +19,78 @@ Deviations from the papers:
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from agentkit import losses, specs
+from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, clipped_samples
-from agentkit.agents.common.ranges import Count, Positive, Range
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
-from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, optimizer_step, periodic
-from agentkit.networks import ActorCriticNetworks
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
-LARGEST_LOG_DUAL = 18.0
-"""A multiplier's logarithm stays within plus and minus this."""
+Params = Any
+MAX_LOG_DUAL = 18.0
+"""Bounds the logarithm of each multiplier, from above and (negated) from below."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicyConfig):
-    """Settings of MPO, beside those of `OffPolicyConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of MPO, in addition to those of `ReplayConfig`.
 
     Attributes:
-        hidden_sizes: units of each hidden layer of policy and critic.
+        hidden_sizes: units of each hidden layer of the policy and of the critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
-        dual_learning_rate: Adam's step size for the multipliers' logarithms.
-        target_update_period: updates between copies to the lagged policy and critic.
-        num_samples: actions that are sampled and judged in each state, at least 1.
+        dual_learning_rate: Adam's step size for the logarithms of the multipliers.
+        target_update_period: updates between copies to the target policy and critic.
+        num_samples: actions that are sampled and evaluated in each state.
         epsilon: bound on the KL of the weighted samples from the policy, > 0; smaller is more cautious.
-        epsilon_mean: bound on the KL by which each dimension's mean goes between two copies, > 0.
-        epsilon_std: the same for each dimension's standard deviation, > 0; smaller explores for longer.
+        epsilon_mean: bound on the KL by which each dimension's mean moves between two copies, > 0.
+        epsilon_std: bound on the same of each dimension's standard deviation, > 0; smaller explores for longer.
         epsilon_penalty: as `epsilon`, for samples out of bounds, > 0; None for no such penalty.
-        initial_std: standard deviation of actions at first, in units of half their range, > 0.
-        min_std: least standard deviation, > 0.
+        initial_std: standard deviation of actions at first, in units of half their range, > `min_std`.
+        min_std: lower bound of the standard deviation, > 0.
         initial_temperature: eta at the start, of the same order as differences between Q-values, > 0.
         initial_alpha_mean: multiplier of the means' KL at the start, > 0.
-        initial_alpha_std: multiplier of the deviations' KL at the start, > 0.
+        initial_alpha_std: multiplier of the standard deviations' KL at the start, > 0.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    n_step: int = 5
-    policy_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    dual_learning_rate: float = 1e-2
-    target_update_period: int = 100
+    n_step: Count = 5
+    hidden_sizes: Sizes = (256, 256)
+    policy_learning_rate: Positive = 3e-4
+    critic_learning_rate: Positive = 3e-4
+    dual_learning_rate: Positive = 1e-2
+    target_update_period: Count = 100
     num_samples: Count = 20
     epsilon: Positive = 0.1
     epsilon_mean: Positive = 2.5e-3
     epsilon_std: Positive = 1e-5
-    epsilon_penalty: Annotated[float | None, Range("> 0", lambda value: value > 0)] = 1e-3
+    epsilon_penalty: Positive | None = 1e-3
     initial_std: Positive = 0.7
     min_std: Positive = 1e-3
     initial_temperature: Positive = 1.0
     initial_alpha_mean: Positive = 10.0
     initial_alpha_std: Positive = 100.0
 
-
-class Learned(NamedTuple):
-    """Something of each of the three that are learned: parameters, gradients, optimisers, optimiser states."""
-
-    policy: Any
-    critic: Any
-    duals: Any
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and an initial deviation below the smallest."""
+        super().__post_init__()
+        check_order(self, "min_std", "initial_std")
 
 
-class TrainingState(NamedTuple):
-    """What MPO learns.
-
-    Attributes:
-        params: of policy and critic, and the duals.
-        targets: the lagged policy and critic.
-        opt_states: of the three optimisers.
-        key: PRNG key ``uint32[2]``.
-        num_updates: int32 ``[]``.
-    """
-
-    params: Learned
-    targets: ActorCritic
-    opt_states: Learned
-    key: jax.Array
-    num_updates: jax.Array
+Networks = nets.ActorCriticNetworks
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
-    """A Gaussian policy, whose samples may be out of [-1, 1], and a critic of actions that it clips to that."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a Gaussian policy, whose samples may be out of [-1, 1], and a critic that clips actions to that."""
     softplus_of_initial = np.log(np.expm1(config.initial_std))
 
     def policy(observation: Nest, size: int) -> nets.DiagonalNormal:
@@ -120,89 +105,92 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ac
     return nets.actor_critic_networks(environment_spec, "MPO", policy, critic)
 
 
-def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool = False) -> Policy:
-    """Samples the policy and clips to the bounds; in evaluation takes its mean."""
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy and clips to [-1, 1]; in evaluation takes its mean."""
     del config
-    return clipped_samples(networks.policy.apply, evaluation)
+    return actors.clipped_gaussian_policy(networks.policy.apply, evaluation)
 
 
-def make_loss(networks: ActorCriticNetworks, config: Config) -> Any:
-    """``(params, targets, batch, key) -> LossOutput`` of all three: each reaches its own part of `params` only."""
+class MPOParams(NamedTuple):
+    """Holds one item for each of the three that are learned: parameters, gradients, optimisers, optimiser states.
 
-    def sample_and_judge(targets: ActorCritic, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        policy = networks.policy.apply(targets.policy, observation)
-        samples = jax.vmap(policy.sample)(jax.random.split(key, config.num_samples))  # [S, B, A]
-        q = jax.vmap(networks.critic.apply, in_axes=(None, None, 0))(targets.critic, observation, samples)  # [S, B]
-        return policy, samples, q
+    Attributes:
+        policy: the policy's.
+        critic: the critic's.
+        duals: the multipliers'.
+    """
 
-    def loss(params: Learned, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, action, reward, discount, o_t, _ = batch.data
+    policy: Any
+    critic: Any
+    duals: Any
+
+
+class State(NamedTuple):
+    """Holds what MPO learns.
+
+    Attributes:
+        params: of policy and critic, and the `losses.MPODuals`.
+        target_policy: an older copy of the policy's parameters.
+        target_critic: an older copy of the critic's parameters.
+        opt_states: of the three optimisers.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
+
+    params: MPOParams
+    target_policy: Params
+    target_critic: Params
+    opt_states: MPOParams
+    key: jax.Array
+    num_updates: jax.Array
+
+
+Loss = Callable[[MPOParams, State, ReplaySample, jax.Array], LossOutput]
+"""``(params, state, batch, key) -> LossOutput``."""
+
+
+def make_loss(networks: Networks, config: Config) -> Loss:
+    """Builds the sum of the three losses, on a batch of `Transition`s ``[B, ...]``; each reaches its own parameters."""
+    policy_at, q_at = networks.policy.apply, networks.critic.apply
+    constraints = losses.MPOConstraints(config.epsilon, config.epsilon_mean, config.epsilon_std, config.epsilon_penalty)
+
+    def sample_and_evaluate(state: State, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        """Returns the target policy's distribution, samples of it ``[S, B, A]`` and their values ``[S, B]``."""
+        policy = policy_at(state.target_policy, observation)
+        samples = jax.vmap(policy.sample)(jax.random.split(key, config.num_samples))
+        return policy, samples, jax.vmap(q_at, in_axes=(None, None, 0))(state.target_critic, observation, samples)
+
+    def loss(params: MPOParams, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         key_tm1, key_t = jax.random.split(key)
-        _, _, q_t = sample_and_judge(targets, o_t, key_t)
-        q_tm1 = networks.critic.apply(params.critic, o_tm1, action)
-        errors = reward + discount * jnp.mean(q_t, axis=0) - q_tm1  # [B]; no gradient reaches the lagged q_t.
-        output = mean_loss(jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors))
+        _, _, q_t = sample_and_evaluate(state, o_t, key_t)
+        q_tm1 = q_at(params.critic, o_tm1, a_tm1)
+        errors = r_t + discount_t * jnp.mean(q_t, axis=0) - q_tm1  # [B]
+        critic = importance_weighted_loss(
+            jnp.square(errors), {"q": jnp.mean(q_tm1)}, batch, config, priorities=jnp.abs(errors)
+        )
 
-        target, samples, q = sample_and_judge(targets, o_tm1, key_tm1)
-        policy = networks.policy.apply(params.policy, o_tm1)
-        bounds = losses.MpoBounds(config.epsilon, config.epsilon_mean, config.epsilon_std, config.epsilon_penalty)
-        policy_loss, measures = losses.mpo_loss(policy, target, samples, q, params.duals, bounds)
+        target, samples, q = sample_and_evaluate(state, o_tm1, key_tm1)
+        policy = policy_at(params.policy, o_tm1)
+        policy_loss, stats = losses.mpo_loss(policy, target, samples, q, params.duals, constraints)  # E-step, M-step
         metrics = {
-            "critic_loss": output.loss,
-            **output.metrics,
-            **measures._asdict(),
+            "critic_loss": critic.loss,
+            **critic.metrics,
+            **stats._asdict(),
             "std": jnp.mean(jnp.exp(policy.log_std)),
             "temperature": jnp.exp(params.duals.log_temperature),
             "alpha_mean": jnp.mean(jnp.exp(params.duals.log_alpha_mean)),
             "alpha_std": jnp.mean(jnp.exp(params.duals.log_alpha_std)),
         }
-        return LossOutput(output.loss + policy_loss, metrics, output.priorities)
+        return LossOutput(critic.loss + policy_loss, metrics, critic.priorities)
 
     return loss
 
 
-def make_update(networks: ActorCriticNetworks, config: Config) -> Update:
-    """A step each on critic, policy and duals; the lagged networks are copied now and then."""
-    loss, follow = make_loss(networks, config), periodic(config.target_update_period)
-    rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
-    optimizers = Learned(*map(adam, rates))
-
-    def init(key: jax.Array) -> TrainingState:
-        key, policy_key, critic_key = jax.random.split(key, 3)
-        duals = initial_duals(config, networks.action_shape)
-        params = Learned(networks.policy.init(policy_key), networks.critic.init(critic_key), duals)
-        targets = jax.tree.map(jnp.copy, ActorCritic(params.policy, params.critic))
-        opt_states = Learned(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
-        return TrainingState(params, targets, opt_states, key, jnp.zeros((), jnp.int32))
-
-    def update(state: TrainingState, batch: ReplaySample) -> tuple[TrainingState, UpdateOutput]:
-        key, loss_key = jax.random.split(state.key)
-
-        def objective(params: Learned) -> tuple[jax.Array, LossOutput]:
-            output = loss(params, state.targets, batch, loss_key)
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(state.params)
-        stepped = [
-            optimizer_step(optimizer, *parts)
-            for optimizer, *parts in zip(optimizers, grads, state.params, state.opt_states, strict=True)
-        ]
-        params, opt_states = (Learned(*column) for column in zip(*stepped, strict=True))
-        duals = jax.tree.map(lambda x: jnp.clip(x, -LARGEST_LOG_DUAL, LARGEST_LOG_DUAL), params.duals)
-        params = params._replace(duals=duals)
-        num_updates = state.num_updates + 1
-        targets = follow(ActorCritic(params.policy, params.critic), state.targets, num_updates)
-        return TrainingState(params, targets, opt_states, key, num_updates), UpdateOutput(
-            output.metrics, output.priorities
-        )
-
-    return Update(init, update, lambda state: {"policy": state.params.policy})
-
-
-def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MpoDuals:
-    """The logarithms of the multipliers as they begin."""
+def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MPODuals:
+    """Returns the logarithms of the multipliers at the start."""
     eta = jnp.log(jnp.float32(config.initial_temperature))
-    return losses.MpoDuals(
+    return losses.MPODuals(
         log_temperature=eta,
         log_alpha_mean=jnp.full(shape, np.log(config.initial_alpha_mean), jnp.float32),
         log_alpha_std=jnp.full(shape, np.log(config.initial_alpha_std), jnp.float32),
@@ -210,4 +198,55 @@ def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MpoDuals:
     )
 
 
-make_agent = agent_of_update(Config, make_networks, make_policy, make_update)
+def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
+    """Takes a step each on critic, policy and duals, and copies the targets now and then."""
+    rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
+    optimizers = MPOParams(*map(adam, rates))
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critic = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        params = MPOParams(policy, critic, initial_duals(config, networks.action_shape))
+        target_policy, target_critic = jax.tree.map(jnp.copy, (policy, critic))
+        opt_states = MPOParams(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
+        return State(params, target_policy, target_critic, opt_states, key, jnp.zeros((), jnp.int32))
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, loss_key = jax.random.split(state.key)
+
+        def objective(params: MPOParams) -> tuple[jax.Array, LossOutput]:
+            output = loss(params, state, batch, loss_key)
+            return output.loss, output
+
+        grads, output = jax.grad(objective, has_aux=True)(state.params)
+        steps = map(optimizer_step, optimizers, grads, state.params, state.opt_states)
+        params, opt_states = (MPOParams(*column) for column in zip(*steps, strict=True))
+        duals = jax.tree.map(lambda x: jnp.clip(x, -MAX_LOG_DUAL, MAX_LOG_DUAL), params.duals)
+        params = params._replace(duals=duals)
+
+        num_updates, period = state.num_updates + 1, config.target_update_period
+        target_policy = optax.periodic_update(params.policy, state.target_policy, num_updates, period)
+        target_critic = optax.periodic_update(params.critic, state.target_critic, num_updates, period)
+        state = State(params, target_policy, target_critic, opt_states, key, num_updates)
+        return state, UpdateOutput(output.metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.params.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns MPO as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

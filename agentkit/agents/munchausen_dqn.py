@@ -1,75 +1,137 @@
 """Munchausen-DQN: DQN that is rewarded for its own confidence (Vieillard et al. 2020, "Munchausen RL", 2007.14430).
 
-The policy softmax(q / temperature) is bootstrapped from softly, with its entropy, and the scaled log-probability of
-the action taken is added to the reward: learning then keeps close to the policy before, without computing so.
+The target bootstraps softly from the policy softmax(q / temperature), with its entropy, and adds the scaled
+log-probability of the action taken to the reward. So each policy stays close to the one before.
 
-Deviations from the paper:
-  * Truncated episodes bootstrap.
-  * Defaults fit small problems (CartPole), not Atari; the loss may be squared instead of Huber's.
+Differences from the paper:
   * With `n_step` above 1 (the paper's), only the first action of each return has its bonus.
+  * Adam with another epsilon, and optional clipping of the global gradient norm; the loss may be squared instead of
+    Huber's.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
+  * Truncated episodes bootstrap.
+  * Defaults fit small problems (CartPole), not Atari.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents import dqn
-from agentkit.agents.common.ranges import Fraction, Positive, Range
-from agentkit.agents.off_policy import ValueConfig, agent_of_loss
-from agentkit.learning import Loss
-from agentkit.types import Transition
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, NotPositive, Positive, Sizes
+from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.types import LossOutput, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of Munchausen-DQN, beside those of `ValueConfig`.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of Munchausen-DQN, in addition to those of `ReplayConfig`.
 
     Attributes:
-        temperature: tau, > 0: how soft the policy is that is bootstrapped from.
-        bonus_scale: alpha, how much of the log-probability is added to the reward, in [0, 1]; 0 for soft DQN.
-        least_bonus: l_0, where temperature * log-probability is cut off, at most 0.
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
+        temperature: tau: how soft the policy is that the target bootstraps from.
+        munchausen_coefficient: alpha, how much of the log-probability is added to the reward; 0 for soft DQN.
+        log_policy_clip: l_0, the least that temperature * log-probability counts as, at most 0.
         huber_delta: where the loss turns from squared to linear; None for squared everywhere.
     """
 
+    n_step: Count = 1
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 5e-4
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 500
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
     temperature: Positive = 0.03
-    bonus_scale: Fraction = 0.9
-    least_bonus: Annotated[float, Range("at most 0", lambda value: value <= 0)] = -1.0
-    huber_delta: float | None = 1.0
-    n_step: int = 1
-    learning_rate: float = 5e-4
-    target_update_period: int = 500
+    munchausen_coefficient: Fraction = 0.9
+    log_policy_clip: NotPositive = -1.0
+    huber_delta: Positive | None = 1.0
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
-    """Action values ``[B, A]`` for an environment of discrete actions."""
+    """Builds action values ``[B, A]`` for an environment of discrete actions."""
     return nets.value_network(
         environment_spec, "Munchausen-DQN", lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes)
     )
 
 
-def make_loss(networks: nets.Network, config: Config) -> Loss:
-    """The paper's eq. 2 on a batch of `Transition`s ``[B, ...]``."""
+def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily: by a falling epsilon or on the ladder; in evaluation by a fixed epsilon."""
+    if evaluation:
+        return epsilon_greedy(network.apply, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(network.apply)
+    return epsilon_greedy(network.apply, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
-    def errors(q_tm1: jax.Array, params: Any, target_params: Any, transition: Transition) -> jax.Array:
-        del params
-        return losses.munchausen_error(
+
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds the Huber loss of the Munchausen TD errors, on a batch of `Transition`s ``[B, ...]``."""
+
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        del key
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        q_tm1 = network.apply(params, o_tm1)  # [B, A]
+        q_target_tm1, q_target_t = network.apply(target_params, o_tm1), network.apply(target_params, o_t)
+        errors = losses.munchausen_error(
             q_tm1,
-            transition.action,
-            transition.reward,
-            transition.discount,
-            networks.apply(target_params, transition.observation),
-            networks.apply(target_params, transition.next_observation),
+            a_tm1,
+            r_t,
+            discount_t,
+            q_target_tm1,
+            q_target_t,
             temperature=config.temperature,
-            scale=config.bonus_scale,
-            least_log=config.least_bonus,
-        )
+            munchausen_coefficient=config.munchausen_coefficient,
+            log_policy_clip=config.log_policy_clip,
+        )  # [B], eq. 2
+        per_item, metrics = losses.huber(errors, config.huber_delta), {"q": nets.mean_legal(q_tm1)}
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities=jnp.abs(errors))
 
-    return dqn.huber_loss(errors, networks, config, config.huber_delta)
+    return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, dqn.make_policy, make_loss)
+def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.Network] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.Network]:
+    """Returns Munchausen-DQN as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

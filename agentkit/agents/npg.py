@@ -3,7 +3,7 @@
 The gradient is measured by how much a step changes the policy, and not its parameters: multiplied by the inverse of
 the Fisher matrix. A step of fixed size goes along it; the value is fitted afterwards.
 
-Deviations from the paper:
+Differences from the paper:
   * The inverse is never made: some iterations of conjugate gradients solve for the direction, on the Fisher matrix
     of the batch with a multiple of the identity added (as Schulman et al. 2015, appendix C).
   * Advantages are GAE(lambda) of a learned value (Schulman et al. 2016), and normalised; the paper has a critic of
@@ -16,60 +16,185 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Positive
-from agentkit.agents.on_policy import Rows, advantages, agent_of_update
-from agentkit.agents.policy_steps import (
-    NaturalConfig,
-    PolicyStep,
-    divergence_from,
-    make_networks,
-    natural_gradient,
-    step_and_fit,
-)
-from agentkit.learning import Update
+from agentkit import specs
+from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
+from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
+from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.losses import masked_mean, policy_gradient_loss, standardize
+from agentkit.types import ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(NaturalConfig):
-    """Settings of NPG, beside those of `NaturalConfig`.
+class Config(SegmentsConfig):
+    """Hyperparameters of NPG, in addition to those of `SegmentsConfig`.
 
     Attributes:
+        hidden_sizes: units of each tanh layer of policy and value.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         step_size: of the policy, in units of the natural gradient.
+        learning_rate: Adam's step size, of the value.
+        max_grad_norm: clips the global norm of the value's gradient; None for no clipping.
+        num_value_epochs: passes of the value's fit over the data of an update.
+        num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
+        cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
+        damping: times the identity is added to the Fisher matrix.
+        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_values: whether the value network predicts normalised returns.
+        normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
+    segment_length: Count = 64
+    hidden_sizes: Sizes = (64, 64)
     step_size: Positive = 0.1
+    gae_lambda: Fraction = 0.95
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 0.5
+    num_value_epochs: Count = 10
+    num_minibatches: Count = 4
+    cg_iterations: Count = 10
+    damping: Positive = 0.1
+    normalize_observations: bool = True
+    normalize_values: bool = True
+    normalize_advantages: bool = True
+    initial_std: Positive = 1.0
 
 
-def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
-    """A step along the natural gradient (paper, section 2)."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Builds tanh layers for the policy and others for the value, with separate parameters."""
+    return nets.separate_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
 
-    def step(params: nets.ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
-        def loss(policy: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
-            log_prob = distribution.log_prob(rows.sampled.sample)
-            per_row = losses.policy_gradient_loss(log_prob, advantages(config, rows))
-            policy_loss = losses.masked_mean(per_row, rows.mask)
-            entropy = losses.masked_mean(distribution.entropy(), rows.mask)
-            return policy_loss, {"policy_loss": policy_loss, "entropy": entropy}
 
-        gradient, metrics = jax.grad(loss, has_aux=True)(params.policy)
-        divergence = divergence_from(networks, params, rows)
-        natural = natural_gradient(divergence, params.policy, gradient, config.cg_iterations, config.damping)
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy, on normalised observations; in evaluation takes its mode."""
+    del config
+    return with_normalized_observations(stochastic_policy(networks, evaluation))
+
+
+class State(NamedTuple):
+    """Holds what NPG learns.
+
+    Attributes:
+        variables: parameters, an `ActorCritic`, and statistics of observations.
+        returns: statistics of the value targets ``[]``.
+        opt_state: of the value.
+        key: PRNG key ``uint32[2]``.
+    """
+
+    variables: PolicyVariables
+    returns: nets.RunningStatistics
+    opt_state: Any
+    key: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the loss of the policy and the loss of its value.
+
+    Attributes:
+        policy: ``(policy, params, rows) -> (loss [], metrics)``.
+        value: ``(critic, params, minibatch) -> (loss [], metrics)``.
+    """
+
+    policy: MinibatchLoss
+    value: MinibatchLoss
+
+
+def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
+    """Builds the loss whose gradient is the policy gradient, and the value's squared error."""
+
+    def policy_loss(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
+        advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
+        per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
+        loss = masked_mean(per_row, rows.mask)
+        return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
+
+    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        _, value = networks.apply(params._replace(critic=critic), rows.observation)
+        loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
+        return loss, {"value_loss": loss}
+
+    return Losses(policy_loss, value_loss)
+
+
+def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
+    """Takes a step along the natural gradient (section 2), then fits the value, which leaves the policy as it is."""
+    optimizer = adam(1.0, config.max_grad_norm)
+
+    def init(key: jax.Array) -> State:
+        key, params_key = jax.random.split(key)
+        params = networks.init(params_key)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        return State(PolicyVariables(params, statistics), nets.init_statistics(()), optimizer.init(params.critic), key)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, epochs_key = jax.random.split(state.key)
+        rows, returns, explained_variance = compute_advantages(
+            networks,
+            state.variables,
+            state.returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
+        params = state.variables.params
+        gradient, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)
+        mean_kl = mean_kl_from(networks, params, rows)
+        natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
         policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)
-        return policy, {**metrics, "kl": divergence(policy), "cg_residual": natural.residual}
 
-    return step
+        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+            grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
+            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+
+        (critic, opt_state), fitted = run_epochs(
+            fit,
+            (params.critic, state.opt_state),
+            rows,
+            epochs_key,
+            num_epochs=config.num_value_epochs,
+            num_minibatches=config.num_minibatches,
+        )
+        statistics = observe_segments(state.variables, batch.data)
+        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        metrics |= {
+            "kl": mean_kl(policy),
+            "cg_residual": natural.residual,
+            "value_loss": fitted["value_loss"],
+            "explained_variance": explained_variance,
+        }
+        return State(variables, returns, opt_state, key), UpdateOutput(metrics)
+
+    return Update(init, update, lambda state: {"policy": state.variables})
 
 
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """The policy's step, then the value's fit."""
-    return step_and_fit(networks, config, make_step(networks, config))
-
-
-make_agent = agent_of_update(Config, make_networks, make_update)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns NPG as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config, num_minibatches=config.num_minibatches),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

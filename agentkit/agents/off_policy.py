@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import specs
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear, noiseless, noisy
+from agentkit.actors import Policy, deterministic_policy, epsilon_greedy, epsilon_ladder, gaussian_noise_policy, linear
 from agentkit.adders import NStepAdder
 from agentkit.agents.common.ranges import Fraction, Positive, check_ranges
 from agentkit.core import BatchPlan
@@ -162,13 +162,13 @@ def explore_actions(networks: Any, config: DeterministicConfig, evaluation: bool
         networks: have ``policy``, ``observation [B, ...] -> action [B, A]`` in [-1, 1], and ``action_shape``, ``(A,)``.
         config: has the noise and the number of uniform actions.
         evaluation: whether the policy is to be judged: then there is no noise.
-        correlation: of the noise at one step with that at the next; see `actors.noisy`.
+        correlation: of the noise at one step with that at the next; see `actors.gaussian_noise_policy`.
     """
     policy = networks.policy.apply
     if evaluation:
-        return noiseless(policy)
+        return deterministic_policy(policy)
     sigma, num_random_steps = config.exploration_noise, config.num_random_steps
-    return noisy(policy, networks.action_shape, sigma, num_random_steps, correlation)
+    return gaussian_noise_policy(policy, networks.action_shape, sigma, num_random_steps, correlation)
 
 
 def fit_values(loss: Loss, networks: Any, config: Any) -> Update:

@@ -4,124 +4,265 @@ On-policy: N environments fill segments of T rows, the learner takes each once, 
 over them, and publishes the parameters that choose the next action. Advantages are GAE(lambda) (Schulman et al.
 2016).
 
-With a `core_size` policy and value have an LSTM. It begins a segment with the state that the actor had there, and
+With an `lstm_size` policy and value have an LSTM. It begins a segment with the state that the actor had there, and
 minibatches are of whole segments.
 
-Deviations from the paper (most are of the authors' code, github.com/openai/baselines, ppo2):
+Differences from the paper (most are of the authors' code, github.com/openai/baselines, ppo2):
   * Advantages are normalised in each minibatch, gradients clipped to a global norm, weights begin orthogonal,
     those of the policy's last layer small. Policy and value share nothing but the convolutions of images;
-    with a `core_size` (the paper has no memory) they share ReLU layers and an LSTM, and are linear in that.
+    with an `lstm_size` (the paper has no memory) they share ReLU layers and an LSTM, with a linear head each.
   * Observations and returns are normalised by running statistics, which are learned and published with the
     parameters. An update uses those of the acting policy for observations, and takes in its data afterwards.
   * Truncated episodes and unfinished segments bootstrap.
   * An episode's final observation takes one of the T rows; only its value is of use.
   * Gaussian actions are clipped to the bounds on their way to the environment; the densities are of the
     unclipped ones. The standard deviation does not depend on the observation.
-  * Optional: a clipped value loss, an end of the epochs by the KL, a learning rate that falls. The clip stays.
+  * The KL of the penalty (eq. 8) is estimated from the actions taken, and the clip stays beside it.
+  * Optional: a clipped value loss, an end of the epochs by the KL, a learning rate that falls.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Count, Positive
-from agentkit.agents.on_policy import (
-    OnPolicyConfig,
-    Progress,
-    Rows,
-    RowsLoss,
-    advantages,
-    agent_of_update,
-    learn_from_segments,
-)
-from agentkit.agents.policy_steps import gradient_step, run_epochs
-from agentkit.learning import Update, adam, linear_decay
+from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
+from agentkit.agents.common.advantages import Advantages, Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.learning import Update, UpdateOutput, adam, linear_decay, optimizer_step
+from agentkit.types import ReplaySample
+
+AdvantageNormalization = Literal["minibatch", "batch", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OnPolicyConfig):
-    """Settings of PPO, beside those of `OnPolicyConfig`.
+class Config(SegmentsConfig):
+    """Hyperparameters of PPO, in addition to those of `SegmentsConfig`.
 
     Attributes:
-        core_size: units of an LSTM behind `hidden_sizes`, which policy and value then share; None for no memory.
+        hidden_sizes: units of each tanh layer of policy and value; with an `lstm_size` of the shared ReLU layers.
+        lstm_size: units of an LSTM behind `hidden_sizes`, which policy and value then share; None for no memory.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
         num_epochs: passes over the data of an update.
-        num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with a core_size batch_size.
-        clip_epsilon: the ratio's clip (paper, eq. 7).
+        num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with an LSTM batch_size.
+        clip_epsilon: the ratio's clip (eq. 7).
+        kl_cost: beta, weight of the KL penalty (eq. 8); with an `adaptive_kl_target` at first.
+        adaptive_kl_target: d_targ, the KL of an update that `kl_cost` is adapted to (section 4); None: it stays.
         value_clip: clip of the value's move from before the update, in units of the value network; None for none.
         value_cost: weight of the value loss.
-        entropy_cost: weight of the entropy bonus (paper, eq. 9).
+        entropy_cost: weight of the entropy bonus (eq. 9).
         target_kl: the epochs end where a minibatch's KL from the acting policy is above this; None for never.
         anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
+        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_values: whether the value network predicts normalised returns.
+        normalize_advantages: to mean 0 and deviation 1 in each "minibatch", once in the whole "batch", or "none".
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
-    core_size: Count | None = None
+    hidden_sizes: Sizes = (64, 64)
+    lstm_size: Count | None = None
+    gae_lambda: Fraction = 0.95
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 0.5
     num_epochs: Count = 10
     num_minibatches: Count = 4
     clip_epsilon: Positive = 0.2
+    kl_cost: NotNegative = 0.0
+    adaptive_kl_target: Positive | None = None
     value_clip: Positive | None = None
-    value_cost: float = 0.5
-    entropy_cost: float = 0.0
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.0
     target_kl: Positive | None = None
     anneal_steps: Count | None = None
+    normalize_observations: bool = True
+    normalize_values: bool = True
+    normalize_advantages: AdvantageNormalization = "minibatch"
+    initial_std: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and a KL cost that cannot adapt."""
+        super().__post_init__()
+        if self.normalize_advantages not in get_args(AdvantageNormalization):
+            raise unknown_name("normalize_advantages", self.normalize_advantages, get_args(AdvantageNormalization))
+        if self.adaptive_kl_target is not None and self.kl_cost == 0:
+            raise ConfigError(
+                f"adaptive_kl_target={self.adaptive_kl_target} doubles and halves kl_cost, which must be > 0 for that, "
+                f"found {self.kl_cost}. The paper says that the first value hardly matters: set kl_cost=1."
+            )
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
-    """Tanh layers for the policy and others for the value; with a core_size ReLU layers and an LSTM for both."""
-    if config.core_size is None:
+    """Builds tanh layers for the policy and others for the value; with an LSTM both share it and ReLU layers."""
+    if config.lstm_size is None:
         return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
-    return nets.recurrent_policy_value(environment_spec, config.hidden_sizes, config.initial_std, config.core_size)
+    return nets.recurrent_policy_value(environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size)
 
 
-def make_loss(networks: nets.PolicyValue, config: Config) -> RowsLoss:
-    """The clipped surrogate, value and entropy (paper, eq. 9)."""
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy, on normalised observations; in evaluation takes its mode."""
+    del config
+    return with_normalized_observations(stochastic_policy(networks, evaluation))
 
-    def loss(params: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
-        distribution, value = networks.apply(params, rows.observation, rows.memory)
-        log_ratio = distribution.log_prob(rows.sampled.sample) - rows.sampled.log_prob
-        # Of the zeros in rows without an action any number may come, also one whose exponential overflows.
-        log_ratio = jnp.where(rows.mask > 0, log_ratio, 0.0)
+
+class State(NamedTuple):
+    """Holds what PPO learns.
+
+    Attributes:
+        variables: parameters and statistics of observations.
+        returns: statistics of the value targets ``[]``.
+        opt_state: of the parameters.
+        kl_cost: beta, ``[]``.
+        key: PRNG key ``uint32[2]``.
+        num_updates: batches learned from, int32 ``[]``.
+    """
+
+    variables: PolicyVariables
+    returns: nets.RunningStatistics
+    opt_state: Any
+    kl_cost: jax.Array
+    key: jax.Array
+    num_updates: jax.Array
+
+
+def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
+    """Builds ``(params, kl_cost, minibatch) -> (loss [], metrics)``: surrogate, penalty, value, entropy (eq. 7-9)."""
+
+    def loss(params: Any, kl_cost: jax.Array, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        distribution, value = networks.apply(params, batch.observation, batch.memory)
+        log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
+        # Rows without an action have arbitrary log-ratios, whose exp may overflow.
+        log_ratio = jnp.where(batch.mask > 0, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)
-        policy_losses = losses.clipped_policy_loss(ratio, advantages(config, rows), config.clip_epsilon)
-        value_losses = losses.clipped_value_loss(value, rows.old_value, rows.target, config.value_clip)
+        advantage = batch.advantage
+        if config.normalize_advantages == "minibatch":
+            advantage = losses.standardize(advantage, batch.mask)
         means = {
-            "policy_loss": policy_losses,
-            "value_loss": value_losses,
+            "policy_loss": losses.clipped_policy_loss(ratio, advantage, config.clip_epsilon),
+            "value_loss": losses.clipped_value_loss(value, batch.old_value, batch.target, config.value_clip),
             "entropy": distribution.entropy(),
             "kl": losses.approximate_kl(log_ratio),
             "clipped": (jnp.abs(ratio - 1.0) > config.clip_epsilon).astype(jnp.float32),
         }
-        metrics = {name: losses.masked_mean(x, rows.mask) for name, x in means.items()}
+        metrics = {name: losses.masked_mean(x, batch.mask) for name, x in means.items()}
         total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
+        if config.kl_cost > 0:
+            total += kl_cost * metrics["kl"]
         return total - config.entropy_cost * metrics["entropy"], metrics
 
     return loss
 
 
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """All epochs over the segments of one batch, as one update (paper, algorithm 1)."""
-    optimizer = adam(1.0, config.max_grad_norm)
-    loss = make_loss(networks, config)
+def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
+    """Takes all epochs over the segments of one batch as one update (algorithm 1).
 
-    def improve(params: Any, opt_state: Any, rows: Rows, progress: Progress) -> tuple[Any, Any, dict[str, jax.Array]]:
-        learning_rate = linear_decay(config.learning_rate, progress.num_rows, config.anneal_steps)
+    With one epoch of one minibatch, and nothing that the learner alone knows, actors may compute the gradients.
+    """
+    optimizer = adam(1.0, config.max_grad_norm)
+
+    def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
+        found = compute_advantages(
+            networks,
+            variables,
+            returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
+        if config.normalize_advantages != "batch":
+            return found
+        rows = found.rows
+        return found._replace(rows=rows._replace(advantage=losses.standardize(rows.advantage, rows.mask)))
+
+    def init(key: jax.Array) -> State:
+        key, params_key = jax.random.split(key)
+        params = networks.init(params_key)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
+        kl_cost, num_updates = jnp.asarray(config.kl_cost, jnp.float32), jnp.zeros((), jnp.int32)
+        return State(variables, returns, optimizer.init(params), kl_cost, key, num_updates)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, epochs_key = jax.random.split(state.key)
+        rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
+        num_rows = state.num_updates * float(rows.mask.size)
+        learning_rate = linear_decay(config.learning_rate, num_rows, config.anneal_steps)
+
+        def step(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], state.kl_cost, minibatch)
+            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
+
         (params, opt_state), metrics = run_epochs(
-            gradient_step(loss, optimizer, learning_rate),
-            (params, opt_state),
+            step,
+            (state.variables.params, state.opt_state),
             rows,
-            progress.key,
+            epochs_key,
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
             stop=None if config.target_kl is None else lambda metrics: metrics["kl"] > config.target_kl,
         )
-        return params, opt_state, {**metrics, "learning_rate": learning_rate}
+        variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
+        kl_cost = state.kl_cost
+        if config.adaptive_kl_target is not None:
+            _, kl = loss(params, kl_cost, rows)  # of the whole update
+            kl_cost = adapt_kl_cost(kl_cost, kl["kl"], config.adaptive_kl_target)
+        metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
+        return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    return learn_from_segments(networks, config, optimizer.init, improve)
+    def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
+        del key
+        rows, *_ = advantages(variables, nets.init_statistics(()), batch)
+        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, config.kl_cost, rows)[0])
+
+    def apply(state: State, grads: PolicyVariables) -> State:
+        params, opt_state = state.variables.params, state.opt_state
+        params, opt_state = optimizer_step(optimizer, grads.params, params, opt_state, config.learning_rate)
+        variables = state.variables._replace(params=params)
+        return state._replace(variables=variables, opt_state=opt_state, num_updates=state.num_updates + 1)
+
+    apart = (gradient, apply) if has_gradient(config) else (None, None)
+    return Update(init, update, lambda state: {"policy": state.variables}, *apart)
 
 
-make_agent = agent_of_update(Config, make_networks, make_update)
+def has_gradient(config: Config) -> bool:
+    """Returns whether an update is one step on its whole batch, whose gradient needs nothing but the parameters."""
+    needs_state = config.normalize_observations or config.normalize_values
+    needs_state |= any(x is not None for x in (config.target_kl, config.adaptive_kl_target, config.anneal_steps))
+    return config.num_epochs == config.num_minibatches == 1 and not needs_state
+
+
+def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array:
+    """Halves beta where the KL is below target / 1.5, doubles it where it is above 1.5 target (section 4)."""
+    factor = jnp.where(kl < target / 1.5, 0.5, jnp.where(kl > target * 1.5, 2.0, 1.0))
+    return kl_cost * factor
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., MinibatchLoss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns PPO as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config, num_minibatches=config.num_minibatches),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,12 +1,14 @@
 """QR-DQN: quantile regression DQN (Dabney et al. 2018, "Distributional RL with Quantile Regression", 1710.10044).
 
-The network gives N quantiles of each action's return, at fixed fractions, so that returns need no bounds; actions
-are chosen by their mean.
+The network gives N quantiles of each action's return, at fixed fractions, so that returns need no bounds. Actions are
+chosen by their mean.
 
-Deviations from the paper:
+Differences from the paper:
   * The quantile Huber loss is divided by `huber_delta`, as in Dabney et al. 2018 (1806.06923), so that it tends to
     quantile regression as `huber_delta` tends to 0; at the paper's 1 there is no difference.
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
+  * Adam with another epsilon, and optional clipping of the global gradient norm.
+  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari: 51 quantiles instead of 200.
 """
@@ -14,6 +16,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,29 +24,53 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.common.ranges import Count, NotNegative
-from agentkit.agents.off_policy import ValueConfig, agent_of_loss, explore_values, mean_loss
-from agentkit.learning import Loss
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of QR-DQN, beside those of `ValueConfig`.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of QR-DQN, in addition to those of `ReplayConfig`.
 
     Attributes:
+        hidden_sizes: units of each hidden layer (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         num_quantiles: N, quantiles of each action's return.
         huber_delta: kappa, where the loss turns from squared to linear; 0 for quantile regression proper (the
             paper's QR-DQN-0).
     """
 
+    n_step: Count = 10
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
     num_quantiles: Count = 51
     huber_delta: NotNegative = 1.0
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
-    """The quantiles ``[B, N, A]`` of each action's return; quantile i of N is at the fraction (2 i + 1) / 2 N."""
+    """Builds the quantiles ``[B, N, A]`` of each action's return; the i-th of N is at the fraction (2 i + 1) / 2 N."""
 
     def quantiles(observation: Nest, num_actions: int) -> jax.Array:
         outputs = nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes)
@@ -52,43 +79,56 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
     return nets.value_network(environment_spec, "QR-DQN", quantiles)
 
 
-def make_policy(networks: nets.Network, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy in the mean of the quantiles."""
+def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily by the quantiles' mean; epsilon falls, is on the ladder, or fixed in evaluation."""
 
     def q_values(params: Any, observation: Nest) -> jax.Array:
-        return jnp.mean(networks.apply(params, observation), axis=1)
+        return jnp.mean(network.apply(params, observation), axis=1)  # Q of algorithm 1, [B, A]
 
-    return explore_values(q_values, config, evaluation)
+    if evaluation:
+        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation)
+    if config.epsilon_ladder:
+        return epsilon_ladder(q_values)
+    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
-def make_loss(networks: nets.Network, config: Config) -> Loss:
-    """Algorithm 1 of the paper on a batch of `Transition`s ``[B, ...]``."""
+def make_loss(network: nets.Network, config: Config) -> Loss:
+    """Builds the quantile Huber loss (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
-        quantiles_tm1 = networks.apply(params, batch.data.observation)  # [B, N, A]
-        quantiles_t = networks.apply(target_params, batch.data.next_observation)
-        taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])
-        return quantile_loss(quantiles_tm1, taus, quantiles_t, quantiles_t, batch, config)
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        quantiles_tm1, quantiles_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, N, A]
+        taus = jnp.broadcast_to(midpoints, quantiles_tm1.shape[:2])  # [B, N]
+        per_item = losses.quantile_q_learning_loss(
+            quantiles_tm1, taus, a_tm1, r_t, discount_t, quantiles_t, quantiles_t, config.huber_delta
+        )  # [B], eq. 10
+        return importance_weighted_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
 
     return loss
 
 
-def quantile_loss(
-    quantiles_tm1: jax.Array,
-    taus_tm1: jax.Array,
-    quantiles_t: jax.Array,
-    selector: jax.Array,
-    batch: ReplaySample,
-    config: Config,
-) -> LossOutput:
-    """The quantile regression of a batch; see `losses.quantile_q_learning_loss` for the arguments."""
-    _, action, reward, discount, _, _ = batch.data
-    per_item = losses.quantile_q_learning_loss(
-        quantiles_tm1, taus_tm1, action, reward, discount, quantiles_t, selector, config.huber_delta
+def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.Network] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.Network]:
+    """Returns QR-DQN as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
     )
-    return mean_loss(per_item, {"q": nets.mean_legal(quantiles_tm1)}, batch, config)
-
-
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)

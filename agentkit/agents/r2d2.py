@@ -1,14 +1,14 @@
 """R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed RL").
 
 A duelling double Q-network with an LSTM learns from prioritised sequences. Each row is stored with the state that the
-actor's LSTM had; the first rows of a sequence bring that up to date (burn-in), n-step targets teach the others.
+actor's LSTM had. The first rows of a sequence bring that state up to date (burn-in); the loss counts the others.
 
-Deviations from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
+Differences from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
   * Sequences run on into the next episode, where the LSTM's state begins anew; the paper's never cross an episode's
-    end. Rows after an episode's start need no burn-in and are learned from, also in the first rows of a sequence.
-  * Adam without the paper's small epsilon, and an optional clip of the gradients' global norm.
+    end. Rows after an episode's start need no burn-in and count, also among the first rows of a sequence.
+  * Adam with another epsilon than the paper's, and an optional clip of the gradients' global norm.
   * Epsilon falls linearly over `epsilon_steps` of an actor's own steps; the paper's ladder is a switch.
-  * Rewards and actions before are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
+  * The last reward and action are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
   * New sequences get priority 1, not one that the actor computes.
   * Truncated episodes bootstrap.
   * Defaults fit small problems, not Atari: the paper has an LSTM of 512 units, sequences of 80 steps every 40 with 40
@@ -18,6 +18,7 @@ Deviations from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,54 +26,72 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy
-from agentkit.agents.common.ranges import Count, Fraction
-from agentkit.agents.off_policy import ValueConfig, explore_values, mean_loss
-from agentkit.agents.sequences import agent_of_loss
+from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import Sequences, SequencesConfig
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, Sizes
 from agentkit.errors import ConfigError
-from agentkit.learning import Loss
+from agentkit.learning import Loss, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample, has_action
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ValueConfig):
-    """Settings of R2D2, beside those of `ValueConfig`.
+class Config(SequencesConfig):
+    """Holds the hyperparameters of R2D2, in addition to those of `SequencesConfig`.
 
-    There "transitions" are sequences here, but that `updates_per_step` are for each row of an actor.
+    An "item" there is a sequence here, but `updates_per_step` counts updates for each row of an actor.
 
     Attributes:
-        core_size: units of the LSTM.
         sequence_length: rows that are unrolled, T; one more is stored, to bootstrap from.
         sequence_period: rows from the start of one sequence to the next; at most `sequence_length` - `burn_in`, so
             that each row is learned from.
+        hidden_sizes: units of each hidden layer before the LSTM (after the convolutions, for images).
+        learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        target_update_period: updates between copies to the target network.
+        epsilon_start: probability of a random action at first.
+        epsilon_end: probability of a random action after `epsilon_steps`.
+        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon_evaluation: probability of a random action in evaluation.
+        epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
+        lstm_size: units of the LSTM.
         burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
-        priority_max_weight: eta, how much of a sequence's priority is its largest error; the rest is their mean.
+        max_priority_weight: eta, the weight of the largest error in a sequence's priority; the rest is their mean's.
         rescale_values: learn h(q) and not q, where h is `losses.rescale`, so that rewards need no clipping.
     """
 
-    hidden_sizes: tuple[int, ...] = (64,)
     n_step: Count = 5
-    batch_size: int = 32
-    updates_per_step: float = 0.125
-    replay_size: int = 10_000
-    min_replay_size: int = 50
+    batch_size: Count = 32
+    updates_per_step: Positive = 0.125
+    replay_size: Count = 10_000
+    min_replay_size: Count = 50
     prioritized: bool = True
-    priority_exponent: float = 0.9
-    importance_exponent: float = 0.6
-    core_size: Count = 64
+    priority_exponent: NotNegative = 0.9
+    importance_exponent: Fraction = 0.6
     sequence_length: Count = 40
     sequence_period: Count = 20
-    burn_in: int = 10
-    priority_max_weight: Fraction = 0.9
+    hidden_sizes: Sizes = (64,)
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 5_000
+    epsilon_evaluation: Fraction = 0.0
+    epsilon_ladder: bool = False
+    lstm_size: Count = 64
+    burn_in: CountFromZero = 10
+    max_priority_weight: Fraction = 0.9
     rescale_values: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses what is out of its range, and sequences too short for burn-in."""
+        """Refuses a value outside of its field's range, and sequences too short for burn-in."""
         super().__post_init__()
-        if not 0 <= self.burn_in <= self.sequence_length - self.sequence_period:
+        if self.burn_in > self.sequence_length - self.sequence_period:
             raise ConfigError(
-                f"Expected 0 <= burn_in <= sequence_length - sequence_period, or some rows are never learned from; "
-                f"found burn_in={self.burn_in}, sequence_length={self.sequence_length}, "
+                f"Expected burn_in <= sequence_length - sequence_period, or some rows are never learned from; found "
+                f"burn_in={self.burn_in}, sequence_length={self.sequence_length}, "
                 f"sequence_period={self.sequence_period}."
             )
 
@@ -82,53 +101,68 @@ Networks = nets.RecurrentNetwork
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
-    """Q-networks with a memory, for an environment of discrete actions: ReLU layers, LSTM, duelling streams."""
+    """Builds ReLU layers, an LSTM and duelling streams, for an environment of discrete actions."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "R2D2")
 
     def trunk(observation: Nest) -> jax.Array:
         return nets.hidden_layers(observation, config.hidden_sizes)
 
     def head(features: jax.Array, observation: Nest) -> jax.Array:
-        return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.core_size,)), observation)
+        return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.lstm_size,)), observation)
 
-    return nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations)
+    return nets.recurrent_network(trunk, head, config.lstm_size, environment_spec.observations)
 
 
-class Memory(NamedTuple):
-    """The state of a policy that remembers and explores.
+class PolicyState(NamedTuple):
+    """Holds the state of the policy.
 
     Attributes:
-        core: of the network; that of an episode's start at each reset.
-        exploration: of the policy that chooses by values: an epsilon, or the number of steps taken.
+        core: the LSTM's; an episode begins with the initial one.
+        exploration: the epsilon-greedy policy's: an epsilon, or the number of steps taken.
     """
 
     core: Nest
     exploration: Nest
 
 
-def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Epsilon-greedy; its extras are the LSTM's state before the observation, and nothing in evaluation."""
-    choose = explore_values(lambda _, q: q, config, evaluation)  # Of which the observations are the values.
+def make_policy(network: Networks, config: Config, evaluation: bool = False) -> Policy:
+    """Explores epsilon-greedily; epsilon falls or is on the ladder, in evaluation it is fixed.
 
-    def init(key: jax.Array) -> Memory:
-        return Memory(networks.initial_state, choose.init(key))
+    Its extras are the LSTM's state before the observation; in evaluation there are none.
+    """
+    if evaluation:
+        chooser = epsilon_greedy(_given_values, lambda _: config.epsilon_evaluation)
+    elif config.epsilon_ladder:
+        chooser = epsilon_ladder(_given_values)
+    else:
+        schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
+        chooser = epsilon_greedy(_given_values, schedule)
 
-    def act(params: Any, key: jax.Array, observation: Nest, state: Memory) -> tuple[Nest, Memory, Nest]:
-        q, core = nets.step_one(networks, params, observation, state.core)
-        action, exploration, _ = choose.act((), key, q, state.exploration)
-        return action, Memory(core, exploration), () if evaluation else state.core
+    def init(key: jax.Array) -> PolicyState:
+        return PolicyState(network.initial_state, chooser.init(key))
 
-    def reset(state: Memory) -> Memory:
-        return state._replace(core=networks.initial_state)
+    def act(params: Any, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
+        q, core = nets.step_one(network, params, observation, state.core)
+        action, exploration, _ = chooser.act((), key, q, state.exploration)
+        return action, PolicyState(core, exploration), () if evaluation else state.core
 
-    def spread(state: Memory, index: Any, count: int) -> Memory:
-        return state._replace(exploration=choose.spread(state.exploration, index, count))
+    def reset(state: PolicyState) -> PolicyState:
+        return state._replace(core=network.initial_state)
 
-    return Policy(act, init, reset, spread)
+    def spread(state: PolicyState, index: Any, count: int) -> PolicyState:
+        return state._replace(exploration=chooser.spread(state.exploration, index, count))
+
+    return Policy(act, init, reset, spread, extras_spec=() if evaluation else nets.state_spec(network))
 
 
-def make_loss(networks: Networks, config: Config) -> Loss:
-    """Squared n-step errors on a batch of `Step`s ``[B, T + 1, ...]``, and priorities of their sizes."""
+def _given_values(params: Any, q: jax.Array) -> jax.Array:
+    """Returns the action values that the epsilon-greedy policy is given as its observation."""
+    del params
+    return q
+
+
+def make_loss(network: Networks, config: Config) -> Loss:
+    """Builds the squared n-step errors (section 2.3), on a batch of `Step`s ``[B, T + 1, ...]``."""
 
     def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
@@ -138,16 +172,16 @@ def make_loss(networks: Networks, config: Config) -> Loss:
 
         def unroll(params: Any) -> jax.Array:
             return nets.unroll_after_burn_in(
-                networks, params, steps.observation, start, stored_state, config.burn_in
+                network, params, steps.observation, start, stored_state, config.burn_in
             )  # [B, T + 1, A]
 
         q, q_target = unroll(params), unroll(target_params)
-        action, reward, discount = (jnp.asarray(x)[:, :-1] for x in (steps.action, steps.reward, steps.discount))
+        a_tm1, r_t, discount_t = (jnp.asarray(x)[:, :-1] for x in (steps.action, steps.reward, steps.discount))
         errors = losses.n_step_double_q_learning_error(
             q[:, :-1],
-            action,
-            reward.astype(jnp.float32),
-            config.discount * discount.astype(jnp.float32),
+            a_tm1,
+            r_t.astype(jnp.float32),
+            config.discount * discount_t.astype(jnp.float32),
             q_target[:, 1:],
             q[:, 1:],
             has_action(start),
@@ -157,11 +191,32 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         mask = losses.taught_rows(start, config.burn_in)
         per_item = jnp.sum(0.5 * jnp.square(errors) * mask, axis=1) / config.sequence_length  # [B]
         metrics = {"q": nets.mean_legal(q), "taught_rows": jnp.mean(mask)}
-        priorities = losses.sequence_priorities(errors, mask, config.priority_max_weight)
-        return mean_loss(per_item, metrics, batch, config, priorities)
+        priorities = losses.sequence_priorities(errors, mask, config.max_priority_weight)
+        return importance_weighted_loss(per_item, metrics, batch, config, priorities)
 
     return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
-"""To plug in a loss: ``Agent(make_loss=lambda networks, config: my_loss)``."""
+def make_update(network: Networks, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns R2D2 as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Sequences(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -8,64 +8,85 @@ All of them, always:
   * distributions of returns (C51, Bellemare et al. 2017);
   * noisy networks (Fortunato et al. 2018, 1706.10295) for exploration, and no epsilon.
 
-Deviations from the paper:
+Differences from the paper:
   * The correction of prioritised sampling does not grow in the course of training: `importance_exponent` is fixed.
   * New transitions get priority 1, not the largest priority so far.
   * An actor draws new noise at each step.
   * Truncated episodes bootstrap.
-  * Defaults fit small problems (CartPole), not Atari: see `c51` on the atoms.
+  * Defaults fit small problems (CartPole), not Atari: the atoms cover the returns of rewards up to 1 at gamma 0.99.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit import specs
 from agentkit.actors import Policy, feed_forward
-from agentkit.agents.c51 import AtomsConfig, divergence_loss
-from agentkit.agents.common.ranges import NotNegative
-from agentkit.agents.off_policy import OffPolicyConfig, agent_of_loss
-from agentkit.learning import Loss
-from agentkit.types import Nest
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import (
+    Count,
+    CountFromTwo,
+    Finite,
+    Fraction,
+    NotNegative,
+    Positive,
+    Sizes,
+    check_order,
+)
+from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(AtomsConfig, OffPolicyConfig):
-    """Settings of Rainbow, beside those of `AtomsConfig` and `OffPolicyConfig`.
+class Config(ReplayConfig):
+    """Holds the hyperparameters of Rainbow, in addition to those of `ReplayConfig`.
 
     Attributes:
+        num_atoms: N, returns that the distributions are made of (the paper's 51).
+        vmin: the least of them; smaller returns count as this one.
+        vmax: the greatest; rewards up to 1 have returns up to 1 / (1 - discount).
         hidden_sizes: units of each hidden layer of both streams (after the convolutions, for images).
-        noise: sigma_0, the initial size of the noise on weights, >= 0.
-        n_step: rewards summed before bootstrapping (the paper's 3).
+        noise: sigma_0, the initial size of the noise on weights.
         learning_rate: Adam's step size.
-        max_grad_norm: clip the gradients to this global norm; None for no clipping.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
         target_update_period: updates between copies to the target network.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    noise: NotNegative = 0.5
-    n_step: int = 10
-    learning_rate: float = 5e-4
-    max_grad_norm: float | None = 10.0
-    batch_size: int = 128
-    target_update_period: int = 200
-    updates_per_step: float = 0.5
-    replay_size: int = 100_000
+    n_step: Count = 10
+    batch_size: Count = 128
+    updates_per_step: Positive = 0.5
+    replay_size: Count = 100_000
     prioritized: bool = True
-    priority_exponent: float = 0.5
-    importance_exponent: float = 0.5
+    priority_exponent: NotNegative = 0.5
+    importance_exponent: Fraction = 0.5
+    num_atoms: CountFromTwo = 101
+    vmin: Finite = -100.0
+    vmax: Finite = 100.0
+    hidden_sizes: Sizes = (64, 64)
+    noise: NotNegative = 0.5
+    learning_rate: Positive = 5e-4
+    max_grad_norm: Positive | None = 10.0
+    target_update_period: Count = 200
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range, and bounds in the wrong order."""
+        super().__post_init__()
+        check_order(self, "vmin", "vmax")
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.CategoricalNetwork:
-    """A noisy duelling network of return distributions; its `logits` are of ``(params, key, observation [B, ...])``.
+    """Builds a noisy duelling network, whose `logits` are of ``(params, key, observation [B, ...])``.
 
-    Noise on the weights is drawn from `key`, one draw for all of the batch, and there is none where it is None.
+    Noise on the weights is drawn from `key`, one draw for all of the batch; None stands for no noise.
     """
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Rainbow")
 
@@ -78,28 +99,59 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
     return nets.CategoricalNetwork(lambda key: network.init(key, example), network.apply, atoms)
 
 
-def make_policy(networks: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
-    """Greedy in the mean return under fresh noise; in evaluation without noise."""
+def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
+    """Takes the action of the greatest mean return, under fresh noise; in evaluation without noise."""
     del config
 
     def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
         batch = jax.tree.map(lambda x: x[None], observation)
-        q = networks.q_values(networks.logits(params, None if evaluation else key, batch), batch)
+        q = network.q_values(network.logits(params, None if evaluation else key, batch), batch)
         return jnp.argmax(q[0]).astype(jnp.int32)
 
     return feed_forward(act)
 
 
-def make_loss(networks: nets.CategoricalNetwork, config: Config) -> Loss:
-    """The paper's section 4 on a batch of `Transition`s ``[B, ...]``; the loss of each is its priority."""
+def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
+    """Builds the divergence from the projected target (section 4), on a batch of `Transition`s ``[B, ...]``.
 
-    def outputs(params: Any, target_params: Any, o_tm1: Nest, o_t: Nest, key: jax.Array) -> tuple[jax.Array, ...]:
+    With prioritised replay, each transition's loss is its new priority.
+    """
+
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         online_key, target_key, selector_key = jax.random.split(key, 3)  # independent noise: 1706.10295, eq. 15
-        logits_tm1 = networks.logits(params, online_key, o_tm1)
-        logits_t = networks.logits(target_params, target_key, o_t)
-        return logits_tm1, logits_t, networks.q_values(networks.logits(params, selector_key, o_t), o_t)
+        logits_tm1 = network.logits(params, online_key, o_tm1)  # [B, A, N]
+        logits_t = network.logits(target_params, target_key, o_t)
+        q_t = network.q_values(network.logits(params, selector_key, o_t), o_t)  # [B, A]
+        per_item = losses.categorical_q_learning_loss(
+            logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
+        )  # [B]
+        q_tm1 = nets.categorical_mean(logits_tm1, network.atoms)
+        return importance_weighted_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)
 
-    return divergence_loss(outputs, networks, config)
+    return loss
 
 
-make_agent = agent_of_loss(Config, make_networks, make_policy, make_loss)
+def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) -> Update:
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
+    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.CategoricalNetwork] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_loss: Callable[..., Loss] = make_loss,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.CategoricalNetwork]:
+    """Returns Rainbow as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_loss, config),
+    )

@@ -1,87 +1,234 @@
 """REDQ: randomized ensembled double Q-learning (Chen et al. 2021, "Randomized Ensembled Double ...", 2101.05982).
 
-SAC that takes many steps on its critics for each of the environment's, and is kept from overestimating by an ensemble:
-each target is the smallest of a few critics that are drawn anew, and the policy climbs the mean of all.
+SAC with many critic steps for each environment step. An ensemble keeps the critics from overestimating: each target is
+the smallest value of a few randomly drawn critics, and the policy climbs the mean of all.
 
-Deviations from the paper:
+Differences from the paper:
   * The target entropy is minus the number of action dimensions; the paper's differ by environment (-1 for Hopper).
-  * A policy step climbs the critics as they were before the last of the G steps on them.
-  * The temperature's logarithm is the learned parameter (as in the authors' code).
-  * Weights begin orthogonal, those of the policy's last layer small.
+  * A policy step climbs the critics from before the last of the G steps on them.
+  * The logarithm of the temperature is learned, as in the authors' code.
+  * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit.agents import sac
-from agentkit.agents.common.ranges import Count
-from agentkit.agents.off_policy import agent_of_loss
+from agentkit import actors, specs
+from agentkit import networks as nets
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.errors import ConfigError
-from agentkit.learning import Bootstrap, SoftLosses, Update
-from agentkit.specs import EnvironmentSpec
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(sac.EnsembleConfig):
-    """Settings of REDQ, beside those of `sac.EnsembleConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of REDQ, in addition to those of `ReplayConfig`.
 
     Attributes:
-        num_critics: N, critics of the ensemble.
-        subset_size: M, critics whose smallest value is a target, at most N.
+        num_critics: N, critics in the ensemble.
+        subset_size: M, critics whose smallest value is a target; at most N.
+        policy_delay: critic steps for each step of policy and temperature; G in the paper, as `updates_per_step` is.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for all three losses.
+        tau: fraction by which the target critics move at each update, in (0, 1].
+        initial_temperature: alpha at the start, > 0.
+        learn_temperature: whether to tune alpha to the target entropy.
+        target_entropy: in nats; None for minus the number of action dimensions.
+        num_random_steps: uniform actions that each actor begins with.
+        min_log_std: lower bound of the policy's log standard deviation, before the tanh.
+        max_log_std: upper bound.
     """
 
+    updates_per_step: Positive = 20.0
+    updates_per_call: Count = 20
     num_critics: Count = 10
     subset_size: Count = 2
+    policy_delay: Count = 20
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    initial_temperature: Positive = 1.0
+    learn_temperature: bool = True
+    target_entropy: Finite | None = None
+    num_random_steps: CountFromZero = 5_000
+    min_log_std: Finite = -10.0
+    max_log_std: Finite = 2.0
 
     def __post_init__(self) -> None:
-        """Refuses what is out of its range."""
+        """Refuses a value outside of its field's range, bounds in the wrong order, and too large a subset."""
         super().__post_init__()
+        check_order(self, "min_log_std", "max_log_std")
         if self.subset_size > self.num_critics:
             raise ConfigError(
-                f"subset_size must be at most num_critics, {self.num_critics}, found {self.subset_size}: a target's "
-                "critics are drawn without replacement."
+                f"subset_size must be at most num_critics, {self.num_critics}, found {self.subset_size}: the critics "
+                "of a target are drawn without replacement."
             )
 
 
-def make_networks(environment_spec: EnvironmentSpec, config: Config) -> sac.Networks:
-    """A policy, and one critic, which the ensemble has N sets of parameters for."""
-    return sac.make_networks(environment_spec, config, "REDQ")
+Networks = nets.ActorCriticNetworks
 
 
-def make_losses(networks: sac.Networks, config: Config) -> SoftLosses:
-    """The losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``; leaves of `critics` are ``[N, ...]``."""
-    ensemble = jax.vmap(networks.critic.apply, in_axes=(0, None, None))  # [N, B]
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a tanh-Gaussian policy, and one critic that is applied to N sets of parameters."""
+    sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
+    return nets.actor_critic_networks(
+        environment_spec,
+        "REDQ",
+        policy=lambda observation, size: nets.tanh_normal_action(observation, size, sizes, *log_stds),
+        critic=lambda observation, action: nets.action_value(observation, action, sizes),
+    )
 
-    def mean(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return jnp.mean(ensemble(critics, observation, action), axis=0)
 
-    def critic_loss(critics: Any, bootstrap: Bootstrap, batch: ReplaySample, key: jax.Array) -> LossOutput:
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
+    if evaluation:
+        return actors.mode_policy(networks.policy.apply, nets.mode)
+    uniform = actors.uniform_action(networks.action_shape)
+    return actors.sampling_policy(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
+
+
+class State(NamedTuple):
+    """Holds what REDQ learns.
+
+    Attributes:
+        policy: parameters.
+        ensemble: parameters of all critics, leaves ``[N, ...]``.
+        target_ensemble: their moving averages.
+        log_alpha: logarithm of the temperature, ``[]``.
+        opt_states: of policy, ensemble and log_alpha.
+        policy_metrics: of the newest policy step, to log between two such steps.
+        key: PRNG key ``uint32[2]``.
+        num_updates: critic steps taken, int32 ``[]``.
+    """
+
+    policy: Params
+    ensemble: Params
+    target_ensemble: Params
+    log_alpha: jax.Array
+    opt_states: tuple[Any, Any, Any]
+    policy_metrics: dict[str, jax.Array]
+    key: jax.Array
+    num_updates: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(ensemble, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at = networks.policy.apply
+    ensemble_at = jax.vmap(networks.critic.apply, in_axes=(0, None, None))  # [N, B]
+
+    def critic_loss(ensemble: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         sample_key, subset_key = jax.random.split(key)
+        a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), sample_key)
         drawn = jax.random.permutation(subset_key, config.num_critics)[: config.subset_size]
-
-        def least_drawn(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-            subset = jax.tree.map(lambda leaf: leaf[drawn], critics)
-            return jnp.min(ensemble(subset, observation, action), axis=0)
-
-        target = sac.targets(networks, least_drawn, bootstrap, batch, sample_key)  # [B], eq. 1
-        q_tm1 = ensemble(critics, batch.data.observation, batch.data.action)  # [N, B]
+        subset = jax.tree.map(lambda leaf: leaf[drawn], state.target_ensemble)
+        v_t = jnp.min(ensemble_at(subset, o_t, a_t), axis=0) - jnp.exp(state.log_alpha) * log_prob_t
+        target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # [B], eq. 1
+        q_tm1 = ensemble_at(ensemble, o_tm1, a_tm1)
+        errors = q_tm1 - target[None]  # [N, B]
+        loss = 0.5 * jnp.sum(jnp.square(errors), axis=0)
         metrics = {"q": jnp.mean(q_tm1), "critics_std": jnp.mean(jnp.std(q_tm1, axis=0))}
-        return sac.ensemble_loss(q_tm1, target, metrics, batch, config)
+        return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
 
-    return SoftLosses(critic_loss, functools.partial(sac.policy_loss, networks, mean))
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o_tm1 = batch.data.observation
+        action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
+        q = jnp.mean(ensemble_at(state.ensemble, o_tm1, action), axis=0)
+        return jnp.mean(jnp.exp(state.log_alpha) * log_prob - q), -jnp.mean(log_prob)
+
+    return Losses(critic_loss, policy_loss)
 
 
-def fit(losses: SoftLosses, networks: sac.Networks, config: Config) -> Update:
-    """A step on all critics, and on policy and temperature at each `policy_period`-th (paper, algorithm 1)."""
-    return sac.fit_ensemble(losses, networks, config, config.num_critics)
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critics, and at every `policy_delay`-th update on policy and temperature (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+    target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
+
+    def init(key: jax.Array) -> State:
+        keys = jax.random.split(key, 2 + config.num_critics)
+        policy, ensemble = networks.policy.init(keys[1]), jax.vmap(networks.critic.init)(keys[2:])
+        log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+        opt_states = tuple(map(optimizer.init, (policy, ensemble, log_alpha)))
+        metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, ensemble)
+        return State(policy, ensemble, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
+
+    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+        policy_opt, _, alpha_opt = state.opt_states
+        (loss, entropy), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
+        log_alpha, alpha_grad = state.log_alpha, entropy - target_entropy
+        if config.learn_temperature:
+            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+        return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": loss, "entropy": entropy}
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, critic_key, policy_key = jax.random.split(state.key, 3)
+
+        def critic_loss(ensemble: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(ensemble, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.ensemble)
+        policy_opt, critics_opt, alpha_opt = state.opt_states
+        ensemble, critics_opt = optimizer_step(optimizer, grads, state.ensemble, critics_opt)
+        targets = optax.incremental_update(ensemble, state.target_ensemble, config.tau)
+
+        # A conditional copies all that it returns, so it returns no more than what may change.
+        num_updates = state.num_updates + 1
+        unchanged = (state.policy, policy_opt, state.log_alpha, alpha_opt, state.policy_metrics)
+        policy, policy_opt, log_alpha, alpha_opt, policy_metrics = jax.lax.cond(
+            num_updates % config.policy_delay == 0,
+            lambda: policy_step(state, batch, policy_key),
+            lambda: unchanged,
+        )
+        alpha, opt_states = jnp.exp(state.log_alpha), (policy_opt, critics_opt, alpha_opt)
+        metrics = {"critic_loss": output.loss, **output.metrics, **policy_metrics, "temperature": alpha}
+        state = State(policy, ensemble, targets, log_alpha, opt_states, policy_metrics, key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
 
 
-make_agent = agent_of_loss(Config, make_networks, sac.make_policy, make_losses, fit)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns REDQ as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -3,7 +3,7 @@
 Each action becomes likelier by how much the whole return that followed it exceeds what a value network expected of
 its observation. One step on the policy for each batch of segments; the value is fitted to the same returns.
 
-Deviations from the paper:
+Differences from the paper:
   * The baseline is a learned value of the observation, where the paper has a running mean of rewards.
   * Actions are weighed by the rewards that came after them, discounted, and not by all of an episode's.
   * Where a segment ends in mid-episode or an episode is truncated, the value of the next observation stands for the
@@ -19,66 +19,176 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Fraction
-from agentkit.agents.on_policy import Progress, Rows, advantages, agent_of_update, learn_from_segments
-from agentkit.agents.policy_steps import FittedValueConfig, gradient_step, make_networks, run_epochs, value_loss
-from agentkit.learning import Update, adam, optimizer_step, global_norm
+from agentkit import specs
+from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
+from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, global_norm, optimizer_step
+from agentkit.losses import masked_mean, policy_gradient_loss, standardize
+from agentkit.types import ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(FittedValueConfig):
-    """Settings of REINFORCE: `FittedValueConfig`'s; its `learning_rate` and `max_grad_norm` are the policy's, too."""
+class Config(SegmentsConfig):
+    """Hyperparameters of REINFORCE, in addition to those of `SegmentsConfig`.
 
+    Attributes:
+        hidden_sizes: units of each tanh layer of policy and value.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
+        learning_rate: Adam's step size, of policy and value.
+        max_grad_norm: clips the global norm of the policy's gradient, and of the value's; None for no clipping.
+        num_value_epochs: passes of the value's fit over the data of an update.
+        num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
+        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_values: whether the value network predicts normalised returns.
+        normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
+    """
+
+    hidden_sizes: Sizes = (64, 64)
     gae_lambda: Fraction = 1.0
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 0.5
+    num_value_epochs: Count = 10
+    num_minibatches: Count = 4
+    normalize_observations: bool = True
+    normalize_values: bool = True
+    normalize_advantages: bool = True
+    initial_std: Positive = 1.0
 
 
-def make_loss(
-    networks: nets.PolicyValue, config: Config
-) -> Callable[[Any, Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
-    """``(policy parameters, all parameters, Rows) -> (loss, metrics)`` (paper, section 5, episodic REINFORCE)."""
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Builds tanh layers for the policy and others for the value, with separate parameters."""
+    return nets.separate_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
 
-    def loss(policy: Any, params: nets.ActorCritic, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
+
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy, on normalised observations; in evaluation takes its mode."""
+    del config
+    return with_normalized_observations(stochastic_policy(networks, evaluation))
+
+
+class State(NamedTuple):
+    """Holds what REINFORCE learns.
+
+    Attributes:
+        variables: parameters, an `ActorCritic`, and statistics of observations.
+        returns: statistics of the value targets ``[]``.
+        opt_states: of policy and value.
+        key: PRNG key ``uint32[2]``.
+    """
+
+    variables: PolicyVariables
+    returns: nets.RunningStatistics
+    opt_states: nets.ActorCritic
+    key: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the loss of the policy and the loss of its value.
+
+    Attributes:
+        policy: ``(policy, params, rows) -> (loss [], metrics)``.
+        value: ``(critic, params, minibatch) -> (loss [], metrics)``.
+    """
+
+    policy: MinibatchLoss
+    value: MinibatchLoss
+
+
+def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
+    """Builds the policy gradient's loss (section 5, episodic REINFORCE) and the value's squared error."""
+
+    def policy_loss(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
-        log_prob = distribution.log_prob(rows.sampled.sample)
-        per_row = losses.policy_gradient_loss(log_prob, advantages(config, rows))
-        policy_loss = losses.masked_mean(per_row, rows.mask)
-        entropy = losses.masked_mean(distribution.entropy(), rows.mask)
-        return policy_loss, {"policy_loss": policy_loss, "entropy": entropy}
+        advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
+        per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
+        loss = masked_mean(per_row, rows.mask)
+        return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    return loss
+    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        _, value = networks.apply(params._replace(critic=critic), rows.observation)
+        loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
+        return loss, {"value_loss": loss}
+
+    return Losses(policy_loss, value_loss)
 
 
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """A step on the policy, then the fit of its baseline."""
+def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
+    """Takes a step on the policy, then fits the value to the same returns."""
     optimizer = adam(1.0, config.max_grad_norm)
-    gradient = jax.grad(make_loss(networks, config), has_aux=True)
 
-    def init_opt_state(params: nets.ActorCritic) -> nets.ActorCritic:
-        return nets.ActorCritic(*map(optimizer.init, params))
+    def init(key: jax.Array) -> State:
+        key, params_key = jax.random.split(key)
+        params = networks.init(params_key)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        opt_states = nets.ActorCritic(*map(optimizer.init, params))
+        return State(PolicyVariables(params, statistics), nets.init_statistics(()), opt_states, key)
 
-    def improve(
-        params: nets.ActorCritic, opt_state: nets.ActorCritic, rows: Rows, progress: Progress
-    ) -> tuple[nets.ActorCritic, nets.ActorCritic, dict[str, jax.Array]]:
-        grads, metrics = gradient(params.policy, params, rows)
-        policy, policy_state = optimizer_step(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
-        (baseline, baseline_state), fitted = run_epochs(
-            gradient_step(value_loss(networks, params), optimizer, config.learning_rate),
-            (params.critic, opt_state.critic),
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, epochs_key = jax.random.split(state.key)
+        rows, returns, explained_variance = compute_advantages(
+            networks,
+            state.variables,
+            state.returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
+        params = state.variables.params
+        policy_opt, critic_opt = state.opt_states
+        grads, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)
+        policy, policy_opt = optimizer_step(optimizer, grads, params.policy, policy_opt, config.learning_rate)
+
+        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+            grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
+            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+
+        (critic, critic_opt), fitted = run_epochs(
+            fit,
+            (params.critic, critic_opt),
             rows,
-            progress.key,
+            epochs_key,
             num_epochs=config.num_value_epochs,
             num_minibatches=config.num_minibatches,
         )
-        metrics |= {"grad_norm": global_norm(grads), "value_loss": fitted["value_loss"]}
-        return nets.ActorCritic(policy, baseline), nets.ActorCritic(policy_state, baseline_state), metrics
+        statistics = observe_segments(state.variables, batch.data)
+        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        metrics |= {
+            "grad_norm": global_norm(grads),
+            "value_loss": fitted["value_loss"],
+            "explained_variance": explained_variance,
+        }
+        opt_states = nets.ActorCritic(policy_opt, critic_opt)
+        return State(variables, returns, opt_states, key), UpdateOutput(metrics)
 
-    return learn_from_segments(networks, config, init_opt_state, improve)
+    return Update(init, update, lambda state: {"policy": state.variables})
 
 
-make_agent = agent_of_update(Config, make_networks, make_update)
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns REINFORCE as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config, num_minibatches=config.num_minibatches),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

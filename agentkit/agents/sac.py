@@ -27,7 +27,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
 Critics = tuple[Params, Params]
@@ -40,6 +40,7 @@ class Config(ReplayConfig):
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size, for all three losses.
+        max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
@@ -51,6 +52,7 @@ class Config(ReplayConfig):
 
     hidden_sizes: Sizes = (256, 256)
     learning_rate: Positive = 3e-4
+    max_grad_norm: Positive | None = None
     tau: Rate = 0.005
     initial_temperature: Positive = 1.0
     learn_temperature: bool = True
@@ -82,13 +84,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
     """Samples the policy, after uniform actions at first; in evaluation takes its mode."""
     if evaluation:
-        return actors.likeliest(networks.policy.apply, nets.mode)
-
-    def uniform(key: jax.Array, observation: Nest) -> jax.Array:
-        del observation
-        return jax.random.uniform(key, networks.action_shape, minval=-1.0, maxval=1.0)
-
-    return actors.uniform_then_samples(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
+        return actors.mode_policy(networks.policy.apply, nets.mode)
+    uniform = actors.uniform_action(networks.action_shape)
+    return actors.sampling_policy(networks.policy.apply, nets.sample, uniform, config.num_random_steps)
 
 
 class State(NamedTuple):
@@ -123,17 +121,22 @@ class Losses(NamedTuple):
     policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def make_losses(networks: Networks, config: Config) -> Losses:
+def critic_target(networks: Networks, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+    """Returns the critics' targets ``[B]``: reward plus discounted soft value of the next observation."""
+    _, _, r_t, discount_t, o_t, _ = batch.data
+    a_t, log_prob_t = nets.sample_and_log_prob(networks.policy.apply(state.policy, o_t), key)
+    q_1, q_2 = (networks.critic.apply(target, o_t, a_t) for target in state.target_critics)
+    v_t = jnp.minimum(q_1, q_2) - jnp.exp(state.log_alpha) * log_prob_t  # eq. 3
+    return r_t + discount_t * v_t  # eq. 2
+
+
+def make_losses(networks: Networks, config: Config, critic_target: Callable[..., jax.Array] = critic_target) -> Losses:
     """Builds equations 5 and 9, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
     def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
-        a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), key)
-        q_1, q_2 = (q_at(target, o_t, a_t) for target in state.target_critics)
-        v_t = jnp.minimum(q_1, q_2) - jnp.exp(state.log_alpha) * log_prob_t  # eq. 3
-        target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # eq. 2
-        q_1, q_2 = (q_at(critic, o_tm1, a_tm1) for critic in critics)
+        target = jax.lax.stop_gradient(critic_target(networks, state, batch, key))
+        q_1, q_2 = (q_at(critic, batch.data.observation, batch.data.action) for critic in critics)
         loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B], eq. 5
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
 
@@ -147,16 +150,25 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     return Losses(critic_loss, policy_loss)
 
 
-def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
-    """Takes a gradient step each on critics, policy and temperature (algorithm 1)."""
-    optimizer = adam(config.learning_rate)
+class Optimizers(NamedTuple):
+    """Holds an optax transformation for each of the three losses."""
+
+    policy: optax.GradientTransformation
+    critics: optax.GradientTransformation
+    temperature: optax.GradientTransformation
+
+
+def make_update(networks: Networks, losses: Losses, config: Config, optimizers: Optimizers | None = None) -> Update:
+    """Takes a gradient step each on critics, policy and temperature (algorithm 1); by Adam, if not told otherwise."""
+    optimizers = optimizers or Optimizers(*[adam(config.learning_rate, config.max_grad_norm)] * 3)
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def init(key: jax.Array) -> State:
         key, policy_key, *critic_keys = jax.random.split(key, 4)
         policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
-        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        learned = (policy, critics, log_alpha)
+        opt_states = tuple(optimizer.init(params) for optimizer, params in zip(optimizers, learned, strict=True))
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
@@ -173,11 +185,11 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         alpha_grad = entropy - target_entropy  # of log_alpha (entropy - target_entropy), eq. 18
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        policy, policy_opt = optimizer_step(optimizers.policy, policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(optimizers.critics, critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+            log_alpha, alpha_opt = optimizer_step(optimizers.temperature, alpha_grad, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,

@@ -1,87 +1,199 @@
 """TD3: twin delayed DDPG (Fujimoto et al. 2018, "Addressing Function Approximation Error", 1802.09477).
 
-DDPG with three remedies for overestimated values: the smaller of two critics, target actions with clipped
-noise, and a policy and targets that move less often than the critics.
+DDPG with three remedies for overestimated values: the smaller of two critics, target actions with clipped noise, and a
+policy and targets that move less often than the critics.
 
-Deviations from the paper:
+Differences from the paper:
   * Network sizes, batch size and learning rate are those of the authors' later code (256 x 256, 256, 3e-4);
     the paper has 400 x 300, 100 and 1e-3.
   * 1,000 uniform actions at first everywhere; the paper takes 10,000 where episodes do not terminate early.
-  * Weights begin orthogonal, those of the policy's last layer small.
+  * Orthogonal initial weights; those of the policy's last layer are small.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit import learning, specs
+from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import NotNegative
-from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
-from agentkit.networks import ActorCriticNetworks
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(DeterministicConfig):
-    """Settings of TD3, beside those of `DeterministicConfig`.
+class Config(ReplayConfig):
+    """Hyperparameters of TD3, in addition to those of `ReplayConfig`.
 
     Attributes:
-        learning_rate: Adam's step size, for policy and critics.
-        tau: fraction by which all targets move when the policy does, in (0, 1].
-        policy_period: d, critic updates for each update of policy and targets.
-        target_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for both losses.
+        tau: fraction by which the targets move when the policy does, in (0, 1].
+        policy_delay: d, critic steps for each step of policy and targets.
+        target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
         target_noise_clip: c, the largest such noise.
+        exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
+        num_random_steps: uniform actions that each actor begins with.
     """
 
-    learning_rate: float = 3e-4
-    tau: float = 0.005
-    policy_period: int = 2
-    target_noise: NotNegative = 0.2
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    policy_delay: Count = 2
+    target_policy_noise: NotNegative = 0.2
     target_noise_clip: NotNegative = 0.5
+    exploration_noise: NotNegative = 0.1
+    num_random_steps: CountFromZero = 1_000
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ActorCriticNetworks:
-    """A policy and twin critics for an environment of continuous actions in [-1, 1]."""
+Networks = nets.ActorCriticNetworks
+
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a deterministic policy and twin critics, for an environment of continuous actions in [-1, 1]."""
     return nets.deterministic_networks(environment_spec, "TD3", config.hidden_sizes, nets.twin_action_values)
 
 
-def smoothed_action(action: jax.Array, noise: jax.Array, max_noise: float) -> jax.Array:
-    """Target policy smoothing (paper, eq. 14): clipped noise on actions ``[..., A]`` in [-1, 1]."""
-    return jnp.clip(action + jnp.clip(noise, -max_noise, max_noise), -1.0, 1.0)
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
+    if evaluation:
+        return actors.deterministic_policy(networks.policy.apply)
+    sigma, num_random_steps = config.exploration_noise, config.num_random_steps
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
 
 
-def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
-    """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
-    twins_at = networks.critic.apply
+class State(NamedTuple):
+    """Holds what TD3 learns.
 
-    def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
-        o_tm1, action, reward, discount, o_t, _ = batch.data
-        plain = networks.policy.apply(targets.policy, o_t)
-        noise = config.target_noise * jax.random.normal(key, plain.shape)
-        next_action = smoothed_action(plain, noise, config.target_noise_clip)
-        q_t = jnp.minimum(*twins_at(targets.critic, o_t, next_action))  # eq. 10
-        twins_tm1 = twins_at(critics, o_tm1, action)
-        errors = [learning.action_value_error(q_tm1, reward, discount, q_t) for q_tm1 in twins_tm1]
-        squared = jnp.square(errors[0]) + jnp.square(errors[1])  # [B]
-        metrics = {"q": jnp.mean(twins_tm1[0]), "critics_gap": jnp.mean(jnp.abs(twins_tm1[0] - twins_tm1[1]))}
-        return mean_loss(squared, metrics, batch, config, priorities=jnp.abs(errors[0]))
+    Attributes:
+        policy: parameters.
+        critics: parameters of both.
+        target_policy: moving average of the policy's.
+        target_critics: moving average of the critics'.
+        opt_states: of policy and critics.
+        policy_loss: of the newest policy step, ``[]``, to log between two such steps.
+        key: PRNG key ``uint32[2]``.
+        num_updates: critic steps taken, int32 ``[]``.
+    """
 
-    def first_at(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
-        return twins_at(critics, observation, action)[0]
-
-    return ActorCriticLosses(critic_loss, learning.deterministic_policy_loss(networks.policy.apply, first_at))
-
-
-def fit(losses: ActorCriticLosses, networks: ActorCriticNetworks, config: Config) -> Update:
-    """A step on both critics; on the policy, and of all targets, at each `policy_period`-th (paper, algorithm 1)."""
-    rates = (config.learning_rate, config.learning_rate)
-    return learning.adam_actor_critic(losses, networks, rates, learning.polyak(config.tau), config.policy_period)
+    policy: Params
+    critics: Params
+    target_policy: Params
+    target_critics: Params
+    opt_states: tuple[Any, Any]
+    policy_loss: jax.Array
+    key: jax.Array
+    num_updates: jax.Array
 
 
-make_agent = agent_of_loss(Config, make_networks, explore_actions, make_losses, fit)
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
+
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> loss []``, with the critics in `state` as they have just become.
+    """
+
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+
+
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, twins_at = networks.policy.apply, networks.critic.apply
+    smoothing = config.target_policy_noise, config.target_noise_clip
+
+    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        a_t = losses.smoothed_action(policy_at(state.target_policy, o_t), key, *smoothing)  # eq. 14
+        target = r_t + discount_t * jnp.minimum(*twins_at(state.target_critics, o_t, a_t))  # [B], eq. 10
+        q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
+        loss = jnp.square(target - q_1) + jnp.square(target - q_2)
+        metrics = {"q": jnp.mean(q_1), "critics_gap": jnp.mean(jnp.abs(q_1 - q_2))}
+        return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_1))
+
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+        del key
+        o_tm1 = batch.data.observation
+        q_1, _ = twins_at(state.critics, o_tm1, policy_at(policy, o_tm1))
+        return -jnp.mean(q_1)
+
+    return Losses(critic_loss, policy_loss)
+
+
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
+        opt_states = optimizer.init(policy), optimizer.init(critics)
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critics, target_policy, target_critics, opt_states, jnp.zeros(()), key, num_updates)
+
+    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+        loss, grads = jax.value_and_grad(losses.policy)(state.policy, state, batch, key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
+        return policy, target_policy, target_critics, policy_opt, loss
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
+        critic_key = jax.random.fold_in(state.key, state.num_updates)
+        policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
+
+        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        policy_opt, critics_opt = state.opt_states
+        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+
+        # A conditional copies all that it returns, so it returns no more than what may change.
+        num_updates, stepped = state.num_updates + 1, state._replace(critics=critics)
+        unchanged = (state.policy, state.target_policy, state.target_critics, policy_opt, state.policy_loss)
+        policy, target_policy, target_critics, policy_opt, policy_loss = jax.lax.cond(
+            num_updates % config.policy_delay == 0,
+            lambda: policy_step(stepped, batch, policy_key),
+            lambda: unchanged,
+        )
+        metrics = {"critic_loss": output.loss, "policy_loss": policy_loss, **output.metrics}
+        opt_states = policy_opt, critics_opt
+        state = State(policy, critics, target_policy, target_critics, opt_states, policy_loss, state.key, num_updates)
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns TD3 as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

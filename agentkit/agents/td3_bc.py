@@ -1,65 +1,209 @@
 """TD3+BC: TD3 with a cloning term (Fujimoto & Gu 2021, "A Minimalist Approach to Offline RL", 2106.06860).
 
-TD3, whose policy is also drawn to the actions of the data, so that it does not climb the critic where no data are. The
-critic's part is scaled by the mean absolute value, so that one weight serves rewards of any size.
+TD3 whose policy is also drawn to the actions of the data, so that it does not climb the critic where there are no data.
+The critic's part is scaled by the mean absolute value, so that one weight serves rewards of any size.
 
-Deviations from the paper:
+Differences from the paper:
   * Observations are not standardised with the data's mean and deviation.
   * The distance from the data's action is a sum over the action's dimensions, as the paper writes it; the authors'
     code takes their mean.
-  * Weights begin orthogonal, those of the policy's last layer small.
+  * Orthogonal initial weights; those of the policy's last layer are small.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agentkit.agents import td3
-from agentkit.agents.common.ranges import NotNegative
-from agentkit.agents.off_policy import agent_of_loss, explore_actions
-from agentkit.learning import ActorCriticLosses
-from agentkit.networks import ActorCriticNetworks
-from agentkit.types import ReplaySample
+from agentkit import actors, losses, specs
+from agentkit import networks as nets
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.experience import ReplayConfig, Transitions
+from agentkit.agents.common.prioritized import importance_weighted_loss
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import LossOutput, ReplaySample
+
+Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(td3.Config):
-    """Settings of TD3+BC, beside those of TD3.
+class Config(ReplayConfig):
+    """Hyperparameters of TD3+BC, in addition to those of `ReplayConfig`.
 
     Attributes:
-        value_weight: alpha, what the critic counts beside the distance from the data's actions; 0 only clones.
+        value_weight: alpha, weight of the critic's value beside the distance from the data's actions; 0 only clones.
+        hidden_sizes: units of each hidden layer of the policy and of each critic.
+        learning_rate: Adam's step size, for both losses.
+        tau: fraction by which the targets move when the policy does, in (0, 1].
+        policy_delay: d, critic steps for each step of policy and targets.
+        target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
+        target_noise_clip: c, the largest such noise.
+        exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
+        num_random_steps: uniform actions that each actor begins with.
     """
 
     value_weight: NotNegative = 2.5
+    hidden_sizes: Sizes = (256, 256)
+    learning_rate: Positive = 3e-4
+    tau: Rate = 0.005
+    policy_delay: Count = 2
+    target_policy_noise: NotNegative = 0.2
+    target_noise_clip: NotNegative = 0.5
+    exploration_noise: NotNegative = 0.1
+    num_random_steps: CountFromZero = 1_000
 
 
-def regularized_policy_loss(q: jax.Array, squared_distance: jax.Array, weight: float) -> jax.Array:
-    """-lambda q + (pi(s) - a)^2, ``[B]``, lambda = weight / mean |q| (paper, eq. 3 and 5).
+Networks = nets.ActorCriticNetworks
 
-    Args:
-        q: of the policy's actions, ``[B]``.
-        squared_distance: of these from the data's actions, ``[B]``.
-        weight: alpha; at 0 this is behavioural cloning. No gradient passes through lambda.
+
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+    """Builds a deterministic policy and twin critics, for an environment of continuous actions in [-1, 1]."""
+    return nets.deterministic_networks(environment_spec, "TD3+BC", config.hidden_sizes, nets.twin_action_values)
+
+
+def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
+    """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
+    if evaluation:
+        return actors.deterministic_policy(networks.policy.apply)
+    sigma, num_random_steps = config.exploration_noise, config.num_random_steps
+    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+
+
+class State(NamedTuple):
+    """Holds what TD3+BC learns.
+
+    Attributes:
+        policy: parameters.
+        critics: parameters of both.
+        target_policy: moving average of the policy's.
+        target_critics: moving average of the critics'.
+        opt_states: of policy and critics.
+        policy_metrics: of the newest policy step, to log between two such steps.
+        key: PRNG key ``uint32[2]``.
+        num_updates: critic steps taken, int32 ``[]``.
     """
-    scale = weight / jnp.maximum(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), 1e-8)
-    return squared_distance - scale * q
+
+    policy: Params
+    critics: Params
+    target_policy: Params
+    target_critics: Params
+    opt_states: tuple[Any, Any]
+    policy_metrics: dict[str, jax.Array]
+    key: jax.Array
+    num_updates: jax.Array
 
 
-def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLosses:
-    """TD3's loss of the critics, and the policy's with the cloning term, on `Transition`s ``[B, ...]``."""
+class Losses(NamedTuple):
+    """Holds the losses of critics and policy.
 
-    def policy_loss(policy: Any, critics: Any, batch: ReplaySample) -> jax.Array:
-        observation = batch.data.observation
-        action = networks.policy.apply(policy, observation)
-        q = networks.critic.apply(critics, observation, action)[0]
-        squared_distance = jnp.sum(jnp.square(action - batch.data.action), axis=-1)  # [B]
-        return jnp.mean(regularized_policy_loss(q, squared_distance, config.value_weight))
+    Attributes:
+        critic: ``(critics, state, batch, key) -> LossOutput``.
+        policy: ``(policy, state, batch, key) -> (loss [], cloning loss [])``, with the critics in `state` as they have
+            just become; the second is only logged.
+    """
 
-    return ActorCriticLosses(td3.make_losses(networks, config).critic, policy_loss)
+    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-make_agent = agent_of_loss(Config, td3.make_networks, explore_actions, make_losses, td3.fit)
+def make_losses(networks: Networks, config: Config) -> Losses:
+    """Builds TD3's critic loss and equation 3, on a batch of `Transition`s ``[B, ...]``."""
+    policy_at, twins_at = networks.policy.apply, networks.critic.apply
+    smoothing = config.target_policy_noise, config.target_noise_clip
+
+    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
+        a_t = losses.smoothed_action(policy_at(state.target_policy, o_t), key, *smoothing)  # TD3, eq. 14
+        target = r_t + discount_t * jnp.minimum(*twins_at(state.target_critics, o_t, a_t))  # [B], TD3, eq. 10
+        q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
+        loss = jnp.square(target - q_1) + jnp.square(target - q_2)
+        metrics = {"q": jnp.mean(q_1), "critics_gap": jnp.mean(jnp.abs(q_1 - q_2))}
+        return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_1))
+
+    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        del key
+        o_tm1, a_tm1 = batch.data.observation, batch.data.action
+        action = policy_at(policy, o_tm1)
+        q_1, _ = twins_at(state.critics, o_tm1, action)
+        cloning_loss = jnp.sum(jnp.square(action - a_tm1), axis=-1)  # [B]
+        mean_size = jax.lax.stop_gradient(jnp.mean(jnp.abs(q_1)))
+        scale = config.value_weight / jnp.maximum(mean_size, 1e-8)  # lambda, eq. 5
+        return jnp.mean(cloning_loss - scale * q_1), jnp.mean(cloning_loss)  # eq. 3
+
+    return Losses(critic_loss, policy_loss)
+
+
+def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
+    """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (TD3, algorithm 1)."""
+    optimizer = adam(config.learning_rate)
+
+    def init(key: jax.Array) -> State:
+        key, policy_key, critic_key = jax.random.split(key, 3)
+        policy, critics = networks.policy.init(policy_key), networks.critic.init(critic_key)
+        target_policy, target_critics = jax.tree.map(jnp.copy, (policy, critics))
+        opt_states = optimizer.init(policy), optimizer.init(critics)
+        metrics = {"policy_loss": jnp.zeros(()), "cloning_loss": jnp.zeros(())}
+        num_updates = jnp.zeros((), jnp.int32)
+        return State(policy, critics, target_policy, target_critics, opt_states, metrics, key, num_updates)
+
+    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+        (loss, cloning_loss), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
+        policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
+        target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
+        target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
+        return policy, target_policy, target_critics, policy_opt, {"policy_loss": loss, "cloning_loss": cloning_loss}
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
+        critic_key = jax.random.fold_in(state.key, state.num_updates)
+        policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
+
+        def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
+            output = losses.critic(critics, state, batch, critic_key)
+            return output.loss, output
+
+        grads, output = jax.grad(critic_loss, has_aux=True)(state.critics)
+        policy_opt, critics_opt = state.opt_states
+        critics, critics_opt = optimizer_step(optimizer, grads, state.critics, critics_opt)
+
+        # A conditional copies all that it returns, so it returns no more than what may change.
+        num_updates, stepped = state.num_updates + 1, state._replace(critics=critics)
+        unchanged = (state.policy, state.target_policy, state.target_critics, policy_opt, state.policy_metrics)
+        policy, target_policy, target_critics, policy_opt, policy_metrics = jax.lax.cond(
+            num_updates % config.policy_delay == 0,
+            lambda: policy_step(stepped, batch, policy_key),
+            lambda: unchanged,
+        )
+        metrics = {"critic_loss": output.loss, **policy_metrics, **output.metrics}
+        opt_states = policy_opt, critics_opt
+        state = State(
+            policy, critics, target_policy, target_critics, opt_states, policy_metrics, state.key, num_updates
+        )
+        return state, UpdateOutput(metrics, output.priorities)
+
+    return Update(init, update, lambda state: {"policy": state.policy})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., Networks] = make_networks,
+    make_policy: Callable[..., actors.Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[Networks]:
+    """Returns TD3+BC as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Transitions(config),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

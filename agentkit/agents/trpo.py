@@ -4,7 +4,7 @@ The largest step along the natural gradient that a bound on the KL from the acti
 from a quadratic model of the KL, and a line search takes it back until the KL is within the bound and the surrogate,
 the advantage of the new policy on the old one's data, is better.
 
-Deviations from the paper:
+Differences from the paper:
   * Advantages are GAE(lambda) of a learned value (Schulman et al. 2016), and normalised; the paper has the returns
     of single paths or of rollouts from one state.
   * The Fisher matrix is of the whole batch, where the paper takes a tenth of it, with a multiple of the identity
@@ -18,49 +18,131 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit import losses
 from agentkit import networks as nets
-from agentkit.agents.common.ranges import Count, Positive, Range
-from agentkit.agents.on_policy import Rows, advantages, agent_of_update
-from agentkit.agents.policy_steps import (
-    NaturalConfig,
-    PolicyStep,
-    divergence_from,
-    make_networks,
-    natural_gradient,
-    step_and_fit,
-)
-from agentkit.learning import Update
+from agentkit import specs
+from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
+from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.experience import Segments, SegmentsConfig
+from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
+from agentkit.agents.common.ranges import Count, Fraction, InnerFraction, Positive, Sizes
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.losses import masked_mean, standardize
+from agentkit.types import ReplaySample
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(NaturalConfig):
-    """Settings of TRPO, beside those of `NaturalConfig`.
+class Config(SegmentsConfig):
+    """Hyperparameters of TRPO, in addition to those of `SegmentsConfig`.
 
     Attributes:
-        max_kl: delta, the bound on the mean KL of an update (paper, eq. 14).
+        hidden_sizes: units of each tanh layer of policy and value.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
+        max_kl: delta, the bound on the mean KL of an update (eq. 14).
         backtrack_factor: by which the line search shortens the step, in (0, 1).
-        max_backtracks: lengths that it tries; where none will do, the policy stays.
+        max_backtracks: lengths that it tries; where none is accepted, the policy stays.
+        learning_rate: Adam's step size, of the value.
+        max_grad_norm: clips the global norm of the value's gradient; None for no clipping.
+        num_value_epochs: passes of the value's fit over the data of an update.
+        num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
+        cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
+        damping: times the identity is added to the Fisher matrix.
+        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_values: whether the value network predicts normalised returns.
+        normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
+        initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
+    segment_length: Count = 64
+    hidden_sizes: Sizes = (64, 64)
     max_kl: Positive = 0.01
-    backtrack_factor: Annotated[float, Range("between 0 and 1", lambda value: 0 < value < 1)] = 0.8
+    backtrack_factor: InnerFraction = 0.8
     max_backtracks: Count = 10
+    gae_lambda: Fraction = 0.95
+    learning_rate: Positive = 1e-3
+    max_grad_norm: Positive | None = 0.5
+    num_value_epochs: Count = 10
+    num_minibatches: Count = 4
+    cg_iterations: Count = 10
+    damping: Positive = 0.1
+    normalize_observations: bool = True
+    normalize_values: bool = True
+    normalize_advantages: bool = True
+    initial_std: Positive = 1.0
 
 
-class Found(NamedTuple):
-    """What a line search finds.
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+    """Builds tanh layers for the policy and others for the value, with separate parameters."""
+    return nets.separate_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+
+
+def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
+    """Samples the policy, on normalised observations; in evaluation takes its mode."""
+    del config
+    return with_normalized_observations(stochastic_policy(networks, evaluation))
+
+
+class State(NamedTuple):
+    """Holds what TRPO learns.
 
     Attributes:
-        params: the first that will do; those it was given where none will.
-        fraction: of the whole step, ``[]``; 0 where none will do, and so are the others then.
-        gain: of the objective ``[]``.
-        kl: ``[]``.
+        variables: parameters, an `ActorCritic`, and statistics of observations.
+        returns: statistics of the value targets ``[]``.
+        opt_state: of the value.
+        key: PRNG key ``uint32[2]``.
+    """
+
+    variables: PolicyVariables
+    returns: nets.RunningStatistics
+    opt_state: Any
+    key: jax.Array
+
+
+class Losses(NamedTuple):
+    """Holds the objective of the policy and the loss of its value.
+
+    Attributes:
+        surrogate: ``(policy, params, rows) -> []``, to maximise.
+        value: ``(critic, params, minibatch) -> (loss [], metrics)``.
+    """
+
+    surrogate: Callable[..., jax.Array]
+    value: MinibatchLoss
+
+
+def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
+    """Builds the surrogate objective (eq. 14) and the value's squared error."""
+
+    def surrogate(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> jax.Array:
+        distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
+        advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
+        log_ratio = distribution.log_prob(rows.extras.sample) - rows.extras.log_prob
+        # Rows without an action have arbitrary log-ratios, whose exp may overflow.
+        ratio = jnp.exp(jnp.where(rows.mask > 0, log_ratio, 0.0))
+        return masked_mean(ratio * advantage, rows.mask)
+
+    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        _, value = networks.apply(params._replace(critic=critic), rows.observation)
+        loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
+        return loss, {"value_loss": loss}
+
+    return Losses(surrogate, value_loss)
+
+
+class LineSearchResult(NamedTuple):
+    """Holds the result of a line search.
+
+    Attributes:
+        params: at the longest accepted step; those at the start where none is accepted.
+        fraction: of the whole step, ``[]``; 0 where none is accepted.
+        gain: of the objective ``[]``; 0 likewise.
+        kl: ``[]``; 0 likewise.
     """
 
     params: Any
@@ -71,16 +153,16 @@ class Found(NamedTuple):
 
 def line_search(
     objective: Callable[[Any], jax.Array],
-    divergence: Callable[[Any], jax.Array],
+    mean_kl: Callable[[Any], jax.Array],
     params: Any,
     step: Any,
     config: Config,
-) -> Found:
+) -> LineSearchResult:
     """Shortens a step until the objective is better than at `params` and the KL is within the bound (appendix C).
 
     Args:
-        objective: ``params -> []``, to be climbed.
-        divergence: ``params -> KL []``.
+        objective: ``params -> []``, to maximise.
+        mean_kl: ``params -> KL []``.
         params: where the search begins.
         step: the whole step, a nest like `params`.
         config: has the bound, the factor and the number of lengths to try.
@@ -90,11 +172,11 @@ def line_search(
     def moved(fraction: jax.Array) -> Any:
         return jax.tree.map(lambda x, dx: x + fraction * dx, params, step)
 
-    def look(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def try_next(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         number, *_ = state
         fraction = config.backtrack_factor ** number.astype(jnp.float32)
         candidate = moved(fraction)
-        gain, kl = objective(candidate) - before, divergence(candidate)
+        gain, kl = objective(candidate) - before, mean_kl(candidate)
         return number + 1, (gain > 0) & (kl <= config.max_kl), fraction, gain, kl
 
     def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
@@ -102,41 +184,97 @@ def line_search(
         return ~found & (number < config.max_backtracks)
 
     start = (jnp.zeros((), jnp.int32), jnp.asarray(False), *[jnp.zeros(())] * 3)
-    _, found, *measured = jax.lax.while_loop(unfinished, look, start)
+    _, found, *measured = jax.lax.while_loop(unfinished, try_next, start)
     fraction, gain, kl = (jnp.where(found, x, 0.0) for x in measured)
-    # Chosen and not added as zeros: of a step that overflowed, no fraction is 0.
+    # where(), since 0 times an infinite step is NaN.
     chosen = jax.tree.map(lambda new, old: jnp.where(found, new, old), moved(fraction), params)
-    return Found(chosen, fraction, gain, kl)
+    return LineSearchResult(chosen, fraction, gain, kl)
 
 
-def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
-    """The largest step that the bound and the surrogate allow (paper, section 6 and appendix C)."""
+def improve_policy(
+    networks: nets.PolicyValue, losses: Losses, config: Config, params: nets.ActorCritic, rows: Minibatch
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Takes the largest step that the bound and the surrogate allow (section 6 and appendix C).
 
-    def step(params: nets.ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
-        advantage = advantages(config, rows)
+    Returns: the policy's parameters, and metrics.
+    """
 
-        def surrogate(policy: Any) -> jax.Array:
-            distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
-            log_ratio = distribution.log_prob(rows.sampled.sample) - rows.sampled.log_prob
-            # What is stored where no action was taken may have an exponential that overflows.
-            ratio = jnp.exp(jnp.where(rows.mask > 0, log_ratio, 0.0))
-            return losses.masked_mean(ratio * advantage, rows.mask)
+    def surrogate(policy: Any) -> jax.Array:
+        return losses.surrogate(policy, params, rows)
 
-        divergence, gradient = divergence_from(networks, params, rows), jax.grad(surrogate)(params.policy)
-        natural = natural_gradient(divergence, params.policy, gradient, config.cg_iterations, config.damping)
-        length = jnp.sqrt(2.0 * config.max_kl / jnp.maximum(natural.curvature, 1e-12))  # That far the model has max_kl.
-        whole = jax.tree.map(lambda x: length * x, natural.direction)
-        found = line_search(surrogate, divergence, params.policy, whole, config)
-        metrics = {"surrogate_gain": found.gain, "kl": found.kl, "step_fraction": found.fraction}
-        entropy = losses.masked_mean(networks.apply(params, rows.observation)[0].entropy(), rows.mask)
-        return found.params, {**metrics, "entropy": entropy, "cg_residual": natural.residual}
-
-    return step
-
-
-def make_update(networks: nets.PolicyValue, config: Config) -> Update:
-    """The policy's step, then the value's fit, which leaves the policy within its bound."""
-    return step_and_fit(networks, config, make_step(networks, config))
+    mean_kl, gradient = mean_kl_from(networks, params, rows), jax.grad(surrogate)(params.policy)
+    natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
+    length = jnp.sqrt(2.0 * config.max_kl / jnp.maximum(natural.curvature, 1e-12))  # The model's KL is max_kl.
+    step = jax.tree.map(lambda x: length * x, natural.direction)
+    found = line_search(surrogate, mean_kl, params.policy, step, config)
+    entropy = masked_mean(networks.apply(params, rows.observation)[0].entropy(), rows.mask)
+    return found.params, {
+        "surrogate_gain": found.gain,
+        "kl": found.kl,
+        "step_fraction": found.fraction,
+        "entropy": entropy,
+        "cg_residual": natural.residual,
+    }
 
 
-make_agent = agent_of_update(Config, make_networks, make_update)
+def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
+    """Steps the policy within its bound, then fits the value, which leaves the policy as it is."""
+    optimizer = adam(1.0, config.max_grad_norm)
+
+    def init(key: jax.Array) -> State:
+        key, params_key = jax.random.split(key)
+        params = networks.init(params_key)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        return State(PolicyVariables(params, statistics), nets.init_statistics(()), optimizer.init(params.critic), key)
+
+    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        key, epochs_key = jax.random.split(state.key)
+        rows, returns, explained_variance = compute_advantages(
+            networks,
+            state.variables,
+            state.returns,
+            batch.data,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            normalize_values=config.normalize_values,
+        )
+        params = state.variables.params
+        policy, metrics = improve_policy(networks, losses, config, params, rows)
+
+        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+            grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
+            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+
+        (critic, opt_state), fitted = run_epochs(
+            fit,
+            (params.critic, state.opt_state),
+            rows,
+            epochs_key,
+            num_epochs=config.num_value_epochs,
+            num_minibatches=config.num_minibatches,
+        )
+        statistics = observe_segments(state.variables, batch.data)
+        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        metrics |= {"value_loss": fitted["value_loss"], "explained_variance": explained_variance}
+        return State(variables, returns, opt_state, key), UpdateOutput(metrics)
+
+    return Update(init, update, lambda state: {"policy": state.variables})
+
+
+def make_agent(
+    config: Config = Config(),
+    *,
+    make_networks: Callable[..., nets.PolicyValue] = make_networks,
+    make_policy: Callable[..., Policy] = make_policy,
+    make_losses: Callable[..., Losses] = make_losses,
+    make_update: Callable[..., Update] = make_update,
+) -> Agent[nets.PolicyValue]:
+    """Returns TRPO as an agent, with any of its four parts replaced."""
+    check_config(config, Config)
+    return Agent(
+        config,
+        Segments(config, num_minibatches=config.num_minibatches),
+        Configured(make_networks, config),
+        Configured(make_policy, config),
+        UpdateOfLoss(make_update, make_losses, config),
+    )

@@ -43,16 +43,16 @@ def launch(arguments: argparse.Namespace) -> int:
     check_installed(arguments.engine)
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
-        from agentkit.experiment import distributed
+        from agentkit import experiment
 
-        resume = functools.partial(distributed.relaunch, arguments.resume, **changes, **chosen)
+        resume = functools.partial(experiment.resume_launch, arguments.resume, **changes, **chosen)
         return _show(resume, arguments.resume, arguments.imports)
     plan = new_experiment(arguments, "launch", replay="reverb")
-    from agentkit.experiment import distributed
+    from agentkit import experiment
 
-    distributed.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
+    experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     plan = in_new_folder(plan, arguments)
-    return _show(functools.partial(distributed.launch, plan, **chosen), plan.run_directory, arguments.imports)
+    return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
 
 
 def check_installed(engine: str | None = None) -> None:

@@ -103,7 +103,7 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
             f"The run id is missing. Set the variable {RUN_ID_VARIABLE}, or name a file with --run-id-file."
         )
     check_installed()
-    from agentkit.experiment import by_hand
+    from agentkit.experiment.launch import external
 
     settings: dict[str, Any]
     if arguments.role == "learner":
@@ -112,14 +112,14 @@ def _join(arguments: argparse.Namespace, meeting: Meeting) -> int:
     else:
         settings = {"index": arguments.index}
     settings["imports"] = import_packages(arguments.imports)
-    return by_hand.run_node_by_hand(arguments.role, connect=meeting.address, run_id=meeting.run_id, **settings)
+    return external.join_run(arguments.role, connect=meeting.address, run_id=meeting.run_id, **settings)
 
 
 def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
     """Hosts until the run is over, or a signal stops it: 0 or 130."""
     plan = _plan(arguments)
-    from agentkit.experiment import by_hand
     from agentkit.experiment.identity import packages_of
+    from agentkit.experiment.launch import external
 
     listen = arguments.listen or "lo"
 
@@ -131,7 +131,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
         named = "".join(f" --import {package}" for package in packages_of(plan.describe()))
         print(f"--run-id-file {Path(plan.run_directory) / 'run_id'}{named}", flush=True)
 
-    reason = by_hand.host_by_hand(
+    reason = external.host_run(
         plan,
         board_port=arguments.board_port or DEFAULT_BOARD_PORT,
         port=arguments.port,

@@ -1,24 +1,23 @@
 """Experiments: connect the boxes, in one process or in many."""
 
 from agentkit.experiment.config import ExperimentConfig, read_config, read_record
-from agentkit.experiment.distributed import (
-    LaunchConfig,
-    LaunchResult,
-    launch,
-    make_program,
-    make_roles,
-    relaunch,
-    run_program,
-)
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.external import host_run, join_run
+from agentkit.experiment.launch.gradient import gradient_node
+from agentkit.experiment.launch.inference import inference_node
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
 from agentkit.experiment.local import Result, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
 from agentkit.experiment.trust import UntrustedCodeError
-from agentkit.experiment.variants import with_gail, with_hindsight, with_methods, with_rnd, with_tables
 
 __all__ = [
     "ChangedCodeWarning",
@@ -31,8 +30,15 @@ __all__ = [
     "Result",
     "ResumeError",
     "UntrustedCodeError",
+    "actor_node",
     "evaluate",
+    "evaluator_node",
+    "gradient_node",
+    "host_run",
+    "inference_node",
+    "join_run",
     "launch",
+    "learner_node",
     "make_program",
     "make_roles",
     "read_config",
@@ -40,15 +46,11 @@ __all__ = [
     "read_record",
     "read_replay",
     "record_episodes",
-    "relaunch",
+    "replay_node",
     "resume",
+    "resume_launch",
     "resume_offline",
     "run",
     "run_offline",
     "run_program",
-    "with_gail",
-    "with_hindsight",
-    "with_methods",
-    "with_rnd",
-    "with_tables",
 ]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, RemoteActor
+from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
 from agentkit.adders import ForkAdder
 from agentkit.agents.common.agent import Agent as Value
 from agentkit.core import Actor, Adder, Agent
 from agentkit.counting import Counter
-from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec, is_batched
@@ -65,51 +64,6 @@ def make_actor(
     if not is_batched(environment):
         return PolicyActor(policy, key, client, adder, which)
     return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, which=which)
-
-
-def make_remote_actor(
-    context: NodeContext,
-    environment: Any,
-    spec: EnvironmentSpec,
-    servers: Sequence[Mapping[str, Any]],
-    *,
-    seed: int,
-    adder: Adder | None = None,
-) -> RemoteActor:
-    """An actor that one of the inference nodes acts for: actor i of n nodes' asks number i mod n.
-
-    Args:
-        context: the actor node's.
-        environment: what it will act in.
-        spec: its spec.
-        servers: the endpoints of all inference nodes. A node may come back at another address, so the board is asked.
-        seed: of the PRNG key that is kept for it.
-        adder: what `make_adder` made; None records nothing.
-    """
-    name = servers[context.index % len(servers)]["node"]
-    return RemoteActor(
-        lambda: str(context.board.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
-        context.board.run_id,
-        spec,
-        seed=seed,
-        adder=adder,
-        num_envs=environment.num_envs if is_batched(environment) else None,
-        which=find_place(context),
-    )
-
-
-def find_place(context: NodeContext) -> ActorIndex:
-    """An actor node's place among those of its program, as it is now.
-
-    An actor that was started by hand cannot know how many there are. Its number, with the lowest 8 bits in
-    reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
-    so are random ones.
-    """
-    others = context.board.status()["nodes"].values()
-    count = sum(node["role"] == context.role and node["supervised"] for node in others)
-    if count:
-        return ActorIndex(context.index, count)
-    return ActorIndex(int(f"{context.index % 256:08b}"[::-1], base=2), 256)
 
 
 def make_loop(

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.learning.learner import Update, UpdateOutput, global_norm
+from agentkit.learning.optimizers import global_norm
+from agentkit.learning.update import Update, UpdateOutput
 from agentkit.types import Nest, ReplaySample
 
 

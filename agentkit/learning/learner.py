@@ -1,6 +1,6 @@
-"""An algorithm is an `Update`, three pure functions; `sgd` makes one of a loss, and the one learner runs any.
+"""The one learner, which runs any `Update`.
 
-The learner owns all that has a side effect: it takes a batch (or K stacked ones), runs them in one compiled call
+It owns all that has a side effect: it takes a batch (or K stacked ones), runs them in one compiled call
 that donates the old state, writes priorities back, publishes the parameters, counts, and logs without waiting for the
 device.
 """
@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,47 +21,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentkit import core
 from agentkit.errors import ConfigError
 from agentkit.learning.state_arrays import by_path, like
-from agentkit.types import Array, LossOutput, Nest, ReplaySample
-
-if TYPE_CHECKING:
-    import optax
-
-Params = Any
-
-
-class UpdateOutput(NamedTuple):
-    """What an update tells the world.
-
-    Attributes:
-        metrics: dict of scalars.
-        priorities: new priorities of the batch's items ``[B]``, or None.
-    """
-
-    metrics: dict[str, Array]
-    priorities: Array | None = None
-
-
-class Update(NamedTuple):
-    """An algorithm, as the learner runs it. All three are pure and may be compiled.
-
-    Attributes:
-        init: ``key -> state``, the training state (parameters, optimiser states, key, ...).
-        update: ``(state, batch) -> (state, UpdateOutput)``, one gradient step on one batch.
-        variables: ``state -> {name: params}``, what actors may fetch; "policy" is what they act with.
-        gradient: ``(params, batch, key) -> grads``, the first half of `update`, for actors that compute gradients;
-            None where a gradient needs more than the variable "policy", such as a target network.
-        apply: ``(state, grads) -> state``, the second half; None likewise.
-    """
-
-    init: Callable[[jax.Array], Nest]
-    update: Callable[[Nest, ReplaySample], tuple[Nest, UpdateOutput]]
-    variables: Callable[[Nest], Mapping[str, Nest]]
-    gradient: Callable[[Params, ReplaySample, jax.Array], Params] | None = None
-    apply: Callable[[Nest, Params], Nest] | None = None
+from agentkit.learning.update import Update, UpdateOutput
+from agentkit.types import Nest, ReplaySample
 
 
 class Publisher(Protocol):
-    """Where parameters go: `agentkit.variables.VariableStore` or a transport of its kind."""
+    """Takes parameters: `agentkit.variables.VariableStore` or a transport of its kind."""
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
         """Makes `variables` the newest."""
@@ -70,7 +35,7 @@ class Publisher(Protocol):
 
 @dataclasses.dataclass
 class LearnerCallbacks:
-    """What a learner tells besides its state; each may be None.
+    """Holds what a learner calls besides changing its state; each may be None.
 
     Attributes:
         publisher: gets the parameters after every step.
@@ -92,7 +57,7 @@ _QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
 
 
 def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
-    """``function(key)``, compiled in a third of the time on a CPU: what runs once need not run fast."""
+    """Returns ``function(key)``, compiled in a third of the time on a CPU: what runs once need not run fast."""
     lowered = jax.jit(function).lower(key)
     for options in _QUICK_TO_COMPILE if jax.default_backend() == "cpu" else ():
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # Not every version of XLA has every option.
@@ -141,12 +106,12 @@ class Learner(core.Learner):
 
     @property
     def state(self) -> Nest:
-        """The training state; the next `step` donates its buffers, so copy what you keep."""
+        """Returns the training state; the next `step` donates its buffers, so copy what you keep."""
         return self._state
 
     @property
     def num_updates_done(self) -> int:
-        """Updates since the training began, before a restore included."""
+        """Counts updates since the training began, before a restore included."""
         return self._version
 
     def _compile(self) -> Callable:
@@ -213,14 +178,14 @@ class Learner(core.Learner):
         self._log_time, self._log_version = now, self._version
 
     def metrics(self, now: float | None = None) -> dict[str, float]:
-        """The newest metrics as floats (waits for the device), with the rate since the last log."""
+        """Returns the newest metrics as floats (waits for the device), with the rate since the last log."""
         elapsed = (time.monotonic() if now is None else now) - self._log_time
         rate = (self._version - self._log_version) / max(elapsed, 1e-9)
         values = {name: float(value) for name, value in jax.device_get(self._metrics).items()}
         return {"updates": float(self._version), "updates_per_second": rate, **values}
 
     def save(self) -> dict[str, Any]:
-        """The training state by path, and the number of updates."""
+        """Returns the training state by path, and the number of updates."""
         return {"num_updates": self._version, "state": by_path(jax.device_get(self._state))}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -232,149 +197,3 @@ class Learner(core.Learner):
         self._state = self._place(like(self._state, state["state"]))
         self._version = self._log_version = int(state["num_updates"])
         self._publish(jax.jit(self._variables)(self._state))
-
-
-Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
-"""``(params, target_params, batch, key) -> LossOutput``."""
-
-TargetUpdate = Callable[[Any, Any, Any], Any]
-"""``(params, target_params, num_updates) -> target_params``."""
-
-
-class SgdState(NamedTuple):
-    """The training state of `sgd`.
-
-    Attributes:
-        params: the parameters that the loss is differentiated by.
-        target_params: a lagged copy of them; ``()`` where there is no target network.
-        opt_state: the optimiser's state.
-        key: PRNG key ``uint32[2]``.
-        num_updates: int32 ``[]``.
-    """
-
-    params: Params
-    target_params: Params
-    opt_state: Any
-    key: jax.Array
-    num_updates: Array
-
-
-def sgd(
-    loss: Loss,
-    init_params: Callable[[jax.Array], Params],
-    optimizer: optax.GradientTransformation,
-    target_update: TargetUpdate | None = None,
-) -> Update:
-    """One loss, one set of parameters, one optimiser: the whole of most value-based algorithms.
-
-    Args:
-        loss: what to minimise.
-        init_params: ``key -> params``.
-        optimizer: an optax transformation (clip gradients there).
-        target_update: how target parameters follow (`periodic`, `polyak`); None for no target.
-
-    Returns:
-        An `Update` that publishes ``params`` under the name "policy".
-    """
-
-    def init(key: jax.Array) -> SgdState:
-        key, params_key = jax.random.split(key)
-        params = init_params(params_key)
-        target_params = () if target_update is None else jax.tree.map(jnp.copy, params)
-        return SgdState(params, target_params, optimizer.init(params), key, jnp.zeros((), jnp.int32))
-
-    def update(state: SgdState, batch: ReplaySample) -> tuple[SgdState, UpdateOutput]:
-        # A loss that draws nothing makes this dead code; a split, whose half is kept, would be run.
-        loss_key = jax.random.fold_in(state.key, state.num_updates)
-
-        def objective(params: Params) -> tuple[Array, LossOutput]:
-            output = loss(params, state.target_params, batch, loss_key)
-            return output.loss, output
-
-        grads, output = jax.grad(objective, has_aux=True)(state.params)
-        metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
-        return _follow(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
-
-    def variables(state: SgdState) -> dict[str, Params]:
-        return {"policy": state.params}
-
-    if target_update is not None:
-        return Update(init, update, variables)
-
-    def gradient(params: Params, batch: ReplaySample, key: jax.Array) -> Params:
-        return jax.grad(lambda p: loss(p, (), batch, key).loss)(params)
-
-    def apply(state: SgdState, grads: Params) -> SgdState:
-        return _follow(state, grads, optimizer, None)
-
-    return Update(init, update, variables, gradient, apply)
-
-
-def periodic(period: int) -> TargetUpdate:
-    """Copies the parameters every `period` updates (Mnih et al. 2015)."""
-    if period < 1:
-        raise ConfigError(f"The target update period must be at least 1, found {period}.")
-    import optax  # Not at import time: actors load this file, and optimise nothing.
-
-    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
-        return optax.periodic_update(params, target_params, jnp.asarray(num_updates), period)
-
-    return update
-
-
-def polyak(tau: float) -> TargetUpdate:
-    """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
-    if not 0 < tau <= 1:
-        raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
-    import optax
-
-    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
-        del num_updates
-        return optax.incremental_update(params, target_params, tau)
-
-    return update
-
-
-def _follow(
-    state: SgdState, grads: Params, optimizer: optax.GradientTransformation, target_update: TargetUpdate | None
-) -> SgdState:
-    """The state after one step along `grads`."""
-    params, opt_state = optimizer_step(optimizer, grads, state.params, state.opt_state)
-    num_updates = state.num_updates + 1
-    target_params = state.target_params
-    if target_update is not None:
-        target_params = target_update(params, target_params, num_updates)
-    return SgdState(params, target_params, opt_state, state.key, num_updates)
-
-
-def global_norm(grads: Params) -> Array:
-    """The global l2 norm; our own, since newer versions of optax deprecate the Reverb stack's name for it."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)))
-
-
-def adam(learning_rate: float, max_grad_norm: float | None = None) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015), after clipping the gradients to a global norm if one is given.
-
-    Its moments are two flat vectors: on small networks, where each operation costs more than its
-    arithmetic, that makes an update a quarter faster than one moment for each parameter array.
-    """
-    import optax
-
-    optimizer = optax.adam(learning_rate)
-    if max_grad_norm is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)
-    return optax.flatten(optimizer)
-
-
-def linear_decay(learning_rate: float, num_rows: Array, anneal_steps: int | None) -> Array:
-    """The step size ``[]`` after `num_rows` rows, which falls linearly to 0 in `anneal_steps`; None: it stays."""
-    left = 1.0 if anneal_steps is None else jnp.maximum(1.0 - num_rows / anneal_steps, 0.0)
-    return jnp.asarray(learning_rate * left)
-
-
-def optimizer_step(
-    optimizer: optax.GradientTransformation, grads: Nest, params: Nest, opt_state: Any, scale: Array | float = 1.0
-) -> tuple[Nest, Any]:
-    """Parameters and optimiser state after a step along `grads`; `scale` multiplies the optimiser's own step size."""
-    steps, opt_state = optimizer.update(grads, opt_state, params)
-    return jax.tree.map(lambda x, step: x + scale * step, params, steps), opt_state

@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentkit.losses.continuous import smoothed_action as smoothed_action
     from agentkit.losses.distributional import categorical_q_learning_loss as categorical_q_learning_loss
     from agentkit.losses.distributional import categorical_target as categorical_target
     from agentkit.losses.distributional import categorical_td_loss as categorical_td_loss
     from agentkit.losses.distributional import quantile_q_learning_loss as quantile_q_learning_loss
-    from agentkit.losses.mpo import MpoBounds as MpoBounds
-    from agentkit.losses.mpo import MpoDuals as MpoDuals
-    from agentkit.losses.mpo import MpoMeasures as MpoMeasures
+    from agentkit.losses.mpo import MPOConstraints as MPOConstraints
+    from agentkit.losses.mpo import MPODuals as MPODuals
+    from agentkit.losses.mpo import MPOStats as MPOStats
     from agentkit.losses.mpo import mpo_loss as mpo_loss
     from agentkit.losses.planning import cross_entropy as cross_entropy
     from agentkit.losses.planning import n_step_targets as n_step_targets
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from agentkit.losses.value import q_learning_error as q_learning_error
 
 _FILES = (
+    "continuous",
     "distributional",
     "mpo",
     "planning",
@@ -58,9 +60,9 @@ _FILES = (
 )
 
 __all__ = [
-    "MpoBounds",
-    "MpoDuals",
-    "MpoMeasures",
+    "MPOConstraints",
+    "MPODuals",
+    "MPOStats",
     "VTrace",
     "action_cross_entropy",
     "approximate_kl",
@@ -89,6 +91,7 @@ __all__ = [
     "quantile_q_learning_loss",
     "rescale",
     "sequence_priorities",
+    "smoothed_action",
     "standardize",
     "taught_rows",
     "two_hot_cross_entropy",

@@ -14,8 +14,8 @@ import rlax
 from agentkit.types import Array
 
 
-class MpoDuals(NamedTuple):
-    """Logarithms of the Lagrange multipliers, which are learned.
+class MPODuals(NamedTuple):
+    """Holds the logarithms of the Lagrange multipliers, which are learned.
 
     Attributes:
         log_temperature: of eta, for the bound on the weights, ``[]``.
@@ -30,8 +30,8 @@ class MpoDuals(NamedTuple):
     log_penalty_temperature: Array
 
 
-class MpoBounds(NamedTuple):
-    """What the KL divergences are bounded by, in nats.
+class MPOConstraints(NamedTuple):
+    """Holds the bounds of the KL divergences, in nats.
 
     Attributes:
         weights: epsilon, of the weighted samples from the policy that they are of.
@@ -46,12 +46,12 @@ class MpoBounds(NamedTuple):
     penalty: float | None
 
 
-class MpoMeasures(NamedTuple):
-    """What the loss went through, ``[]`` each, means over the batch.
+class MPOStats(NamedTuple):
+    """Holds statistics of the loss for logging, ``[]`` each, means over the batch.
 
     Attributes:
         policy_loss: minus the weighted log-probabilities.
-        weights_kl: of the weighted samples from the policy, which `MpoBounds.weights` bounds.
+        weights_kl: of the weighted samples from the policy, which `MPOConstraints.weights` bounds.
         mean_kl: sum over dimensions.
         std_kl: sum over dimensions.
     """
@@ -63,9 +63,9 @@ class MpoMeasures(NamedTuple):
 
 
 def mpo_loss(
-    policy: Any, target: Any, samples: Array, q_values: Array, duals: MpoDuals, bounds: MpoBounds
-) -> tuple[Array, MpoMeasures]:
-    """The loss ``[]`` of a diagonal Gaussian policy and of all duals (Abdolmaleki et al. 2018, 1812.02256).
+    policy: Any, target: Any, samples: Array, q_values: Array, duals: MPODuals, constraints: MPOConstraints
+) -> tuple[Array, MPOStats]:
+    """Returns the loss ``[]`` of a diagonal Gaussian policy and of all duals (Abdolmaleki et al. 2018, 1812.02256).
 
     E-step: samples of the target policy are weighted by softmax(q / eta), eta minimising the dual (1806.06920, eq. 9).
     M-step: the weighted log-likelihood is climbed twice, by the mean with the target's deviation and by the deviation
@@ -81,7 +81,7 @@ def mpo_loss(
         samples: of the lagged policy, ``[S, B, A]``.
         q_values: of them, ``[S, B]``.
         duals: the multipliers.
-        bounds: of the KL divergences.
+        constraints: bounds of the KL divergences.
     """
     target, samples, q_values = jax.lax.stop_gradient((target, samples, q_values))
     moved, widened = policy._replace(log_std=target.log_std), policy._replace(mean=target.mean)
@@ -90,37 +90,37 @@ def mpo_loss(
     loss, outputs = rlax.mpo_loss(
         log_prob,
         q_values,
-        rlax.LagrangePenalty(duals.log_temperature, bounds.weights),
+        rlax.LagrangePenalty(duals.log_temperature, constraints.weights),
         [
-            (mean_kl, rlax.LagrangePenalty(duals.log_alpha_mean[None], bounds.mean, per_dimension=True)),
-            (std_kl, rlax.LagrangePenalty(duals.log_alpha_std[None], bounds.std, per_dimension=True)),
+            (mean_kl, rlax.LagrangePenalty(duals.log_alpha_mean[None], constraints.mean, per_dimension=True)),
+            (std_kl, rlax.LagrangePenalty(duals.log_alpha_std[None], constraints.std, per_dimension=True)),
         ],
         projection_operator=jnp.exp,
     )
     policy_loss = outputs.policy_loss
-    if bounds.penalty is not None:
+    if constraints.penalty is not None:
         cost = -jnp.sqrt(jnp.sum(jnp.square(samples - jnp.clip(samples, -1.0, 1.0)), axis=-1))  # [S, B]
-        constraint = rlax.LagrangePenalty(duals.log_penalty_temperature, bounds.penalty)
+        constraint = rlax.LagrangePenalty(duals.log_penalty_temperature, constraints.penalty)
         dual_loss, weights, _ = rlax.mpo_compute_weights_and_temperature_loss(cost, constraint, jnp.exp)
         penalty_loss = -jnp.sum(jax.lax.stop_gradient(weights) * log_prob, axis=0)
         policy_loss = policy_loss + penalty_loss
         loss = loss + dual_loss + penalty_loss
-    measures = MpoMeasures(
+    stats = MPOStats(
         policy_loss=jnp.mean(policy_loss),
         weights_kl=jnp.mean(_kl_from_uniform(outputs.normalized_weights)),
         mean_kl=jnp.mean(jnp.sum(mean_kl, axis=-1)),
         std_kl=jnp.mean(jnp.sum(std_kl, axis=-1)),
     )
-    return jnp.mean(loss), measures
+    return jnp.mean(loss), stats
 
 
 def _kl_by_dimension(p: Any, q: Any) -> Array:
-    """KL(p, q) of diagonal Gaussians, ``[B, A]``."""
+    """Returns KL(p, q) of diagonal Gaussians, ``[B, A]``."""
     squares = jnp.exp(2.0 * (p.log_std - q.log_std)) + jnp.square((p.mean - q.mean) * jnp.exp(-q.log_std))
     return 0.5 * squares - 0.5 + q.log_std - p.log_std
 
 
 def _kl_from_uniform(weights: Array) -> Array:
-    """``[B]``, of weights ``[S, B]`` that sum to 1."""
+    """Returns the KL ``[B]`` from uniform weights of `weights` ``[S, B]``, which sum to 1."""
     log_weights = jnp.log(jnp.where(weights > 0, weights, 1.0))
     return jnp.sum(weights * log_weights, axis=0) + jnp.log(weights.shape[0])

@@ -39,8 +39,8 @@ def munchausen_error(
     q_target_t: Array,
     *,
     temperature: float,
-    scale: float,
-    least_log: float,
+    munchausen_coefficient: float,
+    log_policy_clip: float,
 ) -> Array:
     """TD errors ``[B]`` of Munchausen-DQN (Vieillard et al. 2020, 2007.14430, eq. 2).
 
@@ -55,11 +55,11 @@ def munchausen_error(
         q_target_tm1: the target network's values before the step, ``[B, A]``.
         q_target_t: and after it, ``[B, A]``.
         temperature: tau, > 0.
-        scale: alpha.
-        least_log: l_0, at most 0.
+        munchausen_coefficient: alpha.
+        log_policy_clip: l_0, at most 0.
     """
     scaled_log_pi_tm1 = temperature * jax.nn.log_softmax(q_target_tm1 / temperature)  # [B, A]
-    bonus = scale * jnp.clip(_chosen(scaled_log_pi_tm1, a_tm1), least_log, 0.0)  # [B]
+    bonus = munchausen_coefficient * jnp.clip(_chosen(scaled_log_pi_tm1, a_tm1), log_policy_clip, 0.0)  # [B]
     soft_value = temperature * jax.nn.logsumexp(q_target_t / temperature, axis=-1)  # the same mean, [B]
     target = jax.lax.stop_gradient(r_t + bonus + discount_t * soft_value)
     return target - _chosen(q_tm1, a_tm1)

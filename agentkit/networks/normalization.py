@@ -11,7 +11,7 @@ from agentkit.types import Array, Nest
 
 
 class RunningStatistics(NamedTuple):
-    """Welford's sums over everything seen so far.
+    """Holds Welford's sums over everything seen so far.
 
     Attributes:
         count: float32 ``[]``.
@@ -25,7 +25,7 @@ class RunningStatistics(NamedTuple):
 
 
 def init_statistics(shape: tuple[int, ...]) -> RunningStatistics:
-    """Nothing seen yet."""
+    """Returns the statistics of nothing."""
     return RunningStatistics(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
@@ -35,7 +35,7 @@ def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array |
     Args:
         statistics: of values ``[...]``.
         batch: ``[B, ...]``.
-        mask: 0 where an element of the batch is to be left out, else 1, ``[B]``; None takes all in.
+        mask: 0 for the elements of the batch to leave out, else 1, ``[B]``; None takes all in.
     """
     weight = jnp.ones(batch.shape[0]) if mask is None else mask
     size = jnp.sum(weight)
@@ -53,7 +53,7 @@ def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array |
 
 
 def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6) -> Array:
-    """``(value - mean) / sqrt(variance + epsilon)``; unchanged scale before two values were seen.
+    """Returns ``(value - mean) / sqrt(variance + epsilon)``, at an unchanged scale before two values were seen.
 
     Args:
         statistics: of values ``[...]``.
@@ -61,32 +61,40 @@ def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6
         epsilon: added to the variance.
     """
     mean = jnp.broadcast_to(statistics.mean, value.shape)
-    return (value - mean) / jnp.broadcast_to(deviation(statistics, epsilon), value.shape)
+    return (value - mean) / jnp.broadcast_to(std(statistics, epsilon), value.shape)
 
 
-def deviation(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
-    """``sqrt(variance + epsilon)``, ``[...]``; 1 before two values were seen."""
+def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
+    """Returns ``sqrt(variance + epsilon)``, ``[...]``; 1 before two values were seen."""
     variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
     return jnp.sqrt(variance + epsilon)
 
 
 def init_nest_statistics(spec: Nest) -> tuple[RunningStatistics, ...]:
-    """Statistics of the float leaves of nests like `spec`, in flattening order; other leaves have none."""
+    """Returns empty statistics for the float leaves of nests like `spec`, in flattening order."""
     return tuple(init_statistics(tuple(leaf.shape)) for leaf in jax.tree.leaves(spec) if _is_float(leaf))
 
 
-def update_nest_statistics(statistics: tuple[RunningStatistics, ...], batch: Nest) -> tuple[RunningStatistics, ...]:
-    """Takes in a batch, leaves ``[B, ...]``; no statistics stay none."""
+def update_nest_statistics(
+    statistics: tuple[RunningStatistics, ...], batch: Nest, mask: Array | None = None
+) -> tuple[RunningStatistics, ...]:
+    """Takes in a batch, leaves ``[B, ...]``; returns () if there are no statistics.
+
+    Args:
+        statistics: of `init_nest_statistics`.
+        batch: leaves ``[B, ...]``.
+        mask: as for `update_statistics`.
+    """
     if not statistics:
         return ()
     leaves = [leaf for leaf in jax.tree.leaves(batch) if _is_float(leaf)]
-    return tuple(update_statistics(s, leaf) for s, leaf in zip(statistics, leaves, strict=True))
+    return tuple(update_statistics(s, leaf, mask) for s, leaf in zip(statistics, leaves, strict=True))
 
 
 def normalize_nest(statistics: tuple[RunningStatistics, ...], nest: Nest, limit: float) -> Nest:
-    """A nest, or any batch of them, with its float leaves normalised and clipped to [-limit, limit].
+    """Normalises the float leaves of a nest, or of a batch of nests, and clips them to [-limit, limit].
 
-    Without statistics it stays as it is.
+    Returns the nest as it is if there are no statistics.
     """
     if not statistics:
         return nest

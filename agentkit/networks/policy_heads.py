@@ -1,4 +1,4 @@
-"""A policy's head for what policy gradients choose: discrete, multi-discrete, continuous actions, and nests of them."""
+"""Policy heads for discrete, multi-discrete and continuous actions, and nests of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_policy_actions(actions: Nest, agent: str) -> None:
     """Refuses actions that `policy_head` is not for.
 
     Raises:
-        SpecError: `agent` is who needs them.
+        SpecError: the message names the `agent`.
     """
     for leaf in tree.flatten(actions):
         if isinstance(leaf, specs.DiscreteArray) or (_is_multi_discrete(leaf) and leaf.shape):
@@ -42,11 +42,11 @@ def _is_multi_discrete(spec: specs.Array) -> bool:
     return isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer)
 
 
-class Sampled(NamedTuple):
-    """What is stored with an action.
+class PolicyExtras(NamedTuple):
+    """Holds what is stored with an action.
 
     Attributes:
-        sample: what was drawn, before it was clipped: int32 ``[]`` for a discrete action, float32 ``[A]`` for a
+        sample: as drawn, before it was clipped: int32 ``[]`` for a discrete action, float32 ``[A]`` for a
             continuous one, A its size; a tuple of these where an action has several parts.
         log_prob: its log-probability when it was drawn, float32 ``[]``.
         core: the network's state before it saw the observation; ``()`` of one without a memory.
@@ -57,9 +57,9 @@ class Sampled(NamedTuple):
     core: Any = ()
 
 
-def sampled_spec(actions: Nest) -> Sampled:
-    """The specs of `Sampled` for these actions, by a network without a memory."""
-    return Sampled(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
+def policy_extras_spec(actions: Nest) -> PolicyExtras:
+    """Returns the specs of `PolicyExtras` for these actions, by a network without a memory."""
+    return PolicyExtras(_sample_spec(actions), specs.Array((), np.float32, "log_prob"))
 
 
 def _sample_spec(actions: Nest) -> Any:
@@ -73,7 +73,7 @@ def _sample_spec(actions: Nest) -> Any:
 
 
 def _num_values(spec: specs.BoundedArray) -> list[int]:
-    """How many values each integer of a multi-discrete action can take."""
+    """Returns the number of values of each integer of a multi-discrete action."""
     low, high = (np.broadcast_to(bound, spec.shape).astype(np.int64) for bound in (spec.minimum, spec.maximum))
     return [int(n) for n in (high - low + 1).ravel()]
 
@@ -81,7 +81,7 @@ def _num_values(spec: specs.BoundedArray) -> list[int]:
 def policy_head(
     features: Array, actions: Nest, hidden_sizes: Sequence[int], initial_std: float, observation: Nest = ()
 ) -> Categorical | DiagonalNormal | Joint:
-    """Tanh layers, and a distribution of actions that hardly depends on the features at first.
+    """Applies tanh layers; returns a distribution of actions that hardly depends on the features at first.
 
     Args:
         features: ``[B, F]``.
@@ -116,7 +116,7 @@ def _num_outputs(spec: specs.Array) -> int:
 def _distribution(
     outputs: Array, spec: specs.Array, initial_std: float, name: str
 ) -> Categorical | DiagonalNormal | Joint:
-    """Of one leaf, from its outputs ``[B, N]``; `name` is the parameter of a Gaussian's deviation."""
+    """Returns the distribution of one leaf, from outputs ``[B, N]``; `name` is of a Gaussian's log-std parameter."""
     if isinstance(spec, specs.DiscreteArray):
         return Categorical(outputs)
     if _is_multi_discrete(spec):
@@ -127,7 +127,7 @@ def _distribution(
 
 
 def sample_to_action(actions: Nest) -> Callable[[Any], Nest]:
-    """From a sample, without a batch axis, to the action as the environment takes it.
+    """Returns a function from a sample, without a batch axis, to the environment's action.
 
     A discrete one is itself; a continuous one is clipped to [-1, 1], and this mapped onto the bounds.
     """

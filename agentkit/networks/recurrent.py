@@ -20,7 +20,7 @@ from agentkit.types import Array, Nest
 
 
 class RecurrentNetwork(NamedTuple):
-    """A network and its memory. `unroll` says of every row what `step` says, one after the other.
+    """Holds a network with a memory; `unroll` returns of all rows what `step` returns of one after the other.
 
     Attributes:
         init: ``key -> params``.
@@ -39,50 +39,50 @@ class RecurrentNetwork(NamedTuple):
 def recurrent_network(
     trunk: Callable[[Nest], Array],
     head: Callable[[Array, Nest], Nest],
-    core_size: int | None,
+    lstm_size: int | None,
     observation_spec: Nest,
 ) -> RecurrentNetwork:
-    """Trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
+    """Builds trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
 
     Args:
         trunk: observations ``[B, ...]`` to features ``[B, F]``; uses Haiku modules.
-        head: features ``[B, core_size]`` (without a core, those of the trunk) and observations ``[B, ...]``, which
+        head: features ``[B, lstm_size]`` (without an LSTM, those of the trunk) and observations ``[B, ...]``, which
             may have an action mask, to outputs ``[B, ...]``; likewise.
-        core_size: units of the LSTM; None for a network without memory, whose `unroll` looks at each row alone.
+        lstm_size: units of the LSTM; None for a network without memory, whose `unroll` treats each row alone.
         observation_spec: nest of specs, without a batch axis.
 
     Raises:
-        ConfigError: a core of less than one unit.
+        ConfigError: an LSTM of less than one unit.
     """
-    if core_size is not None and core_size < 1:
-        raise ConfigError(f"core_size must be None or at least 1, found {core_size}.")
+    if lstm_size is not None and lstm_size < 1:
+        raise ConfigError(f"lstm_size must be None or at least 1, found {lstm_size}.")
 
     def step(observation: Nest, state: Nest) -> tuple[Any, Nest]:
         features = trunk(observation)
-        if core_size is not None:
-            features, state = hk.LSTM(core_size, name="core")(features, state)
+        if lstm_size is not None:
+            features, state = hk.LSTM(lstm_size, name="core")(features, state)
         return head(features, observation), state
 
     def unroll(observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
         shape = start_of_episode.shape
         observation = jax.tree.map(_merge, observation)
         features = trunk(observation)  # [B T, F]
-        if core_size is not None:
-            core = hk.ResetCore(hk.LSTM(core_size, name="core"))
+        if lstm_size is not None:
+            core = hk.ResetCore(hk.LSTM(lstm_size, name="core"))
             rows = (features.reshape(*shape, -1), start_of_episode)
-            features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, core_size]
+            features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, lstm_size]
             features = _merge(features)
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), head(features, observation)), state
 
     network: Any = hk.without_apply_rng(hk.multi_transform(lambda: (step, (step, unroll))))
-    initial_state = () if core_size is None else hk.LSTMState(jnp.zeros(core_size), jnp.zeros(core_size))
+    initial_state = () if lstm_size is None else hk.LSTMState(jnp.zeros(lstm_size), jnp.zeros(lstm_size))
     example, states = _batch_of_one((specs.zeros(observation_spec), initial_state))
     apply_step, apply_unroll = network.apply
     return RecurrentNetwork(lambda key: network.init(key, example, states), apply_step, apply_unroll, initial_state)
 
 
-def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
-    """A network that looks at each row alone, as one whose state is ``()``.
+def as_recurrent(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
+    """Wraps a network that treats each row alone as one whose state is ``()``.
 
     Args:
         init: ``key -> params``.
@@ -97,7 +97,7 @@ def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest]
 
 
 def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> Array:
-    """A trunk: a torso, from observations to features, and ReLU layers of `hidden_sizes`, ``[B, F]``."""
+    """Applies a torso, from observations to features, and ReLU layers of `hidden_sizes`; returns ``[B, F]``."""
     features = torso(observation)
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))
@@ -105,19 +105,19 @@ def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callabl
 
 
 def state_spec(network: RecurrentNetwork) -> Nest:
-    """Specs of a network's state, for the extras that are stored beside an action."""
+    """Returns the specs of a network's state, for the extras that are stored beside an action."""
     return jax.tree.map(lambda x: specs.Array(x.shape, x.dtype, "core"), network.initial_state)
 
 
 def step_one(network: RecurrentNetwork, params: Any, observation: Nest, state: Nest) -> tuple[Any, Nest]:
-    """`RecurrentNetwork.step` of one observation, without batch axes: what a `Policy` needs."""
+    """Applies `RecurrentNetwork.step` to one observation, without batch axes, as a `Policy` needs."""
     return jax.tree.map(lambda x: x[0], network.step(params, *_batch_of_one((observation, state))))
 
 
 def unroll_after_burn_in(
     network: RecurrentNetwork, params: Any, observation: Nest, start_of_episode: Array, state: Nest, burn_in: int
 ) -> Any:
-    """Outputs ``[B, T, ...]`` of all rows, where the first `burn_in` only set the state of the others.
+    """Returns the outputs ``[B, T, ...]`` of all rows, where the first `burn_in` only set the state of the others.
 
     A stored state was computed by older parameters; what burn-in makes of it is closer to theirs (Kapturowski et al.
     2019, section 3). No gradient goes back through it, since the rows before teach nothing. Where an episode starts in
@@ -142,12 +142,12 @@ def unroll_after_burn_in(
 
 
 def _merge(x: Array) -> Array:
-    """``[B, T, ...]`` to ``[B T, ...]``."""
+    """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _like(mask: Array, x: Array) -> Array:
-    """``[B]`` with as many axes as `x` ``[B, ...]``."""
+    """Reshapes ``[B]`` to as many axes as `x` ``[B, ...]`` has."""
     return mask.reshape(-1, *[1] * (x.ndim - 1))
 
 

@@ -28,7 +28,7 @@ from agentkit.replay.table import (
 )
 
 if TYPE_CHECKING:
-    from agentkit.replay.reverb import ReverbReplay as ReverbReplay
+    from agentkit.replay.reverb.replay import ReverbReplay as ReverbReplay
 
 # Not ReverbReplay: a star import must work without Reverb.
 __all__ = [
@@ -61,7 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Loads `ReverbReplay`, and with it Reverb and TensorFlow, when it is first asked for."""
     if name == "ReverbReplay":
-        from agentkit.replay.reverb import ReverbReplay
+        from agentkit.replay.reverb.replay import ReverbReplay
 
         return ReverbReplay
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

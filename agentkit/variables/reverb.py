@@ -10,7 +10,7 @@ import numpy as np
 
 from agentkit.core import VariableSource, Versioned
 from agentkit.errors import ConfigError, ReplayClosedError, SpecError
-from agentkit.replay.reverb_mailbox import Letter, MailboxClient, ReverbMailbox, Stamp
+from agentkit.replay.reverb.parameter_server import Letter, MailboxClient, ReverbMailbox, Stamp
 from agentkit.types import Nest
 from agentkit.variables import layout
 

@@ -8,18 +8,16 @@ to DQN's replay table, where it is drawn many times. Writers wait while PPO's qu
 
 import argparse
 import contextlib
+import dataclasses
 
 from agentkit import distributed, experiment
-from agentkit.adders import WithoutExtras
 from agentkit.agents import dqn, ppo
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import actor_node, find_spec, replay_node
-from agentkit.experiment.transports import make_source
-
-
-def adder_without_extras(agent, replay, environment_spec):
-    """Of an agent that learns from another's actions, and so stores nothing of what the other says of them."""
-    return WithoutExtras(agent.make_adder(replay, environment_spec))
+from agentkit.agents.common.experience_wrappers import DroppingExtras
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.transports import make_source
 
 
 def report(context, configs, spec, learners):
@@ -40,12 +38,10 @@ def report(context, configs, spec, learners):
 
 def main(num_steps: int = 16_000) -> None:
     """Trains both on catch for as long as the actor takes for its steps."""
+    follower = dqn.make_agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100))
     agents = {
         "ppo": ppo.make_agent(ppo.Config(segment_length=32, num_minibatches=2)),
-        "dqn": experiment.with_methods(
-            dqn.make_agent(dqn.Config(n_step=1, min_replay_size=500, target_update_period=100)),
-            make_adder=adder_without_extras,
-        ),
+        "dqn": dataclasses.replace(follower, experience=DroppingExtras(follower.experience)),
     }
     configs = {
         name: experiment.ExperimentConfig(agent, "agentkit:catch", num_steps, num_envs=8)

@@ -11,8 +11,11 @@ import argparse
 
 from agentkit import distributed, experiment
 from agentkit.agents import dqn
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import actor_node, evaluator_node, find_spec, replay_node
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
 from agentkit.loggers.program_table import all_tables
 
 

@@ -14,11 +14,13 @@ import dataclasses
 import jax
 
 from agentkit import actors, distributed, experiment, variables
-from agentkit.agents import dqn, off_policy
+from agentkit.agents import dqn
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import connect_to_replay, find_spec, replay_node
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import connect_to_replay, replay_node
+from agentkit.experiment.launch.transports import make_source
 from agentkit.replay import Lockstep
 
 K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items before the first update.
@@ -38,7 +40,7 @@ def act(context, config, spec, replay, learner, wait):
         while not context.should_stop:
             loop.step()
             client.update()
-            due = K * max(0, connected.info(off_policy.TABLE).num_inserted - FIRST + 1)
+            due = K * max(0, connected.info(agent.batch_plan.table).num_inserted - FIRST + 1)
             while wait and client.version < due and not context.wait(0.0005):
                 client.update()
             if not context.should_stop:
@@ -58,7 +60,7 @@ def run(name, agent, num_steps, wait):
     learner = program.add_node("learner", learner_node, config, spec, replay, publish_seconds=0.0)
     program.add_node("actor", act, config, spec, replay, learner, wait)
     status = experiment.run_program(program)
-    table, lag = status["values"]["tables"][off_policy.TABLE], status["nodes"]["actor-0"]["gauges"]
+    table, lag = status["values"]["tables"][agent.batch_plan.table], status["nodes"]["actor-0"]["gauges"]
     ratio = table["num_sampled"] / max(table["num_inserted"] - FIRST + 1, 1)
     print(f"{name:12} ({status['stop']}): {ratio:.2f} samples per insert, target {K * BATCH}; the actor's parameters")
     print(f"{'':12} lacked {lag.get('mean', 0.0):.1f} updates on average, {lag.get('worst', 0):.0f} at worst")
@@ -67,8 +69,7 @@ def run(name, agent, num_steps, wait):
 def main(num_steps: int = 300) -> None:
     """Both, one after the other."""
     agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=BATCH, updates_per_step=K, min_replay_size=FIRST))
-    limit = Lockstep(K * BATCH, FIRST)
-    lockstep = experiment.with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=limit))
+    lockstep = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, Lockstep(K * BATCH, FIRST)))
     run("synchronous", lockstep, num_steps, wait=True)
     run("asynchronous", agent, num_steps, wait=False)
 

@@ -13,9 +13,11 @@ import dataclasses
 
 from agentkit import distributed, experiment
 from agentkit.agents import dqn
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import actor_node, find_spec, replay_node
-from agentkit.experiment.transports import make_source
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.transports import make_source
 
 
 def report(context, configs, spec, learners):

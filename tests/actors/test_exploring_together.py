@@ -14,7 +14,7 @@ from agentkit.agents import dqn
 from agentkit.distributed import Board, BoardClient, NodeContext
 from agentkit.distributed.context import Where
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.acting import find_place
+from agentkit.experiment.launch.actor import find_place
 from agentkit.specs import make_environment_spec
 
 KEY = jax.random.PRNGKey(3)

@@ -10,7 +10,7 @@ import pytest
 
 from agentkit import networks as nets
 from agentkit import specs
-from agentkit.actors import Acting, on_normalized, stochastic
+from agentkit.actors import PolicyVariables, stochastic_policy, with_normalized_observations
 
 KEY = jax.random.PRNGKey(0)
 SCALAR = specs.Array((), np.float32)
@@ -20,14 +20,14 @@ SPEC = specs.EnvironmentSpec(
 OBSERVATION = np.float32([1.0, -2.0, 0.5])
 
 
-def make(core_size: int | None) -> nets.PolicyValue:
-    return nets.recurrent_policy_value(SPEC, (8,), 0.7, core_size)
+def make(lstm_size: int | None) -> nets.PolicyValue:
+    return nets.recurrent_policy_value(SPEC, (8,), 0.7, lstm_size)
 
 
-@pytest.mark.parametrize("core_size", [None, 4])
-def test_it_samples_and_says_with_which_density(core_size: int | None) -> None:
-    networks = make(core_size)
-    params, policy = networks.init(KEY), stochastic(networks)
+@pytest.mark.parametrize("lstm_size", [None, 4])
+def test_it_samples_and_says_with_which_density(lstm_size: int | None) -> None:
+    networks = make(lstm_size)
+    params, policy = networks.init(KEY), stochastic_policy(networks)
     core = jax.tree.map(lambda x: x + 0.3, policy.init(KEY))
     draw = jax.vmap(lambda key: policy.act(params, key, OBSERVATION, core))
     action, _, stored = draw(jax.random.split(KEY, 4_000))
@@ -44,14 +44,14 @@ def test_in_evaluation_it_takes_the_mode_and_stores_nothing() -> None:
     params = networks.init(KEY)
     distribution, _ = networks.apply(params, OBSERVATION[None])
     for key in jax.random.split(KEY, 2):
-        action, _, stored = stochastic(networks, evaluation=True).act(params, key, OBSERVATION, ())
+        action, _, stored = stochastic_policy(networks, evaluation=True).act(params, key, OBSERVATION, ())
         np.testing.assert_allclose(action, networks.to_action(distribution.mode()[0]), rtol=1e-5)
         assert stored == ()
 
 
 def test_the_memory_goes_along_and_begins_anew_with_an_episode() -> None:
     networks = make(4)
-    params, policy = networks.init(KEY), stochastic(networks)
+    params, policy = networks.init(KEY), stochastic_policy(networks)
     first = policy.init(KEY)
     assert [np.any(x != 0) for x in jax.tree.leaves(first)] == [False, False]
     _, second, stored = policy.act(params, KEY, OBSERVATION, first)
@@ -67,22 +67,23 @@ def test_observations_are_seen_as_the_published_statistics_say() -> None:
     params = networks.init(KEY)
     seen = jnp.asarray([[0.0, 0.0, 7.0], [2.0, -4.0, 7.0]])  # Deviations 1, 2 and 0.
     statistics = (nets.update_statistics(nets.init_statistics((3,)), seen),)
-    acting = Acting(params, statistics)
+    acting = PolicyVariables(params, statistics)
     expected = np.clip((OBSERVATION - [1.0, -2.0, 7.0]) / np.sqrt([1.0, 4.0, 1e-6]), -10, 10)
     np.testing.assert_allclose(acting.normalized(OBSERVATION), expected, rtol=1e-3, atol=1e-5)
     assert acting.normalized(OBSERVATION)[2] == -10.0
-    action, _, stored = on_normalized(stochastic(networks)).act(acting, KEY, OBSERVATION, ())
-    plain, _, plain_stored = stochastic(networks).act(params, KEY, jnp.asarray(expected, jnp.float32), ())
+    action, _, stored = with_normalized_observations(stochastic_policy(networks)).act(acting, KEY, OBSERVATION, ())
+    plain, _, plain_stored = stochastic_policy(networks).act(params, KEY, jnp.asarray(expected, jnp.float32), ())
     np.testing.assert_allclose(action, plain, rtol=1e-4)
     np.testing.assert_allclose(stored.sample, plain_stored.sample, rtol=1e-4)
-    _, _, raw = stochastic(networks).act(params, KEY, OBSERVATION, ())
+    _, _, raw = stochastic_policy(networks).act(params, KEY, OBSERVATION, ())
     assert np.all(np.abs(raw.sample - stored.sample) > 1e-3)
-    _, _, as_they_are = on_normalized(stochastic(networks)).act(Acting(params, ()), KEY, OBSERVATION, ())
+    unnormalized = PolicyVariables(params, ())
+    _, _, as_they_are = with_normalized_observations(stochastic_policy(networks)).act(unnormalized, KEY, OBSERVATION, ())
     np.testing.assert_array_equal(as_they_are.sample, raw.sample)
 
 
 def test_acting_loads_neither_losses_nor_learning() -> None:
-    code = "import sys, agentkit.actors as a; a.stochastic; print(*sorted(sys.modules))"
+    code = "import sys, agentkit.actors as a; a.stochastic_policy; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "agentkit.actors.on_policy" in loaded and "jax" in loaded
     assert not {"rlax", "tensorflow", "optax", "agentkit.learning", "agentkit.losses"} & set(loaded)

@@ -239,7 +239,7 @@ def test_a_restored_adder_goes_on_with_other_goals_than_the_first_episodes():
 
 def test_on_reverb():
     pytest.importorskip("reverb")
-    from agentkit.replay.reverb import ReverbReplay
+    from agentkit.replay.reverb.replay import ReverbReplay
 
     table = make_table(HindsightAdder.layout(SPEC))
     with ReverbReplay([table]) as replay:

@@ -10,8 +10,7 @@ import numpy as np
 
 from agentkit import networks as nets
 from agentkit import specs
-from agentkit.actors import Acting
-from agentkit.agents import on_policy
+from agentkit.actors import PolicyVariables
 from agentkit.learning import Update
 from agentkit.types import ReplaySample, Step
 
@@ -88,13 +87,13 @@ def segments(kind: str) -> ReplaySample:
     else:
         sample = np.where(final[..., None], 0.0, rng.normal(size=(*shape, _ACTION_SIZE))).astype(np.float32)
         action = np.clip(sample, -1, 1)
-    extras = nets.Sampled(sample, np.where(final, 0.0, -0.7).astype(np.float32))
+    extras = nets.PolicyExtras(sample, np.where(final, 0.0, -0.7).astype(np.float32))
     return ReplaySample((), Step(observation, action, reward, discount, _FIRST, extras))
 
 
-def state_of(update: Update, params: Any) -> on_policy.OnPolicyState:
+def state_of(update: Update, params: Any) -> Any:
     """The first training state, but for the parameters; nothing is normalised."""
-    return update.init(KEY)._replace(acting=Acting(params, ()))
+    return update.init(KEY)._replace(variables=PolicyVariables(params, ()))
 
 
 class Element(NamedTuple):

@@ -13,6 +13,8 @@ REFUSED: dict[str, Any] = {
     "batch_size": 0,
     "discount": 1.5,
     "gae_lambda": -0.5,
+    "learning_rate": 0.0,
+    "max_grad_norm": 0.0,
     "initial_std": 0.0,
 }
 CHANGES: dict[str, Any] = {

@@ -5,12 +5,26 @@ from typing import Any
 import jax
 
 from agentkit import envs, specs
+from agentkit.agents.common.advantages import Minibatch, compute_advantages
 from agentkit.datasets import ReplayDataset
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
 from agentkit.variables import VariableClient, VariableStore
 
 KEY = jax.random.PRNGKey(0)
+
+
+def rows_of(networks: Any, config: Any, state: Any, segments: Any) -> Minibatch:
+    """All rows of a batch of segments, as an agent's update makes them."""
+    return compute_advantages(
+        networks,
+        state.variables,
+        state.returns,
+        segments,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+        normalize_values=config.normalize_values,
+    ).rows
 
 
 class Training:

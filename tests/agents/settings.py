@@ -31,7 +31,19 @@ OFF_POLICY_CHANGES: dict[str, Any] = {
 }
 
 SMALL_VALUES = {**SMALL, "n_step": 3, "updates_per_step": 1.0, "target_update_period": 10, "epsilon_steps": 40}
-VALUE_REFUSED = {**OFF_POLICY_REFUSED, "target_update_period": 0, "epsilon_steps": 0}
+VALUE_REFUSED = {
+    **OFF_POLICY_REFUSED,
+    "updates_per_call": 0,
+    "importance_exponent": 1.5,
+    "hidden_sizes": (0,),
+    "learning_rate": -1.0,
+    "max_grad_norm": 0.0,
+    "target_update_period": 0,
+    "epsilon_start": 7.0,
+    "epsilon_end": -0.1,
+    "epsilon_steps": 0,
+    "epsilon_evaluation": 1.1,
+}
 VALUE_CHANGES = {
     **OFF_POLICY_CHANGES,
     "learning_rate": 1e-2,
@@ -59,8 +71,8 @@ SOFT_CONTINUOUS_CHANGES = {**SOFT_CHANGES, "target_entropy": -7.0, "min_log_std"
 TD3_REFUSED = {
     **OFF_POLICY_REFUSED,
     "tau": 1.5,
-    "policy_period": 0,
-    "target_noise": -0.1,
+    "policy_delay": 0,
+    "target_policy_noise": -0.1,
     "target_noise_clip": -0.5,
     "exploration_noise": -0.1,
 }
@@ -68,8 +80,8 @@ TD3_CHANGES = {
     **OFF_POLICY_CHANGES,
     "learning_rate": 1e-2,
     "tau": 0.5,
-    "policy_period": 1,
-    "target_noise": 0.0,
+    "policy_delay": 1,
+    "target_policy_noise": 0.0,
     "target_noise_clip": 0.01,
     "exploration_noise": 0.5,
     "num_random_steps": 5,

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.agents import a2c, on_policy
+from agentkit.agents import a2c
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import Training
+from tests.agents.on_policy_training import Training, rows_of
 
 pytestmark = pytest.mark.one_stack
 
@@ -68,9 +68,9 @@ def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lam
     expected = expected_gradient(config, weights, batch, kind)
     leaves = {**by_hand.policy_params(expected, "linear_1"), **by_hand.value_params(expected, "linear")}
 
-    update = a2c.make_update(networks, config)
+    update = a2c.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
-    rows, *_ = on_policy.prepare(networks, config, state, batch.data)
+    rows = rows_of(networks, config, state, batch.data)
     grads, _ = jax.grad(a2c.make_loss(networks, config), has_aux=True)(params, rows)
     assert jax.tree.structure(grads) == jax.tree.structure(leaves)
     for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(leaves), strict=True):
@@ -79,7 +79,7 @@ def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lam
     state, output = jax.jit(update.update)(state, batch)
     norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(leaves)))
     np.testing.assert_allclose(output.metrics["grad_norm"], norm, rtol=1e-4)
-    for before, after, g in zip(*map(jax.tree.leaves, (params, state.acting.params, leaves)), strict=True):
+    for before, after, g in zip(*map(jax.tree.leaves, (params, state.variables.params, leaves)), strict=True):
         step = 7e-4 * g / np.sqrt(0.99 + 0.01 * np.square(g) + 1e-5)  # The mean of squares began at 1.
         np.testing.assert_allclose(np.asarray(after) - before, -step, rtol=1e-2, atol=1e-6)
 
@@ -90,10 +90,11 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
     steps = []
     for limit in (None, 1e-4):
         config = a2c.Config(**UNTOUCHED, max_grad_norm=limit, rms_epsilon=1.0)
-        update = a2c.make_update(a2c.make_agent(config).make_networks(by_hand.SPECS["discrete"]), config)
+        agent = a2c.make_agent(config)
+        update = agent.make_update(agent.make_networks(by_hand.SPECS["discrete"]))
         state, output = update.update(by_hand.state_of(update, params), batch)
         assert output.metrics["grad_norm"] > 0.1  # Before the clip.
-        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.acting.params, params)
+        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.variables.params, params)
         steps.append(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(moved))))
     np.testing.assert_allclose(steps[1], 7e-4 * 1e-4, rtol=0.5)  # With so large an epsilon a step is as its gradient.
     assert steps[0] > 100 * steps[1]

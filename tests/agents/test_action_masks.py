@@ -28,6 +28,7 @@ SMALL = {
     "segment_length": 8,
     "num_minibatches": 1,
     "core_size": 8,
+    "lstm_size": 8,
     "num_simulations": 4,
     "sequence_length": 8,
     "sequence_period": 4,

@@ -24,8 +24,8 @@ SMALL = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": MIN_SIZE, "re
         ("td3", {"updates_per_call": 4}),
         ("d4pg", {"n_step": 1, "vmin": -15.0, "vmax": 0.0, "prioritized": True}),
         ("mpo", {"n_step": 1, "num_samples": 4}),
-        ("redq", {"updates_per_step": 1.0, "updates_per_call": 2, "policy_period": 2, "num_critics": 3}),
-        ("droq", {"updates_per_step": 1.0, "updates_per_call": 2, "policy_period": 2, "prioritized": True}),
+        ("redq", {"updates_per_step": 1.0, "updates_per_call": 2, "policy_delay": 2, "num_critics": 3}),
+        ("droq", {"updates_per_step": 1.0, "updates_per_call": 2, "policy_delay": 2, "prioritized": True}),
     ],
 )
 def test_it_runs_and_goes_on_after_a_save(name: str, settings: dict[str, Any], tmp_path: pathlib.Path) -> None:

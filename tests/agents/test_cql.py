@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import envs
+from agentkit import envs, specs
 from agentkit.agents import cql, sac
-from agentkit.learning import Bootstrap
 from agentkit.networks import ActorCriticNetworks, Network, TanhNormal
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -25,7 +24,7 @@ class TestCql(AgentContract):
         **settings.OFF_POLICY_REFUSED,
         "tau": 0.0,
         "initial_temperature": 0.0,
-        "conservative_weight": -1.0,
+        "cql_weight": -1.0,
         "num_sampled_actions": 0,
     }
     changes: ClassVar = {
@@ -38,7 +37,7 @@ class TestCql(AgentContract):
         "min_log_std": 1.0,
         "max_log_std": -3.0,
         "num_random_steps": 5,
-        "conservative_weight": 0.5,
+        "cql_weight": 0.5,
         "num_sampled_actions": 2,
     }
     compile = True
@@ -62,7 +61,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         learning_rate=3e-3,
         initial_temperature=1e-6,
         learn_temperature=False,
-        conservative_weight=0.01,
+        cql_weight=0.01,
     )
     networks, state = learned(cql.make_agent(config), Chain(terminates), num_updates=1_500)
     for params in state.critics:
@@ -80,8 +79,12 @@ NETWORKS = ActorCriticNetworks(
 """The policy is the same everywhere; a critic's value is its parameter times the squared action."""
 
 
-def _losses(weight: float, count: int) -> Any:
-    return cql.make_losses(NETWORKS, cql.Config(conservative_weight=weight, num_sampled_actions=count))
+def _losses(count: int) -> cql.Losses:
+    return cql.make_losses(NETWORKS, cql.Config(num_sampled_actions=count))
+
+
+def _state(critics: Any) -> cql.State:
+    return cql.State((), critics, critics, jnp.log(0.1), ((), (), ()), KEY)
 
 
 def _batch() -> ReplaySample:
@@ -94,21 +97,36 @@ def _batch() -> ReplaySample:
 def test_the_penalty_is_the_integral_less_the_datas_value() -> None:
     """With many samples the estimate is the integral of exp q over [-1, 1], found by quadrature."""
     critics = (jnp.float32(1.5), jnp.float32(-2.0))
-    bootstrap = Bootstrap((), critics, jnp.float32(0.1))
-    plain, penalised = (_losses(weight, 20_000).critic(critics, bootstrap, _batch(), KEY) for weight in (0.0, 3.0))
+    penalty = _losses(20_000).conservative(critics, _state(critics), _batch(), KEY)
     grid = (np.arange(20_000) + 0.5) / 10_000 - 1.0
     gaps = [np.log(2.0 * np.mean(np.exp(c * grid**2))) - np.mean(c * np.array([0.25, 1.0])) for c in (1.5, -2.0)]
-    np.testing.assert_allclose(penalised.metrics["conservative_gap"], gaps[0], atol=0.02)
-    np.testing.assert_allclose(penalised.loss - plain.loss, 3.0 * sum(gaps), atol=0.1)
+    np.testing.assert_allclose(penalty.metrics["conservative_gap"], gaps[0], atol=0.02)
+    np.testing.assert_allclose(penalty.loss, sum(gaps), atol=0.04)
 
 
-def test_without_the_penalty_it_is_sac() -> None:
+def test_the_td_loss_is_sacs() -> None:
     critics = (jnp.float32(1.5), jnp.float32(-2.0))
-    bootstrap = Bootstrap((), critics, jnp.float32(0.1))
-    mine = _losses(0.0, 4).critic(critics, bootstrap, _batch(), KEY)
-    td_key, _ = jax.random.split(KEY)
-    sacs = sac.make_losses(NETWORKS, sac.Config()).critic(critics, bootstrap, _batch(), td_key)
+    mine = _losses(4).critic(critics, _state(critics), _batch(), KEY)
+    sacs_state = sac.State((), critics, critics, jnp.log(0.1), ((), (), ()), KEY)
+    sacs = sac.make_losses(NETWORKS, sac.Config()).critic(critics, sacs_state, _batch(), KEY)
     np.testing.assert_allclose(mine.loss, sacs.loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.0, 3.0])
+def test_the_critics_minimise_the_td_loss_and_the_weighted_penalty(weight: float) -> None:
+    agent = cql.make_agent(cql.Config(hidden_sizes=(8,), num_sampled_actions=4, cql_weight=weight))
+    networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
+    update = agent.make_update(networks)
+    state = update.init(KEY)
+    states, zeros = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
+    batch = ReplaySample((), Transition(states, zeros[:, None], zeros + 1.0, zeros, states))
+    _, output = update.update(state, batch)
+    td_key, penalty_key = jax.random.split(jax.random.split(state.key, 3)[1])
+    losses = cql.make_losses(networks, agent.config)
+    td = losses.critic(state.critics, state, batch, td_key).loss
+    penalty = losses.conservative(state.critics, state, batch, penalty_key).loss
+    assert penalty > 0.1
+    np.testing.assert_allclose(output.metrics["critic_loss"], td + weight * penalty, rtol=1e-5)
 
 
 def test_importance_sampling_finds_the_integral() -> None:

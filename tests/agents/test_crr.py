@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import envs
+from agentkit import envs, specs
 from agentkit.agents import crr
 from agentkit.errors import UnknownNameError
-from agentkit.learning import ActorCritic
 from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
-from agentkit.types import ReplaySample, Transition
+from agentkit.types import LossOutput, ReplaySample, Transition
 from tests.agents import offline_data, settings
 
 pytestmark = pytest.mark.one_stack
@@ -56,7 +55,7 @@ def test_other_weights_are_refused() -> None:
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = crr.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(crr.make_agent(config), Chain(terminates), num_updates=3_000)
-    q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    q = np.stack(networks.critic.apply(state.critics, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.2)
 
 
@@ -76,14 +75,18 @@ BATCH = ReplaySample((), Transition(OBSERVATION, ACTION, REWARD, DISCOUNT, OBSER
 CRITICS = jnp.float32([1.0, 2.0])
 
 
+def _state(target_policy: Any = None, target_critics: Any = CRITICS) -> crr.State:
+    return crr.State((), CRITICS, target_policy, target_critics, ((), ()), KEY, np.int32(0))
+
+
 def _least(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
     return np.minimum(critics[0] * observation, critics[1] * observation) + action
 
 
 def test_the_critics_loss_by_hand() -> None:
     """A policy that is nearly a point: each of its samples is its mean, clipped to the bounds."""
-    targets = ActorCritic(jnp.float32(3.0), jnp.float32([0.5, -1.0]))
-    found = _losses(-20.0).critic(CRITICS, targets, BATCH, KEY)
+    state = _state(jnp.float32(3.0), jnp.float32([0.5, -1.0]))
+    found = _losses(-20.0).critic(CRITICS, state, BATCH, KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     target = REWARD + DISCOUNT * _least((0.5, -1.0), o + 1.0, 1.0)
     np.testing.assert_allclose(found.loss, np.mean((o + a - target) ** 2 + (2 * o + a - target) ** 2), rtol=1e-5)
@@ -93,7 +96,7 @@ def test_the_critics_loss_by_hand() -> None:
 def test_the_policys_loss_by_hand(weights: Any) -> None:
     """What an action is better than is the mean of the policy's: here 0.1, whatever the observation."""
     losses = _losses(-3.0, weights=weights, temperature=0.5, max_weight=2.0, num_sampled_actions=2_000)
-    found = jax.value_and_grad(losses.policy)(jnp.float32(0.1), CRITICS, BATCH, KEY)
+    found = jax.value_and_grad(losses.policy)(jnp.float32(0.1), _state(), BATCH, KEY)
     a, std = ACTION[:, 0], np.exp(-3.0)
     advantage = a - 0.1
     weight = np.minimum(np.exp(advantage / 0.5), 2.0) if weights == "exp" else advantage > 0
@@ -102,11 +105,21 @@ def test_the_policys_loss_by_hand(weights: Any) -> None:
     np.testing.assert_allclose(found[1], -np.mean(weight * (a - 0.1) / std**2), rtol=0.02)
 
 
-def test_the_policys_samples_differ_from_update_to_update() -> None:
-    losses = _losses(0.0)
-    assert losses.draws
-    first, other = (losses.policy(jnp.float32(0.1), CRITICS, BATCH, jax.random.PRNGKey(i)) for i in (0, 1))
-    assert first != other
+def test_critics_and_policy_draw_with_keys_of_their_own_at_each_update() -> None:
+    """Losses that are what they draw, in place of CRR's own."""
+    drawn = crr.Losses(
+        critic=lambda critics, state, batch, key: LossOutput(jax.random.normal(key), {}),
+        policy=lambda policy, state, batch, key: jax.random.normal(key),
+    )
+    agent = crr.make_agent(crr.Config(hidden_sizes=(8,)), make_losses=lambda networks, config: drawn)
+    update = agent.make_update(agent.make_networks(specs.make_environment_spec(Chain(terminates=True))))
+    found = []
+    for seed in (0, 1):
+        state = update.init(jax.random.PRNGKey(seed))
+        for _ in range(3):
+            state, output = update.update(state, ReplaySample((), ()))
+            found += [float(output.metrics[name]) for name in ("critic_loss", "policy_loss")]
+    assert len(set(found)) == 12
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def _on_chain(**changes: Any) -> Any:
 @pytest.mark.parametrize("given", [{}, {"n_step": 1}, settings.PRIORITIZED], ids=["5 steps", "1 step", "prioritized"])
 def test_the_critics_mean_finds_the_values_of_a_chain(terminates: bool, given: dict[str, Any]) -> None:
     nets, state = learned(_on_chain(**given), Chain(terminates), num_updates=1_500)
-    q = networks.categorical_mean(nets.critic.apply(state.params.critic, STATES, ACTIONS), nets.atoms)
+    q = networks.categorical_mean(nets.critic.apply(state.critic, STATES, ACTIONS), nets.atoms)
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 
 
@@ -73,7 +73,7 @@ def test_the_critic_finds_the_distribution_of_a_chains_returns() -> None:
     """Returns of the chain are certain: 0.8^3, 0.8^2, 0.8 and 1 lie on or between two atoms, 0.1 apart."""
     agent = _on_chain(vmin=0.0, vmax=2.0, num_atoms=21)
     nets, state = learned(agent, Chain(terminates=True), num_updates=1_500)
-    probabilities = np.asarray(jax.nn.softmax(nets.critic.apply(state.params.critic, STATES, ACTIONS)))
+    probabilities = np.asarray(jax.nn.softmax(nets.critic.apply(state.critic, STATES, ACTIONS)))
     expected = np.zeros((4, 21))
     expected[0, 5:7] = 0.88, 0.12
     expected[1, 6:8] = 0.6, 0.4
@@ -92,9 +92,9 @@ def test_priorities_are_the_divergences_and_the_loss_weighs_them() -> None:
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
     _, output = jax.jit(update.update)(state, batch)
 
-    logits_tm1 = nets.critic.apply(state.params.critic, STATES, ACTIONS)
-    next_action = nets.policy.apply(state.targets.policy, STATES[::-1])
-    logits_t = nets.critic.apply(state.targets.critic, STATES[::-1], next_action)
+    logits_tm1 = nets.critic.apply(state.critic, STATES, ACTIONS)
+    next_action = nets.policy.apply(state.target_policy, STATES[::-1])
+    logits_t = nets.critic.apply(state.target_critic, STATES[::-1], next_action)
     divergence = losses.categorical_td_loss(logits_tm1, reward, discount, logits_t, nets.atoms)
     np.testing.assert_allclose(output.priorities, divergence, rtol=1e-5)
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])

@@ -45,7 +45,7 @@ class TestDdpg(AgentContract):
 def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
     config = ddpg.Config(hidden_sizes=(32,), discount=0.8, tau=0.1, batch_size=64, critic_learning_rate=3e-3)
     networks, state = learned(ddpg.make_agent(config), Chain(terminates), num_updates=1_500)
-    q = networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
+    q = networks.critic.apply(state.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 
 
@@ -53,16 +53,12 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     """Paper, eq. 6: the mean over states of grad_a q(s, policy(s)) times grad_theta policy(s)."""
     agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
-    policy, critic = networks.policy.init(jax.random.PRNGKey(0)), networks.critic.init(jax.random.PRNGKey(1))
+    state = agent.make_update(networks).init(jax.random.PRNGKey(0))
+    policy, critic = state.policy, state.critic
     losses = ddpg.make_losses(networks, agent.config)
     observation = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
-
-    class Batch:
-        class data:  # noqa: N801
-            pass
-
-    Batch.data.observation = observation
-    found = jax.grad(losses.policy)(policy, critic, Batch)
+    batch = ReplaySample((), Transition(observation, (), (), (), ()))
+    found = jax.grad(losses.policy)(policy, state, batch, state.key)
     action = networks.policy.apply(policy, observation)
     by_action = jax.jacobian(lambda a: networks.critic.apply(critic, observation, a))(action)  # [B, B, A]
     by_params = jax.jacobian(lambda p: networks.policy.apply(p, observation))(policy)  # [B, A, ...]
@@ -81,9 +77,9 @@ def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
     info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     _, output = update.update(state, ReplaySample(info, Transition(states, actions, reward, discount, states[::-1])))
 
-    next_action = networks.policy.apply(state.targets.policy, states[::-1])
-    target = reward + discount * networks.critic.apply(state.targets.critic, states[::-1], next_action)
-    errors = target - networks.critic.apply(state.params.critic, states, actions)
+    next_action = networks.policy.apply(state.target_policy, states[::-1])
+    target = reward + discount * networks.critic.apply(state.target_critic, states[::-1], next_action)
+    errors = target - networks.critic.apply(state.critic, states, actions)
     np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean(weights * np.square(errors)), rtol=1e-5)

@@ -18,13 +18,13 @@ KEY = jax.random.PRNGKey(0)
 
 class TestDiscreteCql(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
-    refused: ClassVar = {**settings.VALUE_REFUSED, "conservative_weight": -1.0}
+    refused: ClassVar = {**settings.VALUE_REFUSED, "cql_weight": -1.0}
     changes: ClassVar = {
         **settings.VALUE_CHANGES,
         "duelling": True,
         "double": Change(False, {"learning_rate": 0.1}),
         "huber_delta": 0.01,
-        "conservative_weight": 0.3,
+        "cql_weight": 0.3,
     }
 
     def make_agent(self, **changes: Any) -> Any:
@@ -43,7 +43,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
         n_step=n_step,
         learning_rate=3e-3,
         target_update_period=20,
-        conservative_weight=0.02,
+        cql_weight=0.02,
     )
     networks, state = learned(discrete_cql.make_agent(config), Chain(terminates, num_actions=2), num_updates=1_000)
     q = networks.apply(state.params, np.eye(4, dtype=np.float32))
@@ -67,7 +67,7 @@ def _batch() -> ReplaySample:
 
 
 def test_the_loss_is_dqns_and_the_penalty() -> None:
-    agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), conservative_weight=3.0))
+    agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), cql_weight=3.0))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
     params, batch = networks.init(KEY), _batch()
     found = discrete_cql.make_loss(networks, agent.config)(params, params, batch, KEY)

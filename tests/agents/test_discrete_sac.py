@@ -7,7 +7,6 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import discrete_sac
-from agentkit.learning import Bootstrap
 from agentkit.networks import Categorical, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -22,8 +21,8 @@ KEY = jax.random.PRNGKey(0)
 
 class TestDiscreteSac(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
-    refused: ClassVar = {**settings.SOFT_REFUSED, "entropy_share": 1.1}
-    changes: ClassVar = {**settings.SOFT_CHANGES, "entropy_share": 0.1, "initial_temperature": 1.0}
+    refused: ClassVar = {**settings.SOFT_REFUSED, "target_entropy_ratio": 1.1}
+    changes: ClassVar = {**settings.SOFT_CHANGES, "target_entropy_ratio": 0.1, "initial_temperature": 1.0}
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}
@@ -66,6 +65,10 @@ def _tabular_networks() -> discrete_sac.Networks:
     return discrete_sac.Networks(Network(None, lambda p, o: Categorical(table(p, o))), Network(None, table), 3)
 
 
+def _state(critics: Any, targets: Any) -> discrete_sac.State:
+    return discrete_sac.State(LOGITS, critics, targets, jnp.log(0.7), ((), (), ()), KEY)
+
+
 LOGITS = np.log(np.array([0.5, 0.3, 0.2], np.float32))
 TWINS = (np.array([1.0, 5.0, 2.0], np.float32), np.array([2.0, 3.0, 1.0], np.float32))
 PROBABILITIES, LEAST = np.array([0.5, 0.3, 0.2]), np.array([1.0, 3.0, 1.0])
@@ -80,7 +83,7 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(observation, action, reward, discount, observation))
     critics = (np.array([0.5, 0.0, -1.0], np.float32), np.array([0.0, 1.0, 3.0], np.float32))
-    output = losses.critic(critics, Bootstrap(LOGITS, TWINS, jnp.float32(0.7)), batch, KEY)
+    output = losses.critic(critics, _state(critics, TWINS), batch, KEY)
 
     soft_value = np.sum(PROBABILITIES * LEAST) + 0.7 * ENTROPY
     target = reward + discount * soft_value
@@ -88,8 +91,8 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)
     np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * (0.5 * np.sum(errors**2, axis=0))), rtol=1e-5)
 
-    value, log_prob = losses.policy(LOGITS, TWINS, jnp.float32(0.7), batch, KEY)
-    np.testing.assert_allclose([value, log_prob], [-soft_value, -ENTROPY], rtol=1e-5)
+    value, entropy = losses.policy(LOGITS, _state(TWINS, critics), batch, KEY)
+    np.testing.assert_allclose([value, entropy], [-soft_value, ENTROPY], rtol=1e-5)
 
 
 def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() -> None:
@@ -98,7 +101,7 @@ def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() ->
     batch = ReplaySample((), Transition(observation, (), (), (), observation))
 
     def gradient(logits: Any) -> jax.Array:
-        return jax.grad(lambda p: losses.policy(p, TWINS, jnp.float32(0.7), batch, KEY)[0])(logits)
+        return jax.grad(lambda p: losses.policy(p, _state(TWINS, TWINS), batch, KEY)[0])(logits)
 
     np.testing.assert_allclose(gradient(jnp.asarray(LEAST / 0.7, jnp.float32)), np.zeros(3), atol=1e-6)
     assert np.max(np.abs(gradient(jnp.zeros(3)))) > 0.1
@@ -107,7 +110,7 @@ def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() ->
 @pytest.mark.parametrize(("share", "rises"), [(0.99, True), (0.01, False)])
 def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_down(share: float, rises: bool) -> None:
     """The share is of log A: a policy that is nearly uniform over 2 actions has 0.98 of it, or less."""
-    agent = discrete_sac.make_agent(discrete_sac.Config(hidden_sizes=(8,), entropy_share=share))
+    agent = discrete_sac.make_agent(discrete_sac.Config(hidden_sizes=(8,), target_entropy_ratio=share))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     update = agent.make_update(networks)
     state = update.init(KEY)
@@ -117,7 +120,7 @@ def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_do
     batch = ReplaySample((), Transition(states, np.zeros(4, np.int32), zeros, zeros, states))
     new, output = update.update(state._replace(policy=sharp), batch)
     assert 0.01 * np.log(2) < output.metrics["entropy"] < 0.99 * np.log(2)
-    assert (new.log_temperature > state.log_temperature) == rises
+    assert (new.log_alpha > state.log_alpha) == rises
 
 
 @pytest.mark.slow

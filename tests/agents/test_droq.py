@@ -7,7 +7,6 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import droq
-from agentkit.learning import Bootstrap
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -22,11 +21,11 @@ STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 class TestDroq(AgentContract):
     unsuitable_environment = "agentkit:catch"
-    refused: ClassVar = {**settings.SOFT_REFUSED, "dropout_rate": 1.0, "policy_period": 0}
-    changes: ClassVar = {**settings.SOFT_CONTINUOUS_CHANGES, "dropout_rate": 0.4, "policy_period": 3}
+    refused: ClassVar = {**settings.SOFT_REFUSED, "dropout_rate": 1.0, "policy_delay": 0}
+    changes: ClassVar = {**settings.SOFT_CONTINUOUS_CHANGES, "dropout_rate": 0.4, "policy_delay": 3}
 
     def make_agent(self, **changes: Any) -> Any:
-        own = {"policy_period": 2, "updates_per_step": 1.0, "updates_per_call": 1}
+        own = {"policy_delay": 2, "updates_per_step": 1.0, "updates_per_call": 1}
         small = {**settings.SMALL, "num_random_steps": 20, **own}
         return droq.make_agent(droq.Config(**{**small, **changes}))
 
@@ -69,8 +68,8 @@ def test_each_critic_and_each_item_drops_units_of_its_own() -> None:
     twins = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), state.critics)
     same = np.tile(STATES[:1], (4, 1))
     data = Transition(same, ACTIONS, np.zeros(4, np.float32), np.zeros(4, np.float32), same)
-    bootstrap = Bootstrap(state.policy, twins, jnp.float32(0.0))
-    output = losses.critic(twins, bootstrap, ReplaySample((), data), KEY)
+    state = state._replace(target_critics=twins, log_alpha=jnp.float32(-np.inf))
+    output = losses.critic(twins, state, ReplaySample((), data), KEY)
     assert output.metrics["critics_gap"] > 1e-3
     critic = jax.tree.map(lambda leaf: leaf[0], twins)
     assert np.ptp(networks.critic.apply(critic, KEY, same, ACTIONS)) > 1e-3
@@ -84,7 +83,8 @@ def test_targets_are_the_smaller_of_two_draws_that_drop_units_of_their_own() -> 
     same, actions, ones = np.tile(STATES[:1], (256, 1)), np.zeros((256, 1), np.float32), np.ones(256, np.float32)
     info = SampleInfo((), ones / 256, 256 * ones, (), ())
     batch = ReplaySample(info, Transition(same, actions, 100 * ones, ones, same))
-    output = losses.critic(zeros, Bootstrap(state.policy, twins, jnp.float32(0.0)), batch, KEY)
+    state = state._replace(target_critics=twins, log_alpha=jnp.float32(-np.inf))
+    output = losses.critic(zeros, state, batch, KEY)
     draws = networks.critic.apply(jax.tree.map(lambda leaf: leaf[0], twins), KEY, same, actions)
     assert np.mean(output.priorities) - 100.0 < np.mean(draws) - 0.3 * np.std(draws)
 
@@ -101,12 +101,12 @@ def test_a_hidden_layer_is_normalised_whatever_the_scale_of_its_inputs() -> None
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
     info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
-    zero = jnp.float32(0.0)
-    certain = {"max_log_std": -20.0, "min_log_std": -20.0}  # So that the sampled action is known.
+    certain = {"max_log_std": -20.0, "min_log_std": -21.0}  # So that the sampled action is known.
     networks, state, losses = _setup(dropout_rate=0.0, prioritized=True, importance_exponent=0.5, **certain)
     next_states = STATES[::-1]
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, next_states))
-    output = losses.critic(state.critics, Bootstrap(state.policy, state.target_critics, zero), batch, KEY)
+    state = state._replace(log_alpha=jnp.float32(-np.inf))
+    output = losses.critic(state.critics, state, batch, KEY)
 
     at = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
     next_action = np.tanh(networks.policy.apply(state.policy, next_states).mean)
@@ -129,7 +129,7 @@ def test_it_learns_the_point_mass() -> None:
         num_random_steps=100,
         updates_per_step=5,
         updates_per_call=5,
-        policy_period=5,
+        policy_delay=5,
     )
     returns = learns(droq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
     assert len(returns) == 3

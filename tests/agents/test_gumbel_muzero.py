@@ -7,7 +7,7 @@ import pytest
 
 from agentkit import envs, losses, specs
 from agentkit.agents import gumbel_muzero
-from agentkit.agents.gumbel_muzero import Agent, Config
+from agentkit.agents.gumbel_muzero import Config, make_agent
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, values
 from agentkit.testing.learning import learns
@@ -72,7 +72,7 @@ class TestGumbelMuZero(AgentContract):
             "min_replay_size": 4,
             "updates_per_step": 0.2,
         }
-        return Agent(Config(**{**small, **changes}))
+        return make_agent(Config(**{**small, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -101,7 +101,7 @@ def _batch(*sequences: Step) -> ReplaySample:
 
 def _learner(**changes: Any) -> tuple[Any, Any, Any]:
     usual = {"hidden_sizes": (32,), "model_size": 16, "num_atoms": 21, "vmin": 0.0, "vmax": 5.0, "discount": 0.8}
-    agent = Agent(Config(**{**usual, "learning_rate": 3e-3, "target_update_period": 20, **changes}))
+    agent = make_agent(Config(**{**usual, "learning_rate": 3e-3, "target_update_period": 20, **changes}))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     return agent, networks, agent.make_update(networks)
 
@@ -191,7 +191,12 @@ def test_the_search_prefers_what_the_model_says_is_better() -> None:
     for evaluation in (False, True):
         policy = gumbel_muzero.make_policy(knowing, agent.config, evaluation)
         action, _, searched = policy.act(params, KEY, observation, ())
-        assert action == 1 and searched[1] > 0.9 and np.isclose(np.sum(searched), 1.0)
+        assert action == 1
+        if evaluation:
+            assert searched == () == policy.extras_spec
+        else:
+            assert searched[1] > 0.9 and np.isclose(np.sum(searched), 1.0)
+            policy.extras_spec.validate(np.asarray(searched))
 
 
 def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +216,7 @@ def test_it_learns_catch() -> None:
         hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, num_simulations=8, min_replay_size=10,
         updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
     )  # fmt: skip
-    assert len(learns(Agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
+    assert len(learns(make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
 
 
 def test_the_losses_are_those_of_the_targets() -> None:

@@ -9,7 +9,7 @@ import tree
 
 from agentkit import envs, specs
 from agentkit import networks as nets
-from agentkit.agents import impala, on_policy
+from agentkit.agents import impala
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
@@ -37,7 +37,7 @@ class _ImpalaContract(AgentContract):
     refused: ClassVar = {
         "segment_length": 0,
         "batch_size": 0,
-        "core_size": 0,
+        "lstm_size": 0,
         "queue_size": 0,
         "discount": 1.5,
         "vtrace_lambda": -0.5,
@@ -49,7 +49,7 @@ class _ImpalaContract(AgentContract):
     moved: ClassVar = {"learning_rate": 0.1}
     changes: ClassVar = {
         "hidden_sizes": (8, 8),
-        "core_size": 3,
+        "lstm_size": 3,
         "residual_torso": True,
         "segment_length": 8,
         "batch_size": 2,
@@ -101,7 +101,7 @@ class TestImpalaRecurrent(_ImpalaContract):
     test_every_setting_changes_what_the_agent_does = None  # type: ignore[assignment]  # Those of continuous actions do.
 
     def make_agent(self, **settings: Any) -> Any:
-        return super().make_agent(**{"core_size": 4, **settings})
+        return super().make_agent(**{"lstm_size": 4, **settings})
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -143,11 +143,11 @@ class Training:
 
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize(
-    ("name", "core_size"), [("agentkit:catch", 4), ("agentkit:point_mass", 4), ("agentkit:catch", None)]
+    ("name", "lstm_size"), [("agentkit:catch", 4), ("agentkit:point_mass", 4), ("agentkit:catch", None)]
 )
-def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_size: int | None, num_envs: Any) -> None:
+def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, lstm_size: int | None, num_envs: Any) -> None:
     """Unrolled from stored states, over ends of episodes: every ratio is 1, until the learner is ahead of the actor."""
-    training = Training(name, num_envs, core_size=core_size, learning_rate=0.05)
+    training = Training(name, num_envs, lstm_size=lstm_size, learning_rate=0.05)
     starts = 0
     for _ in range(5):
         batch = training.next_batch()
@@ -196,10 +196,10 @@ def by_hand(networks: Any, config: impala.Config, params: Any, data: Any) -> dic
 
 
 @pytest.mark.parametrize("last_discount", [0.0, 1.0])
-@pytest.mark.parametrize(("name", "core_size"), [("agentkit:catch", 4), ("agentkit:point_mass", None)])
-def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, last_discount: float) -> None:
+@pytest.mark.parametrize(("name", "lstm_size"), [("agentkit:catch", 4), ("agentkit:point_mass", None)])
+def test_the_loss_is_worked_out_row_by_row(name: str, lstm_size: int | None, last_discount: float) -> None:
     """On a segment that an older policy made, with an episode's end inside, terminated or truncated."""
-    training = Training(name, None, core_size=core_size, segment_length=25, learning_rate=0.1, rho_clip=0.9)
+    training = Training(name, None, lstm_size=lstm_size, segment_length=25, learning_rate=0.1, rho_clip=0.9)
     batch = training.next_batch()
     training.learn(batch)
     data = batch.data
@@ -217,10 +217,10 @@ def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, las
     assert output.metrics["kl"] > 1e-4
 
 
-@pytest.mark.parametrize("core_size", [None, 4])
-def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
+@pytest.mark.parametrize("lstm_size", [None, 4])
+def test_a_final_observations_row_gives_no_loss(lstm_size: int | None) -> None:
     """But for its value, which is bootstrapped from after truncation."""
-    training = Training("agentkit:point_mass", None, core_size=core_size, segment_length=25)
+    training = Training("agentkit:point_mass", None, lstm_size=lstm_size, segment_length=25)
     batch = training.next_batch()
     (row,) = np.flatnonzero(batch.data.start_of_episode[0, 1:])
     loss = jax.jit(impala.make_loss(training.networks, training.agent.config))
@@ -246,7 +246,7 @@ def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
 
 
 def test_a_segment_begins_with_the_stored_state() -> None:
-    training = Training("agentkit:catch", None, core_size=4)
+    training = Training("agentkit:catch", None, lstm_size=4)
     training.next_batch()
     batch = training.next_batch()
     assert not batch.data.start_of_episode[0, 0]
@@ -262,12 +262,12 @@ def test_a_segment_begins_with_the_stored_state() -> None:
     assert all(shifted(row) == usual for row in range(1, 7))
 
 
-@pytest.mark.parametrize("core_size", [None, 8])
+@pytest.mark.parametrize("lstm_size", [None, 8])
 @pytest.mark.parametrize("terminates", [True, False])
-def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None) -> None:
+def test_it_finds_the_values_of_a_chain(terminates: bool, lstm_size: int | None) -> None:
     config = impala.Config(
         hidden_sizes=(16,),
-        core_size=core_size,
+        lstm_size=lstm_size,
         discount=0.8,
         segment_length=10,
         batch_size=5,
@@ -276,7 +276,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
     )
     agent, chain = impala.make_agent(config), Chain(terminates, num_actions=2)
     core = agent.make_networks(specs.make_environment_spec(chain)).network.initial_state
-    extras = nets.Sampled(np.int32(0), np.float32(-0.5), tree.map_structure(np.asarray, core))
+    extras = nets.PolicyExtras(np.int32(0), np.float32(-0.5), tree.map_structure(np.asarray, core))
     networks, state = learned(agent, chain, num_updates=1_200, num_steps=1_200, extras=extras)
     cores = jax.tree.map(lambda x: np.tile(x, (4, 1)), core)
     (_, value), _ = networks.network.step(state.params, np.eye(4, dtype=np.float32), cores)
@@ -288,7 +288,7 @@ def test_the_queue_is_as_long_as_the_settings_say() -> None:
     for num_envs, batch_size, queue_size, expected in [(4, None, None, 4), (4, 3, None, 6), (4, None, 32, 32)]:
         agent = impala.make_agent(impala.Config(**SMALL, batch_size=batch_size, queue_size=queue_size))
         (table,) = agent.with_num_envs(num_envs).make_tables(spec)
-        assert table.name == on_policy.TABLE and table.max_size == expected and table.max_times_sampled == 1
+        assert table.name == "segments" and table.max_size == expected and table.max_times_sampled == 1
     with pytest.raises(ConfigError, match=r"queue_size must be at least 4 .* found 3"):
         impala.make_agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
 
@@ -304,7 +304,7 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
 
 @pytest.mark.slow
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
-    config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=3e-3, discount=0.95)
+    config = impala.Config(hidden_sizes=(32,), lstm_size=32, learning_rate=3e-3, discount=0.95)
     returns = learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
     assert len(returns) == 3
 
@@ -327,7 +327,7 @@ def test_it_learns_catch() -> None:
 
 def test_the_residual_torso_is_before_the_layers_and_the_core() -> None:
     spec = specs.make_environment_spec(_Pictures(envs.make("agentkit:point_mass")))
-    agent = impala.make_agent(impala.Config(residual_torso=True, hidden_sizes=(8,), core_size=4))
+    agent = impala.make_agent(impala.Config(residual_torso=True, hidden_sizes=(8,), lstm_size=4))
     params = jax.eval_shape(agent.make_networks(spec).init, KEY)
     assert sum(name.startswith("residual_torso/conv2_d") for name in params) == 15
     assert params["residual_torso/linear"]["w"].shape == (8 * 8 * 32, 256)

@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit import envs
+from agentkit import envs, specs
 from agentkit.agents import iql
-from agentkit.learning import ActorCritic
 from agentkit.networks import DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
-from agentkit.types import ReplaySample, Transition
+from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import offline_data, settings
 
 pytestmark = pytest.mark.one_stack
@@ -37,9 +36,9 @@ class TestIql(AgentContract):
 def test_critics_and_value_find_the_values_of_a_chain(terminates: bool) -> None:
     config = iql.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=1e-3, expectile=0.5)
     networks, state = learned(iql.make_agent(config), Chain(terminates), num_updates=4_000)
-    judges, observation = state.params.critic, np.eye(4, dtype=np.float32)
-    q = networks.critics.apply(judges["critics"], observation, np.zeros((4, 1), np.float32))
-    found = np.stack([*q, networks.value.apply(judges["value"], observation)])
+    observation = np.eye(4, dtype=np.float32)
+    q = networks.critics.apply(state.critics, observation, np.zeros((4, 1), np.float32))
+    found = np.stack([*q, networks.value.apply(state.value, observation)])
     np.testing.assert_allclose(found, np.tile(values(0.8, terminates), (3, 1)), atol=0.3)
 
 
@@ -56,31 +55,55 @@ def _losses(**settings: Any) -> Any:
 OBSERVATION, ACTION = np.float32([[1.0], [2.0], [-3.0]]), np.float32([[0.5], [-1.0], [0.25]])
 REWARD, DISCOUNT = np.float32([1.0, -1.0, 0.5]), np.float32([0.0, 0.9, 0.9])
 BATCH = ReplaySample((), Transition(OBSERVATION, ACTION, REWARD, DISCOUNT, OBSERVATION + 1.0))
-JUDGES = {"critics": jnp.float32([1.0, 2.0]), "value": jnp.float32(0.5)}
+CRITICS, VALUE = jnp.float32([1.0, 2.0]), jnp.float32(0.5)
 
 
-def test_the_loss_of_critics_and_value_by_hand() -> None:
-    targets = ActorCritic(None, {"critics": jnp.float32([0.5, -1.0]), "value": jnp.float32(100.0)})
-    found = _losses(expectile=0.8).critic(JUDGES, targets, BATCH, KEY)
+def _state(target_critics: Any = CRITICS) -> iql.State:
+    return iql.State((), CRITICS, VALUE, target_critics, ((), (), ()), KEY, np.int32(0))
+
+
+def test_the_values_loss_by_hand() -> None:
+    found = _losses(expectile=0.8).value(VALUE, _state(jnp.float32([0.5, -1.0])), BATCH, KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     u = np.minimum(0.5 * o + a, -1.0 * o - a) - 0.5 * o
-    value_loss = np.where(u < 0, 0.2, 0.8) * u**2
+    np.testing.assert_allclose(found.loss, np.mean(np.where(u < 0, 0.2, 0.8) * u**2), rtol=1e-5)
+    np.testing.assert_allclose(found.metrics["value"], np.mean(0.5 * o), atol=1e-6)
+
+
+def test_the_critics_loss_by_hand_and_priorities_are_the_first_ones_absolute_errors() -> None:
+    info = SampleInfo((), np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
+    losses = _losses(prioritized=True, importance_exponent=0.5)
+    found = losses.critic(CRITICS, _state(jnp.float32([100.0, 100.0])), BATCH._replace(info=info), KEY)
+    o, a = OBSERVATION[:, 0], ACTION[:, 0]
     target = REWARD + DISCOUNT * 0.5 * (o + 1.0)
-    per_item = (o + a - target) ** 2 + (2.0 * o - a - target) ** 2 + value_loss
-    np.testing.assert_allclose(found.loss, np.mean(per_item), rtol=1e-5)
+    per_item = (o + a - target) ** 2 + (2.0 * o - a - target) ** 2
+    np.testing.assert_allclose(found.loss, np.mean(np.sqrt([0.25, 1.0, 0.5]) * per_item), rtol=1e-5)
+    np.testing.assert_allclose(found.priorities, np.abs(o + a - target), rtol=1e-5)
 
 
-def test_the_value_does_not_follow_the_td_errors() -> None:
-    """Its gradient is the expectile's alone: here the target critics say what it says already."""
-    targets = ActorCritic(None, {"critics": jnp.float32([0.5, 0.5]), "value": jnp.float32(0.0)})
-    data = BATCH.data._replace(action=np.zeros((3, 1), np.float32))
-    loss = _losses().critic
-    gradient = jax.grad(lambda judges: loss(judges, targets, ReplaySample((), data), KEY).loss)(JUDGES)
-    assert gradient["value"] == 0.0 and np.all(gradient["critics"] != 0.0)
+def test_value_and_critics_step_at_once_and_the_policy_sees_both() -> None:
+    """The critics' target has the value from before its step; the policy's loss critics and value from after."""
+    agent = iql.make_agent(iql.Config(hidden_sizes=(8,)))
+    networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
+    update, losses = agent.make_update(networks), iql.make_losses(networks, agent.config)
+    states, ones = np.eye(4, dtype=np.float32), np.ones(4, np.float32)
+    batch = ReplaySample((), Transition(states, 0.5 * ones[:, None], ones, 0.9 * ones, states[::-1]))
+    state = update.init(KEY)
+    for _ in range(3):
+        before = state
+        state, output = update.update(before, batch)
+    for name, params in (("value", before.value), ("critic", before.critics)):
+        expected = getattr(losses, name)(params, before, batch, KEY).loss
+        np.testing.assert_allclose(output.metrics[f"{name}_loss"], expected, rtol=1e-5)
+    stepped = before._replace(critics=state.critics, value=state.value)
+    found, earlier = (losses.policy(before.policy, s, batch, KEY) for s in (stepped, before))
+    np.testing.assert_allclose(output.metrics["policy_loss"], found, rtol=1e-5)
+    assert abs(found - earlier) > 1e-4
 
 
 def test_the_policys_loss_by_hand() -> None:
-    found = jax.value_and_grad(_losses(temperature=0.5, max_weight=2.0).policy)(jnp.float32(0.1), JUDGES, BATCH)
+    losses = _losses(temperature=0.5, max_weight=2.0)
+    found = jax.value_and_grad(losses.policy)(jnp.float32(0.1), _state(), BATCH, KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     weights = np.minimum(np.exp((np.minimum(o + a, 2.0 * o - a) - 0.5 * o) / 0.5), 2.0)
     std = np.exp(-0.5)

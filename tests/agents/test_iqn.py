@@ -8,6 +8,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import iqn
+from agentkit.agents.common.agent import Agent
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -65,7 +66,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _gambler() -> tuple[nets.Network, Any, iqn.make_agent]:
+def _gambler() -> tuple[nets.Network, Any, Agent[nets.Network]]:
     """Learned: action 0 always pays 1, action 1 pays 0 or 4 (mean 2)."""
     agent = iqn.make_agent(iqn.Config(hidden_sizes=(32,), num_cosines=16, learning_rate=3e-3, huber_delta=0.1))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))

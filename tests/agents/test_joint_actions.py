@@ -29,7 +29,7 @@ def test_which_agents_take_them() -> None:
 @pytest.mark.parametrize("name", JOINT)
 def test_an_agent_acts_and_learns(name: str, num_envs: int | None) -> None:
     """Each action is checked by `Hands` against its spec."""
-    settings = {"hidden_sizes": (8,), "segment_length": 16, "num_minibatches": 1, "core_size": 8}
+    settings = {"hidden_sizes": (8,), "segment_length": 16, "num_minibatches": 1, "lstm_size": 8}
     fields = registry.config_class(name).__dataclass_fields__
     agent = registry.make(name, {key: value for key, value in settings.items() if key in fields})
     result = run(ExperimentConfig(agent, Hands, num_steps=160, num_envs=num_envs, evaluation_period=80))
@@ -79,7 +79,7 @@ def test_a_sample_becomes_an_action_within_the_bounds() -> None:
     assert set(np.unique(taken["grid"][:, 1, 0])) == {2, 3, 4} and set(np.unique(taken["grid"][:, 0, 1])) == {1}
     mode = jax.tree.map(lambda x: x[0], distribution.mode())
     assert nets.sample_to_action(actions)(mode)["push"].shape == (2,)
-    stored = nets.sampled_spec(actions)
+    stored = nets.policy_extras_spec(actions)
     specs.validate(jax.tree.map(lambda x: np.asarray(x[0]), distribution.sample(KEY)), stored.sample, "sample")
 
 

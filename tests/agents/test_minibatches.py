@@ -6,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from agentkit.agents.policy_steps import gradient_step, run_epochs
+from agentkit.agents.common.epochs import run_epochs
+from agentkit.learning import optimizer_step
 
 KEY = jax.random.PRNGKey(1)
 # With this key no two minibatches have the same sum.
@@ -81,19 +82,12 @@ def test_it_stops_before_the_step_that_is_too_far_and_stays_stopped(stop_at):
     np.testing.assert_allclose(metrics["sum"], whole[:looked].sum() / looked, rtol=1e-6)
 
 
-def test_a_gradient_step_goes_down_its_minibatchs_loss_and_keeps_the_optimisers_state():
+def test_an_optimizer_step_scales_the_step_and_keeps_the_optimisers_state():
     """Twice, by momentum worked out by hand: w -= 0.5 * 0.1 * (g + 0.9 m)."""
-
-    def loss(w, minibatch):
-        error = w - minibatch["x"]
-        return 0.5 * jnp.sum(jnp.square(error)), {"error": jnp.sum(jnp.abs(error))}
-
     optimizer = optax.sgd(0.1, momentum=0.9)
-    step = gradient_step(loss, optimizer, learning_rate=0.5)
     w = jnp.array([1.0, -2.0])
-    learned, metrics = step((w, optimizer.init(w)), {"x": jnp.array([0.0, 2.0])})
+    learned = optimizer_step(optimizer, w - jnp.array([0.0, 2.0]), w, optimizer.init(w), 0.5)
     np.testing.assert_allclose(learned[0], [1.0 - 0.05, -2.0 + 0.05 * 4.0], rtol=1e-6)
-    assert metrics == {"error": 5.0}
-    learned, _ = step(learned, {"x": jnp.zeros(2)})
+    learned = optimizer_step(optimizer, learned[0], *learned, 0.5)
     momentum = np.array([0.95 + 0.9, -1.8 - 0.9 * 4.0])
     np.testing.assert_allclose(learned[0], np.array([0.95, -1.8]) - 0.05 * momentum, rtol=1e-6)

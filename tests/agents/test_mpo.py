@@ -7,9 +7,8 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import mpo
-from agentkit.learning import ActorCritic
 from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
-from agentkit.testing.agent import AgentContract
+from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
@@ -49,7 +48,7 @@ class TestMpo(AgentContract):
         "epsilon_std": 1e-1,
         "epsilon_penalty": None,
         "initial_std": 0.1,
-        "min_std": 0.9,
+        "min_std": Change(0.9, {"initial_std": 1.0}),
         "initial_temperature": 0.01,
         "initial_alpha_mean": 500.0,
         "initial_alpha_std": 0.1,
@@ -101,8 +100,8 @@ def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_prio
     info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(ones, 0.5 * ones, reward, discount, ones))
     certain = jnp.array([0.25, -20.0], jnp.float32)
-    params = mpo.Learned(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))
-    output = loss(params, ActorCritic(certain, jnp.float32(8.0)), batch, KEY)
+    params = mpo.MPOParams(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))
+    output = loss(params, _state(params, certain, jnp.float32(8.0)), batch, KEY)
     errors = np.array([1.0 + 0.5 * 8.0 * 0.25, -1.0]) - 3.0 * 0.5
     np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean([0.5, 1.0] * errors**2), rtol=1e-5)
@@ -113,9 +112,13 @@ def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
     loss = mpo.make_loss(_linear_networks(), mpo.Config(num_samples=2_000))
     ones, zeros = np.ones((2, 1), np.float32), np.zeros(2, np.float32)
     batch = ReplaySample((), Transition(ones, 0.0 * ones, zeros, zeros + 1.0, ones))
-    params = mpo.Learned(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), (1,)))
-    output = loss(params, ActorCritic(jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
+    params = mpo.MPOParams(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), (1,)))
+    output = loss(params, _state(params, jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
     np.testing.assert_allclose(output.metrics["critic_loss"], 0.3**2, atol=0.05)
+
+
+def _state(params: mpo.MPOParams, target_policy: Any, target_critic: Any) -> mpo.State:
+    return mpo.State(params, target_policy, target_critic, mpo.MPOParams((), (), ()), KEY, jnp.int32(0))
 
 
 def _agent(**changes: Any) -> Any:

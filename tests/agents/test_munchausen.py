@@ -22,14 +22,14 @@ class TestMunchausenDqn(AgentContract):
     refused: ClassVar = {
         **settings.VALUE_REFUSED,
         "temperature": 0.0,
-        "bonus_scale": 1.5,
-        "least_bonus": 0.5,
+        "munchausen_coefficient": 1.5,
+        "log_policy_clip": 0.5,
     }
     changes: ClassVar = {
         **settings.VALUE_CHANGES,
         "temperature": 0.1,
-        "bonus_scale": 0.5,
-        "least_bonus": Change(-1e-3, {"temperature": 1.0}),
+        "munchausen_coefficient": 0.5,
+        "log_policy_clip": Change(-1e-3, {"temperature": 1.0}),
         "huber_delta": 1e-3,
     }
 
@@ -52,7 +52,7 @@ def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
         hidden_sizes=(32,),
         discount=gamma,
         temperature=tau,
-        bonus_scale=alpha,
+        munchausen_coefficient=alpha,
         learning_rate=3e-3,
         target_update_period=50,
     )

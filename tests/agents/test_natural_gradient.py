@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from agentkit.agents.policy_steps import fisher_vector_product, natural_gradient
+from agentkit.agents.common.natural_gradient import fisher_vector_product, natural_gradient
 from agentkit.networks import Categorical, DiagonalNormal
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)

@@ -6,13 +6,14 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from agentkit import envs
-from agentkit.agents import npg, on_policy
+from agentkit.agents import npg
+from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
 from agentkit.networks import ActorCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import Training
+from tests.agents.on_policy_training import Training, rows_of
 
 pytestmark = pytest.mark.one_stack
 
@@ -92,9 +93,9 @@ def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> N
     fisher = fisher_matrix(weights, elements, kind)
     expected = 0.05 * np.linalg.solve(fisher + 0.3 * np.eye(len(gradient)), gradient)
 
-    update = npg.make_update(networks, config)
+    update = npg.make_agent(config).make_update(networks)
     state, output = jax.jit(update.update)(by_hand.state_of(update, params), batch)
-    moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.acting.params, params)
+    moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.variables.params, params)
     np.testing.assert_allclose(ravel_pytree(moved.policy)[0], expected, rtol=1e-3, atol=3e-5)
     assert output.metrics["cg_residual"] < 1e-4
     np.testing.assert_allclose(output.metrics["kl"], 0.5 * expected @ fisher @ expected, rtol=0.2)
@@ -107,10 +108,14 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
     training = Training(npg.make_agent(config), name, 3)
     batch = training.next_batch()
     before = training.state
-    rows, *_ = on_policy.prepare(training.networks, config, before, batch.data)
-    policy, _ = jax.jit(npg.make_step(training.networks, config))(before.acting.params, rows)
+    rows = rows_of(training.networks, config, before, batch.data)
+    params, policy_loss = before.variables.params, npg.make_losses(training.networks, config).policy
+    gradient, _ = jax.grad(policy_loss, has_aux=True)(params.policy, params, rows)
+    mean_kl = mean_kl_from(training.networks, params, rows)
+    natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
+    policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)
     metrics = training.learn(batch)
-    after = training.state.acting.params
+    after = training.state.variables.params
     for found, expected in zip(jax.tree.leaves(after.policy), jax.tree.leaves(policy), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
@@ -118,8 +123,8 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
         mask = np.asarray(rows.mask) > 0
         return float(np.mean(0.5 * np.square(training.networks.apply(params, rows.observation)[1] - rows.target)[mask]))
 
-    assert error(after) < 0.8 * error(before.acting.params)
-    assert error(after) < metrics["value_loss"] < error(before.acting.params)
+    assert error(after) < 0.8 * error(before.variables.params)
+    assert error(after) < metrics["value_loss"] < error(before.variables.params)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def row_of(name):
 
 
 def test_every_agent_has_a_page_and_no_other_agent_has():
-    assert {path.stem for path in PAGES.glob("*.md")} - {"README", "reading"} == set(registry.names())
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == set(registry.names())
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -10,31 +10,35 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo
+from agentkit.agents import a2c, ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
+from agentkit.learning import apply_gradients
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import KEY, Training
+from tests.agents.on_policy_training import KEY, Training, rows_of
 
 FLOAT = specs.Array((), np.float32)
 SMALL = {**on_policy_settings.SMALL, "num_epochs": 2, "num_minibatches": 2}
 REFUSED: dict[str, Any] = {
     **on_policy_settings.REFUSED,
-    "core_size": 0,
+    "lstm_size": 0,
     "num_epochs": 0,
     "num_minibatches": 3,
     "clip_epsilon": 0.0,
     "value_clip": -1.0,
     "target_kl": 0.0,
     "anneal_steps": 0,
+    "kl_cost": -1.0,
+    "adaptive_kl_target": Change(0.01, {"kl_cost": 0.0}),
+    "normalize_advantages": "sometimes",
 }
 CHANGES: dict[str, Any] = {
     **on_policy_settings.CHANGES,
-    "core_size": Change(3, {"batch_size": 2}),
+    "lstm_size": Change(3, {"batch_size": 2}),
     "num_epochs": 3,
     "num_minibatches": 4,
     "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
@@ -43,6 +47,9 @@ CHANGES: dict[str, Any] = {
     "entropy_cost": 0.1,
     "target_kl": 1e-9,
     "anneal_steps": 10_000,
+    "kl_cost": Change(10.0, {"learning_rate": 0.1}),
+    "adaptive_kl_target": Change(1e-9, {"learning_rate": 0.1, "kl_cost": 10.0}),
+    "normalize_advantages": "none",
 }
 
 
@@ -88,12 +95,12 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
     training = start(name, num_envs, learning_rate=0.01)
     for number in range(4):
         batch = training.next_batch()
-        rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
-        distribution, _ = training.networks.apply(training.state.acting.params, rows.observation)
-        log_prob = distribution.log_prob(rows.sampled.sample)
+        rows = rows_of(training.networks, training.agent.config, training.state, batch.data)
+        distribution, _ = training.networks.apply(training.state.variables.params, rows.observation)
+        log_prob = distribution.log_prob(rows.extras.sample)
         mask = rows.mask > 0
         assert np.count_nonzero(~mask) > 0 or number == 0
-        np.testing.assert_allclose(log_prob[mask], rows.sampled.log_prob[mask], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(log_prob[mask], rows.extras.log_prob[mask], rtol=1e-4, atol=1e-5)
         metrics = training.learn(batch)
         assert metrics["kl"] > 1e-7  # Later minibatches have moved away.
 
@@ -120,7 +127,7 @@ def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pyte
     batches = []
     for _ in range(6):
         batch = training.next_batch()
-        assert training.replay.info(on_policy.TABLE).size == 0
+        assert training.replay.info("segments").size == 0
         batches.append(batch.data)
         training.learn(batch)
     rows = tree.map_structure(lambda *x: np.concatenate([leaf[:, :-1] for leaf in x], axis=1), *batches)
@@ -170,10 +177,10 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
     settings = {**SMALL, "segment_length": length, "num_minibatches": 1}
     agent = ppo.make_agent(ppo.Config(**settings, normalize_values=False, normalize_observations=False))
     networks = agent.make_networks(spec)
-    square = nets.without_memory(networks.init, lambda params, o: (None, o * o + 1.0))
+    square = nets.as_recurrent(networks.init, lambda params, o: (None, o * o + 1.0))
     networks = networks._replace(network=square)
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
-    extras = nets.Sampled(np.int32(0), np.float32(-0.5))
+    extras = nets.PolicyExtras(np.int32(0), np.float32(-0.5))
     episodes, number, num_rows = [], 0, 0
     with InProcessReplay(agent.make_tables(spec)) as replay:
         adder = agent.make_adder(replay, spec)
@@ -197,7 +204,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
             if num_rows >= length:
                 break
         batch = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0))
-    rows, *_ = on_policy.prepare(networks, agent.config, state, batch.data)
+    rows = rows_of(networks, agent.config, state, batch.data)
     expected = by_hand(networks, agent, episodes)
     mask = np.asarray(rows.mask) > 0
     assert mask.sum() == len(expected)
@@ -208,7 +215,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
 def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
     def learn(**settings: Any) -> tuple[dict[str, float], Any]:
         training = start("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
-        return training.learn(training.next_batch()), training.state.acting.params
+        return training.learn(training.next_batch()), training.state.variables.params
 
     whole, _ = learn()
     stopped, params = learn(target_kl=1e-4)
@@ -219,6 +226,101 @@ def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
         np.testing.assert_array_equal(a, b)
     patient, _ = learn(target_kl=1e9)
     assert patient == pytest.approx(whole, rel=1e-4, abs=1e-6)
+
+
+def test_the_kl_cost_doubles_and_halves_where_the_kl_is_beyond_its_target() -> None:
+    """The paper's section 4: at d < d_targ / 1.5 and at d > 1.5 d_targ, and in between it stays."""
+    for kl, expected in [(0.0066, 1.5), (0.0067, 3.0), (0.0149, 3.0), (0.0151, 6.0)]:
+        assert ppo.adapt_kl_cost(jnp.float32(3.0), jnp.float32(kl), 0.01) == expected
+    costs = {}
+    for target in (1e-9, 1e9):
+        training = start("agentkit:catch", 3, learning_rate=0.01, kl_cost=0.5, adaptive_kl_target=target)
+        costs[target] = [training.learn(training.next_batch())["kl_cost"] for _ in range(3)]
+    assert costs == {1e-9: [0.5, 1.0, 2.0], 1e9: [0.5, 0.25, 0.125]}
+
+
+def test_a_kl_penalty_holds_the_policy_back_and_one_of_ones_own_does_as_much() -> None:
+    def make_loss(networks: Any, config: Any) -> Any:
+        def loss(*arguments: Any) -> Any:
+            total, metrics = ppo.make_loss(networks, config)(*arguments)
+            return total + 100.0 * metrics["kl"], metrics
+
+        return loss
+
+    def kl_after(own_loss: Any = ppo.make_loss, **settings: Any) -> float:
+        config = ppo.Config(**{**SMALL, "learning_rate": 0.02, "num_epochs": 10, **settings})
+        training = Training(ppo.make_agent(config, make_loss=own_loss), "agentkit:catch", 3)
+        return training.learn(training.next_batch())["kl"]
+
+    free, held, own = kl_after(), kl_after(kl_cost=100.0), kl_after(make_loss)
+    assert 0.0 < held < 0.2 * free and own == pytest.approx(held, rel=1e-3)
+
+
+def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all() -> None:
+    """One loss sees them: as they are, in which case the batch was normalised before, or normalised by itself."""
+    seen: dict[str, Any] = {}
+
+    def noting_loss(networks: Any, config: Any) -> Any:
+        loss = ppo.make_loss(networks, config)
+
+        def noted(params: Any, kl_cost: Any, batch: Any) -> Any:
+            moments = [jnp.sum(batch.advantage**n * batch.mask) / jnp.sum(batch.mask) for n in (1, 2)]
+            total, metrics = loss(params, kl_cost, batch)
+            return total, {**metrics, "mean": moments[0], "square": moments[1]}
+
+        return noted
+
+    for kind in ("minibatch", "batch", "none"):
+        config = ppo.Config(**{**SMALL, "normalize_advantages": kind, "num_minibatches": 1, "num_epochs": 1})
+        training = Training(ppo.make_agent(config, make_loss=noting_loss), "agentkit:point_mass", 3)
+        seen[kind] = training.learn(training.next_batch())
+    assert [seen[kind]["square"] for kind in seen] != pytest.approx([1.0] * 3, rel=0.01)
+    assert (seen["batch"]["mean"], seen["batch"]["square"]) == pytest.approx((0.0, 1.0), abs=1e-3)
+    assert seen["minibatch"]["square"] == pytest.approx(seen["none"]["square"], rel=1e-5)
+    assert seen["minibatch"]["policy_loss"] == pytest.approx(seen["batch"]["policy_loss"], abs=1e-5)
+    assert seen["none"]["policy_loss"] != pytest.approx(seen["batch"]["policy_loss"], abs=1e-3)
+
+
+UNNORMALIZED = {"normalize_observations": False, "normalize_values": False}
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        ppo.make_agent(ppo.Config(**{**SMALL, "num_epochs": 1, "num_minibatches": 1, "kl_cost": 0.1}, **UNNORMALIZED)),
+        a2c.make_agent(a2c.Config(**on_policy_settings.SMALL, **UNNORMALIZED)),
+    ],
+    ids=["ppo", "a2c"],
+)
+def test_gradients_of_actors_make_the_update_that_the_learner_makes(agent: Any) -> None:
+    training = Training(agent, "agentkit:catch", 3)
+    batch, update = training.next_batch(), training.update
+    assert update.gradient is not None
+    grads = jax.jit(update.gradient)(update.variables(training.state)["policy"], batch, KEY)
+    sent = jax.tree.map(lambda x: np.asarray(x)[None], grads)
+    halves, _ = apply_gradients(update).update(training.state, batch._replace(data=sent))
+    whole, _ = training.compiled(training.state, batch)
+    assert int(halves.num_updates) == 1
+    for a, b in zip(jax.tree.leaves(halves.variables), jax.tree.leaves(whole.variables), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_epochs": 2},
+        {"num_minibatches": 2},
+        {"normalize_values": True},
+        {"anneal_steps": 100},
+        {"target_kl": 0.1},
+        {"kl_cost": 1.0, "adaptive_kl_target": 0.1},
+    ],
+    ids=lambda change: ",".join(change),
+)
+def test_what_needs_more_than_the_parameters_has_no_gradient_for_actors(change: dict[str, Any]) -> None:
+    plain = {**SMALL, "num_epochs": 1, "num_minibatches": 1, **UNNORMALIZED}
+    assert ppo.has_gradient(ppo.Config(**plain))
+    assert not ppo.has_gradient(ppo.Config(**{**plain, **change}))
 
 
 def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
@@ -234,9 +336,9 @@ def test_the_learning_rate_falls_to_zero() -> None:
     training = start("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
-    before = jax.tree.map(np.asarray, training.state.acting.params)
+    before = jax.tree.map(np.asarray, training.state.variables.params)
     assert training.learn(training.next_batch())["learning_rate"] == 0.0
-    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.acting.params), strict=True):
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.variables.params), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -267,7 +369,7 @@ def test_images_are_not_normalised() -> None:
     )
     agent = ppo.make_agent(ppo.Config(**SMALL))
     state = agent.make_update(agent.make_networks(spec)).init(KEY)
-    assert [s.mean.shape for s in state.acting.statistics] == [(2,)]
+    assert [s.mean.shape for s in state.variables.statistics] == [(2,)]
 
 
 def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
@@ -276,7 +378,7 @@ def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     agent = ppo.make_agent(ppo.Config(**SMALL, initial_std=2.0))
     networks = agent.make_networks(spec)
     policy = agent.make_policy(networks)
-    acting = agent.make_update(networks).init(KEY).acting
+    acting = agent.make_update(networks).init(KEY).variables
     observation = np.ones(3, np.float32)
 
     def draw(key: jax.Array) -> Any:

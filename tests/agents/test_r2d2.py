@@ -9,7 +9,7 @@ import tree
 
 from agentkit import actors, envs, losses, specs
 from agentkit import networks as nets
-from agentkit.agents import r2d2, sequences
+from agentkit.agents import r2d2
 from agentkit.core import BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import EnvironmentLoop
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.one_stack
 KEY = jax.random.PRNGKey(0)
 SMALL: dict[str, Any] = {
     **settings.SMALL_VALUES,
-    "core_size": 4,
+    "lstm_size": 4,
     "sequence_length": 6,
     "sequence_period": 3,
     "burn_in": 2,
@@ -40,22 +40,22 @@ CHANGES = {
     "prioritized": False,
     "priority_exponent": 0.7,
     "importance_exponent": 0.9,
-    "core_size": 3,
+    "lstm_size": 3,
     "sequence_length": 7,
     "sequence_period": 2,
     "burn_in": 3,
-    "priority_max_weight": 0.5,
+    "max_priority_weight": 0.5,
     "rescale_values": False,
 }
 REFUSED = {
     **settings.VALUE_REFUSED,
     "replay_size": 4,
     "priority_exponent": -1.0,
-    "core_size": 0,
+    "lstm_size": 0,
     "sequence_length": 0,
     "sequence_period": 0,
     "burn_in": 4,
-    "priority_max_weight": 1.5,
+    "max_priority_weight": 1.5,
 }
 
 
@@ -243,6 +243,8 @@ def test_actors_remember_within_an_episode_and_explore_on_a_ladder() -> None:
     assert state.exploration == pytest.approx(0.4**8)
     params = networks.init(KEY)
     _, after, extras = policy.act(params, KEY, environment.reset().observation, state)
+    jax.tree.map(lambda spec, x: spec.validate(np.asarray(x)), policy.extras_spec, extras)
+    assert r2d2.make_policy(networks, r2d2.Config(**SMALL), evaluation=True).extras_spec == ()
     assert all(np.all(x == 0) for x in extras) and all(np.any(x != 0) for x in after.core)
     _, _, extras = policy.act(params, KEY, environment.step(0).observation, after)
     jax.tree.map(np.testing.assert_array_equal, extras, after.core)
@@ -255,7 +257,7 @@ def test_actors_remember_within_an_episode_and_explore_on_a_ladder() -> None:
 def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) -> None:
     config = r2d2.Config(
         hidden_sizes=(16,),
-        core_size=16,
+        lstm_size=16,
         discount=0.8,
         n_step=3,
         sequence_length=10,
@@ -279,14 +281,14 @@ def test_learning_is_as_frequent_as_the_settings_say_for_each_row() -> None:
     result = run(ExperimentConfig(r2d2.make_agent(config), "agentkit:catch", 600, evaluation_period=0))
     rows = 600 * 10 / 9  # Episodes of 9 steps and a row for their end.
     assert result.updates == pytest.approx(0.5 * (rows - 10 * 3), abs=12)
-    assert r2d2.make_agent(config).batch_plan.table == sequences.TABLE
+    assert r2d2.make_agent(config).batch_plan.table == "sequences"
 
 
 @pytest.mark.slow
 def test_it_learns_a_task_that_needs_memory() -> None:
     config = r2d2.Config(
         hidden_sizes=(32,),
-        core_size=32,
+        lstm_size=32,
         sequence_length=12,
         sequence_period=6,
         burn_in=3,

@@ -7,6 +7,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import rainbow
+from agentkit.agents.common.agent import Agent
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -76,7 +77,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-def _parts() -> tuple[rainbow.make_agent, nets.CategoricalNetwork, Any, ReplaySample]:
+def _parts() -> tuple[Agent[nets.CategoricalNetwork], nets.CategoricalNetwork, Any, ReplaySample]:
     """A small agent, its networks and parameters, and a batch in which item 3 was drawn by a small chance."""
     config = rainbow.Config(hidden_sizes=(8,), num_atoms=11, vmin=-2.0, vmax=2.0, n_step=1)
     agent = rainbow.make_agent(config)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are de
 @pytest.mark.slow
 def test_r2d2_learns_from_a_server() -> None:
     settings: dict[str, Any] = {
-        "core_size": 8,
+        "lstm_size": 8,
         "batch_size": 8,
         "sequence_length": 8,
         "sequence_period": 4,
@@ -30,7 +30,7 @@ def test_r2d2_learns_from_a_server() -> None:
 @pytest.mark.slow
 def test_impala_learns_from_actors_that_run_ahead() -> None:
     """Launched: as many segments are learned from as the actors' steps make, but for those that wait at the end."""
-    config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)
+    config = impala.Config(hidden_sizes=(32,), lstm_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)
     experiment = ExperimentConfig(
         impala.make_agent(config), "agentkit:memory_chain", 18_000, num_envs=4, replay="reverb", evaluation_period=3_000
     )

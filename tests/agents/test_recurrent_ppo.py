@@ -1,4 +1,4 @@
-"""PPO with a core_size; what holds without one, too, is in test_ppo.py."""
+"""PPO with an lstm_size; what holds without one, too, is in test_ppo.py."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ import tree
 
 from agentkit import envs
 from agentkit import networks as nets
-from agentkit.agents import on_policy, ppo
+from agentkit.agents import ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import KEY, Training
+from tests.agents.on_policy_training import KEY, Training, rows_of
 from tests.agents.test_ppo import CHANGES, REFUSED, SMALL
 
 pytestmark = pytest.mark.one_stack
@@ -30,13 +30,13 @@ class TestRecurrentPpo(AgentContract):
     refused: ClassVar = {**REFUSED, "num_minibatches": 3}
     changes: ClassVar = {
         **CHANGES,
-        "core_size": 3,
+        "lstm_size": 3,
         "batch_size": 4,
         "num_minibatches": Change(4, {"batch_size": 4}),
     }
 
     def make_agent(self, **settings: Any) -> Any:
-        return ppo.make_agent(ppo.Config(**{**SMALL, "core_size": 4, "batch_size": 2, **settings}))
+        return ppo.make_agent(ppo.Config(**{**SMALL, "lstm_size": 4, "batch_size": 2, **settings}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
@@ -48,13 +48,13 @@ class TestRecurrentPpo(AgentContract):
 
 
 def start(name: str, num_envs: int | None, **changes: Any) -> Training:
-    settings = {**SMALL, "segment_length": 25, "core_size": 4, "num_minibatches": 1, **changes}
+    settings = {**SMALL, "segment_length": 25, "lstm_size": 4, "num_minibatches": 1, **changes}
     return Training(ppo.make_agent(ppo.Config(**settings)), name, num_envs)
 
 
-def compiled_prepare(training: Training) -> Any:
-    """``(state, segments) -> (rows, ...)``."""
-    return jax.jit(functools.partial(on_policy.prepare, training.networks, training.agent.config))
+def compiled_rows(training: Training) -> Any:
+    """``(state, segments) -> rows``."""
+    return jax.jit(functools.partial(rows_of, training.networks, training.agent.config))
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
@@ -63,17 +63,17 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
     """Unrolled from stored states, over ends of episodes, what actors stored is what the learner finds."""
     training = start(name, num_envs, learning_rate=0.01)
     evaluate = jax.jit(training.networks.apply)
-    prepare, starts = compiled_prepare(training), 0
+    make_rows, starts = compiled_rows(training), 0
     for _ in range(4):
         batch = training.next_batch()
-        rows, *_ = prepare(training.state, batch.data)
-        params = training.state.acting.params
+        rows = make_rows(training.state, batch.data)
+        params = training.state.variables.params
         distribution, value = evaluate(params, rows.observation, rows.memory)
-        log_prob = distribution.log_prob(rows.sampled.sample)
+        log_prob = distribution.log_prob(rows.extras.sample)
         mask = rows.mask > 0
         assert mask.shape == value.shape == (num_envs or 1, 25)
         starts += int(rows.memory.start_of_episode[:, 1:].sum())
-        np.testing.assert_allclose(log_prob[mask], rows.sampled.log_prob[mask], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(log_prob[mask], rows.extras.log_prob[mask], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(value, rows.old_value, rtol=1e-4, atol=1e-5)
         assert training.learn(batch)["kl"] > 1e-7  # Later minibatches have moved away.
     assert starts >= 4 * (num_envs or 1)
@@ -105,11 +105,11 @@ def test_advantages_are_of_values_that_are_found_step_by_step(last_discount: flo
     discount[:, :-2][data.start_of_episode[:, 2:]] = last_discount
     batch = batch._replace(data=data._replace(discount=discount))
     config = training.agent.config
-    rows, *_ = compiled_prepare(training)(training.state, batch.data)
+    rows = compiled_rows(training)(training.state, batch.data)
     for i in range(2):
         outputs = stepped(
             training.networks,
-            training.state.acting.params,
+            training.state.variables.params,
             data.observation[i],
             data.start_of_episode[i],
             first_core(data, i),
@@ -141,7 +141,7 @@ def loss_step_by_step(networks: Any, config: ppo.Config, params: Any, rows: Any)
     distribution, value = jax.tree.map(lambda *x: jnp.stack(x), *outputs)  # [M]
     sample, log_prob, advantage, old, target = (
         np.stack([x[i, t] for i, t in taken])
-        for x in (rows.sampled.sample, rows.sampled.log_prob, rows.advantage, rows.old_value, rows.target)
+        for x in (rows.extras.sample, rows.extras.log_prob, rows.advantage, rows.old_value, rows.target)
     )
     advantage = (advantage - advantage.mean()) / advantage.std()
     ratio = jnp.exp(distribution.log_prob(sample) - log_prob)
@@ -158,14 +158,14 @@ def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> N
     training = start(name, 3, learning_rate=0.03, value_clip=0.1, clip_epsilon=0.03, entropy_cost=0.1)
     training.learn(training.next_batch())
     batch = training.next_batch()
-    rows, *_ = compiled_prepare(training)(training.state, batch.data)
+    rows = compiled_rows(training)(training.state, batch.data)
     training.learn(batch)
-    networks, config, params = training.networks, training.agent.config, training.state.acting.params
+    networks, config, params = training.networks, training.agent.config, training.state.variables.params
     minibatch = jax.tree.map(lambda x: np.asarray(x)[[2, 0]], rows)
     assert np.any(minibatch.memory.start_of_episode[:, 1:], axis=1).all()
     assert all(np.abs(core).max() > 0 for core in jax.tree.leaves(minibatch.memory.core))
     loss_and_gradient = jax.jit(jax.value_and_grad(ppo.make_loss(networks, config), has_aux=True))
-    (loss, metrics), grads = loss_and_gradient(params, minibatch)
+    (loss, metrics), grads = loss_and_gradient(params, config.kl_cost, minibatch)
     by_steps = jax.value_and_grad(functools.partial(loss_step_by_step, networks, config), has_aux=True)
     (right_loss, clipped), right = by_steps(params, minibatch)
     np.testing.assert_allclose(loss, right_loss, rtol=1e-4)
@@ -186,7 +186,7 @@ def test_memory_begins_anew_with_each_episode_in_acting_and_in_learning() -> Non
         assert np.all(np.any(core[:, :-1][~first & ~last] != 0.0, axis=-1))
     begin = 1 + np.flatnonzero(first[0, 1:])[0]
     memory = nets.stored_memory(data)
-    evaluate = jax.jit(functools.partial(training.networks.apply, training.state.acting.params))
+    evaluate = jax.jit(functools.partial(training.networks.apply, training.state.variables.params))
 
     def values(observation: Any, memory: Any) -> np.ndarray:
         return np.asarray(evaluate(observation, memory)[1])[0]
@@ -207,28 +207,28 @@ def test_a_segment_begins_with_the_stored_state() -> None:
     training.next_batch()
     batch = training.next_batch()
     assert not batch.data.start_of_episode[0, 0]
-    prepare = compiled_prepare(training)
+    make_rows = compiled_rows(training)
 
     def shifted(row: int) -> np.ndarray:
         core = tree.map_structure(lambda x: x + np.eye(8, dtype=np.float32)[row][None, :, None], batch.data.extras.core)
-        rows, *_ = prepare(training.state, batch.data._replace(extras=batch.data.extras._replace(core=core)))
+        rows = make_rows(training.state, batch.data._replace(extras=batch.data.extras._replace(core=core)))
         return np.asarray(rows.old_value)
 
-    usual = np.asarray(prepare(training.state, batch.data)[0].old_value)
+    usual = np.asarray(make_rows(training.state, batch.data).old_value)
     assert np.any(shifted(0) != usual)
     for row in range(1, 8):
         np.testing.assert_array_equal(shifted(row), usual)
 
 
 def test_minibatches_that_would_cut_segments_are_refused_before_anything_runs() -> None:
-    agent = ppo.make_agent(ppo.Config(**{**SMALL, "core_size": 4, "num_minibatches": 4}))
+    agent = ppo.make_agent(ppo.Config(**{**SMALL, "lstm_size": 4, "num_minibatches": 4}))
     with pytest.raises(ConfigError, match="num_minibatches=4 does not divide the 2 segments"):
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
 
 
 def test_networks_of_ones_own_say_what_their_memory_is() -> None:
     def make_networks(spec: Any, config: ppo.Config) -> Any:
-        return nets.recurrent_policy_value(spec, config.hidden_sizes, config.initial_std, core_size=6)
+        return nets.recurrent_policy_value(spec, config.hidden_sizes, config.initial_std, lstm_size=6)
 
     agent = ppo.make_agent(ppo.Config(**SMALL), make_networks=make_networks)
     training = Training(agent, "agentkit:catch", 2)
@@ -250,7 +250,7 @@ CONFIG = ppo.Config(hidden_sizes=(32,), segment_length=32, num_minibatches=2, di
 
 @pytest.mark.slow
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
-    agent = ppo.make_agent(dataclasses.replace(CONFIG, core_size=32))
+    agent = ppo.make_agent(dataclasses.replace(CONFIG, lstm_size=32))
     assert len(learns(agent, "agentkit:memory_chain", num_steps=3_000, threshold=0.9, num_envs=8)) == 3
 
 

@@ -7,7 +7,6 @@ import pytest
 from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import redq
-from agentkit.learning import Bootstrap
 from agentkit.networks import Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -27,17 +26,17 @@ class TestRedq(AgentContract):
         **settings.SOFT_REFUSED,
         "num_critics": 0,
         "subset_size": 4,
-        "policy_period": 0,
+        "policy_delay": 0,
     }
     changes: ClassVar = {
         **settings.SOFT_CONTINUOUS_CHANGES,
         "num_critics": 4,
         "subset_size": 1,
-        "policy_period": 3,
+        "policy_delay": 3,
     }
 
     def make_agent(self, **changes: Any) -> Any:
-        own = {"num_critics": 3, "policy_period": 2, "updates_per_step": 1.0, "updates_per_call": 1}
+        own = {"num_critics": 3, "policy_delay": 2, "updates_per_step": 1.0, "updates_per_call": 1}
         small = {**settings.SMALL, "num_random_steps": 20, **own}
         return redq.make_agent(redq.Config(**{**small, **changes}))
 
@@ -59,7 +58,7 @@ def test_all_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         learn_temperature=False,
     )
     networks, state = learned(redq.make_agent(config), Chain(terminates), num_updates=1_500)
-    q = jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.critics, STATES, ACTIONS)
+    q = jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.ensemble, STATES, ACTIONS)
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (3, 1)), atol=0.05)
 
 
@@ -77,6 +76,11 @@ def _constant_networks() -> nets.ActorCriticNetworks:
     return nets.ActorCriticNetworks(Network(None, policy), Network(None, critic), (1,))
 
 
+def _state(ensemble: Any, targets: Any, alpha: float) -> redq.State:
+    log_alpha = np.log(np.float32(alpha))
+    return redq.State((), ensemble, targets, log_alpha, ((), (), ()), {}, KEY, np.int32(0))
+
+
 def _batch(size: int, info: Any = ()) -> ReplaySample:
     ones = np.ones(size, np.float32)
     return ReplaySample(info, Transition(ones[:, None], 0.5 * ones[:, None], ones, 0.9 * ones, ones[:, None]))
@@ -90,17 +94,17 @@ def test_a_target_is_the_least_of_a_random_subset_without_replacement(subset_siz
     found = set()
     for seed in range(40):
         # Online critics that say 0: with no entropy the loss is 1.5 times the squared target.
-        output = loss(
-            np.zeros(3, np.float32), Bootstrap((), targets, np.float32(0.0)), _batch(2), jax.random.PRNGKey(seed)
-        )
+        zeros = np.zeros(3, np.float32)
+        output = loss(zeros, _state(zeros, targets, 1e-30), _batch(2), jax.random.PRNGKey(seed))
         found.add(round((float(np.sqrt(output.loss / 1.5)) - 1.0) / 0.9, 3))
     assert found == {1: {1.0, 2.0, 4.0}, 2: {1.0, 2.0}, 3: {1.0}}[subset_size]
 
 
 def test_the_policy_climbs_the_mean_of_all_critics() -> None:
     loss = redq.make_losses(_constant_networks(), redq.Config(num_critics=3)).policy
-    value, log_prob = loss((), np.array([1.0, 2.0, 6.0], np.float32), np.float32(0.5), _batch(4), KEY)
-    np.testing.assert_allclose(value, 0.5 * log_prob - 3.0, rtol=1e-6)
+    critics = np.array([1.0, 2.0, 6.0], np.float32)
+    value, entropy = loss((), _state(critics, critics, 0.5), _batch(4), KEY)
+    np.testing.assert_allclose(value, -0.5 * entropy - 3.0, rtol=1e-6)
 
 
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
@@ -108,7 +112,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
     critics, targets = np.array([1.0, 2.0, 6.0], np.float32), np.array([3.0, 2.0, 5.0], np.float32)
     loss = redq.make_losses(_constant_networks(), config).critic
-    output = loss(critics, Bootstrap((), targets, np.float32(0.0)), _batch(2, info), KEY)
+    output = loss(critics, _state(critics, targets, 1e-30), _batch(2, info), KEY)
     errors = critics - (1.0 + 0.9 * 2.0)
     np.testing.assert_allclose(output.priorities, np.full(2, np.mean(np.abs(errors))), rtol=1e-6)
     np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0]) * 0.5 * np.sum(errors**2), rtol=1e-6)
@@ -116,7 +120,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
 
 
 def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -> None:
-    agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_period=4))
+    agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_delay=4))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
     state, step = update.init(KEY), jax.jit(update.update)
@@ -131,9 +135,9 @@ def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -
                 any(np.any(a != b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True))
                 for old, new in (
                     (before.policy, state.policy),
-                    (before.log_temperature, state.log_temperature),
-                    (before.critics, state.critics),
-                    (before.target_critics, state.target_critics),
+                    (before.log_alpha, state.log_alpha),
+                    (before.ensemble, state.ensemble),
+                    (before.target_ensemble, state.target_ensemble),
                 )
             ]
         )
@@ -147,7 +151,7 @@ def test_the_critics_of_an_ensemble_begin_differently() -> None:
     agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     state = agent.make_update(networks).init(KEY)
-    q = np.asarray(jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.critics, STATES, ACTIONS))
+    q = np.asarray(jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.ensemble, STATES, ACTIONS))
     assert q.shape == (3, 4) and np.all(np.std(q, axis=0) > 1e-3)
 
 
@@ -164,7 +168,7 @@ def test_it_learns_the_point_mass() -> None:
         num_critics=5,
         updates_per_step=5,
         updates_per_call=5,
-        policy_period=5,
+        policy_delay=5,
     )
     returns = learns(redq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
     assert len(returns) == 3

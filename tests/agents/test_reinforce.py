@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.agents import on_policy, reinforce
+from agentkit.agents import reinforce
 from agentkit.networks import ActorCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
+from tests.agents.on_policy_training import rows_of
 
 pytestmark = pytest.mark.one_stack
 
@@ -50,10 +51,10 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     gradients = [by_hand.log_prob_gradient(weights, element, kind) for element in found]
     expected = by_hand.policy_params(by_hand.total(gradients, -advantages / len(found)), "linear")
 
-    update = reinforce.make_update(networks, config)
+    update = reinforce.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
-    rows, *_ = on_policy.prepare(networks, config, state, batch.data)
-    grads, _ = jax.grad(reinforce.make_loss(networks, config), has_aux=True)(params.policy, params, rows)
+    rows = rows_of(networks, config, state, batch.data)
+    grads, _ = jax.grad(reinforce.make_losses(networks, config).policy, has_aux=True)(params.policy, params, rows)
     assert jax.tree.structure(grads) == jax.tree.structure(expected)
     for grad, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(grad, wanted, rtol=1e-4, atol=1e-5)
@@ -72,9 +73,10 @@ def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
     moved = {}
     for num_epochs in (1, 20):
         config = reinforce.Config(**UNTOUCHED, num_minibatches=2, num_value_epochs=num_epochs, learning_rate=1e-3)
-        update = reinforce.make_update(reinforce.make_agent(config).make_networks(by_hand.SPECS["discrete"]), config)
+        agent = reinforce.make_agent(config)
+        update = agent.make_update(agent.make_networks(by_hand.SPECS["discrete"]))
         state, _ = jax.jit(update.update)(by_hand.state_of(update, params), batch)
-        distance = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - b), state.acting.params, params)
+        distance = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - b), state.variables.params, params)
         moved[num_epochs] = distance
         np.testing.assert_allclose(distance.policy["linear"]["w"], 1e-3, rtol=1e-2)
     np.testing.assert_array_equal(moved[1].policy["linear"]["w"], moved[20].policy["linear"]["w"])

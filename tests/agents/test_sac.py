@@ -8,7 +8,6 @@ import pytest
 from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import sac
-from agentkit.learning import Bootstrap
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -63,7 +62,8 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
     targets = state.critics[::-1]
-    output = losses.critic(state.critics, Bootstrap(state.policy, targets, alpha), batch, KEY)
+    state = state._replace(target_critics=targets, log_alpha=jnp.log(alpha))
+    output = losses.critic(state.critics, state, batch, KEY)
 
     def twins(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
         return np.stack([networks.critic.apply(critic, observation, action) for critic in critics])
@@ -75,11 +75,11 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
     np.testing.assert_allclose(output.loss, np.mean(weights * 0.5 * np.sum(errors**2, axis=0)), rtol=1e-4)
 
-    value, mean_log_prob = losses.policy(state.policy, state.critics, alpha, batch, KEY)
+    value, entropy = losses.policy(state.policy, state, batch, KEY)
     action, log_prob = nets.sample_and_log_prob(networks.policy.apply(state.policy, STATES), KEY)
     q = np.min(twins(state.critics, STATES, action), axis=0)
     np.testing.assert_allclose(value, np.mean(0.3 * log_prob - q), rtol=1e-4)
-    np.testing.assert_allclose(mean_log_prob, np.mean(log_prob), rtol=1e-5)
+    np.testing.assert_allclose(entropy, -np.mean(log_prob), rtol=1e-5)
 
 
 def test_it_learns_the_point_mass() -> None:

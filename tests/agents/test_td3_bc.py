@@ -33,7 +33,7 @@ class TestTd3Bc(AgentContract):
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3_bc.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
     networks, state = learned(td3_bc.make_agent(config), Chain(terminates), num_updates=1_500)
-    q = np.stack(networks.critic.apply(state.params.critic, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
+    q = np.stack(networks.critic.apply(state.critics, np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)))
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates), (2, 1)), atol=0.05)
 
 
@@ -50,6 +50,16 @@ def _losses(value_weight: float) -> Any:
     return td3_bc.make_losses(networks, td3_bc.Config(value_weight=value_weight))
 
 
+def _state(critics: Any) -> td3_bc.State:
+    return td3_bc.State((), critics, (), (), ((), ()), {}, jax.random.PRNGKey(0), np.int32(0))
+
+
+def _policy_loss(policy: float, critics: Any, value_weight: float = 2.5) -> Any:
+    """Returns the loss and the cloning loss, and the gradient by the policy."""
+    loss, state = _losses(value_weight).policy, _state(critics)
+    return jax.value_and_grad(loss, has_aux=True)(jnp.float32(policy), state, _batch(), state.key)
+
+
 def _batch() -> ReplaySample:
     observation, action = np.float32([[1.0], [2.0], [-3.0]]), np.float32([[0.5], [0.0], [-1.0]])
     return ReplaySample((), Transition(observation, action, np.ones(3), np.ones(3), observation))
@@ -62,27 +72,21 @@ def test_the_policys_loss_by_hand() -> None:
     scale = 2.5 / np.mean(np.abs(q))
     expected = np.mean((policy - action) ** 2 - scale * q)
     slope = np.mean(2.0 * (policy - action)) - scale * 2.0  # As if lambda were a constant.
-    found = jax.value_and_grad(_losses(2.5).policy)(jnp.float32(policy), critics, _batch())
-    np.testing.assert_allclose(found, (expected, slope), rtol=1e-5)
+    (loss, cloning_loss), found = _policy_loss(policy, critics)
+    np.testing.assert_allclose((loss, found), (expected, slope), rtol=1e-5)
+    np.testing.assert_allclose(cloning_loss, np.mean((policy - action) ** 2), rtol=1e-5)
 
 
 def test_without_value_the_policy_is_a_clone() -> None:
-    slope = jax.grad(_losses(0.0).policy)(jnp.float32(-0.5 / 3.0), np.float32([[5.0, 5.0]] * 2), _batch())
+    (loss, cloning_loss), slope = _policy_loss(-0.5 / 3.0, np.float32([[5.0, 5.0]] * 2), value_weight=0.0)
+    assert loss == cloning_loss > 0.0
     np.testing.assert_allclose(slope, 0.0, atol=1e-6)  # -0.5 / 3 is the data's mean action.
 
 
 def test_the_size_of_rewards_does_not_matter_to_the_policy() -> None:
     critics = np.float32([[1.0, 2.0], [9.0, 9.0]])
-    slopes = [jax.grad(_losses(2.5).policy)(jnp.float32(0.25), scale * critics, _batch()) for scale in (1.0, 1_000.0)]
+    slopes = [_policy_loss(0.25, scale * critics)[1] for scale in (1.0, 1_000.0)]
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)
-
-
-def test_the_policys_loss_weighs_values_by_their_size() -> None:
-    q, distance = np.float32([1.0, -3.0]), np.float32([0.5, 0.25])
-    np.testing.assert_allclose(td3_bc.regularized_policy_loss(q, distance, 2.5), distance - 1.25 * q, rtol=1e-6)
-    np.testing.assert_allclose(td3_bc.regularized_policy_loss(q, distance, 0.0), distance)
-    slope = jax.grad(lambda x: td3_bc.regularized_policy_loss(x, distance, 2.5).sum())(q)
-    np.testing.assert_allclose(slope, [-1.25, -1.25], rtol=1e-6)
 
 
 @pytest.mark.slow

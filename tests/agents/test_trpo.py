@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.agents import on_policy, trpo
+from agentkit.agents import trpo
+from agentkit.agents.common.advantages import Minibatch
 from agentkit.networks import Categorical
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import Training
+from tests.agents.on_policy_training import Training, rows_of
 
 pytestmark = pytest.mark.one_stack
 
@@ -54,11 +55,11 @@ def start(name: str, num_envs: int | None = 3, **changes: Any) -> Training:
     return Training(trpo.make_agent(trpo.Config(**{**on_policy_settings.SMALL_FITTED, **changes})), name, num_envs)
 
 
-def numbers(training: Training, params: Any, rows: on_policy.Rows) -> tuple[np.ndarray, ...]:
+def numbers(training: Training, params: Any, rows: Minibatch) -> tuple[np.ndarray, ...]:
     """What the policy is at every row with an action: its parameters, and the log-probability of the action."""
     mask = np.asarray(rows.mask) > 0
     policy, _ = training.networks.apply(params, rows.observation)
-    log_prob = np.asarray(policy.log_prob(rows.sampled.sample), np.float64)[mask]
+    log_prob = np.asarray(policy.log_prob(rows.extras.sample), np.float64)[mask]
     if isinstance(policy, Categorical):
         return np.asarray(jax.nn.softmax(policy.logits), np.float64)[mask], log_prob
     return np.asarray(policy.mean, np.float64)[mask], np.exp(np.asarray(policy.log_std, np.float64))[mask], log_prob
@@ -81,10 +82,10 @@ def test_the_kl_keeps_its_bound_and_the_surrogate_never_gets_worse(name: str, ma
     accepted, gains, fractions = 0, [], set()
     for _ in range(12):
         batch = training.next_batch()
-        rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
-        before = training.state.acting.params
+        rows = rows_of(training.networks, training.agent.config, training.state, batch.data)
+        before = training.state.variables.params
         metrics = training.learn(batch)
-        old, new = (numbers(training, params, rows) for params in (before, training.state.acting.params))
+        old, new = (numbers(training, params, rows) for params in (before, training.state.variables.params))
         advantage = np.asarray(rows.advantage, np.float64)[np.asarray(rows.mask) > 0]
         advantage = (advantage - advantage.mean()) / advantage.std()
         gain = np.mean((np.exp(new[-1] - old[-1]) - 1.0) * advantage)
@@ -105,10 +106,10 @@ def test_the_kl_keeps_its_bound_and_the_surrogate_never_gets_worse(name: str, ma
 def test_where_no_length_will_do_the_policy_stays_and_the_value_learns() -> None:
     """A whole step far beyond where the model holds, and no second try."""
     training = start("agentkit:point_mass", max_kl=1e4, max_backtracks=1)
-    before = jax.tree.map(np.asarray, training.state.acting.params)
+    before = jax.tree.map(np.asarray, training.state.variables.params)
     metrics = training.learn(training.next_batch())
     assert metrics["step_fraction"] == metrics["kl"] == metrics["surrogate_gain"] == 0.0
-    after = jax.tree.map(np.asarray, training.state.acting.params)
+    after = jax.tree.map(np.asarray, training.state.variables.params)
     jax.tree.map(np.testing.assert_array_equal, after.policy, before.policy)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after.critic, before.critic)
     assert all(jax.tree.leaves(moved))
@@ -119,15 +120,16 @@ def test_without_advantages_nothing_moves(name: str) -> None:
     """No gradient: neither a division by zero, nor a step."""
     training = start(name)
     batch = training.next_batch()
-    rows, *_ = on_policy.prepare(training.networks, training.agent.config, training.state, batch.data)
+    rows = rows_of(training.networks, training.agent.config, training.state, batch.data)
     rows = rows._replace(advantage=jnp.zeros_like(rows.advantage))
-    params = training.state.acting.params
-    policy, metrics = trpo.make_step(training.networks, training.agent.config)(params, rows)
+    params = training.state.variables.params
+    networks, config = training.networks, training.agent.config
+    policy, metrics = trpo.improve_policy(networks, trpo.make_losses(networks, config), config, params, rows)
     jax.tree.map(np.testing.assert_array_equal, policy, params.policy)
     assert metrics["step_fraction"] == 0.0 and all(np.isfinite(x) for x in metrics.values())
 
 
-def search(objective: Any, divergence: Any, step: float, **changes: Any) -> trpo.Found:
+def search(objective: Any, divergence: Any, step: float, **changes: Any) -> trpo.LineSearchResult:
     config = trpo.Config(max_kl=1.0, backtrack_factor=0.5, **changes)
     found = jax.jit(lambda: trpo.line_search(objective, divergence, jnp.zeros(2), jnp.full(2, step), config))()
     return jax.tree.map(np.asarray, found)

@@ -93,10 +93,10 @@ def test_another_run_s_board_cannot_be_mended_by_a_restart(capsys):
 
 def test_no_board_may_be_tried_again(capsys, monkeypatch):
     pytest.importorskip("reverb")
-    from agentkit.experiment import by_hand
+    from agentkit.experiment.launch import external
 
-    run = by_hand.run_node_by_hand
-    monkeypatch.setattr(by_hand, "run_node_by_hand", lambda role, **words: run(role, **words, timeout=0.3))
+    run = external.join_run
+    monkeypatch.setattr(external, "join_run", lambda role, **words: run(role, **words, timeout=0.3))
     assert main(["node", "actor", "--connect", "127.0.0.1:9", "--run-id", SECRET]) == 1
     error = capsys.readouterr().err
     assert "127.0.0.1:9" in error and error.count("\n") == 1

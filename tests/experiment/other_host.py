@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 
-from tests.replay.test_listening_devices import another_host
+from tests.test_ports import another_host
 
 NOBODY = "02:00:00:00:00:01"
 """A hardware address that no device has: what is sent to it vanishes without a word, as in a cut cable."""

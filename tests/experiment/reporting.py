@@ -5,7 +5,6 @@ import sys
 
 from agentkit import envs
 from agentkit.agents import dqn
-from agentkit.experiment import with_methods
 
 # Not among them are pandas and scipy, which TensorFlow's Keras loads by itself where they are installed.
 NEEDLESS = (
@@ -16,11 +15,11 @@ NEEDLESS = (
 
 def make_agent(config):
     """DQN whose policies print their place among those that explore together."""
-    return with_methods(dqn.make_agent(config), make_policy=make_policy)
+    return dqn.make_agent(config, make_policy=make_policy)
 
 
-def make_policy(agent, networks, evaluation=False):
-    policy = agent.make_policy(networks, evaluation)
+def make_policy(networks, config, evaluation=False):
+    policy = dqn.make_policy(networks, config, evaluation)
 
     def spread(state, index, count):
         print(json.dumps({"index": int(index), "count": int(count)}), flush=True)

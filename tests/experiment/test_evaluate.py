@@ -13,7 +13,7 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run, with_methods
+from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 
@@ -148,8 +148,8 @@ def test_the_newest_checkpoint_counts(tmp_path: pathlib.Path) -> None:
 def test_evaluations_compile_the_policy_once_and_use_the_newest_parameters() -> None:
     traced = []
 
-    def make_policy(agent: Any, networks: Any, evaluation: bool = False) -> Any:
-        policy = agent.make_policy(networks, evaluation)
+    def make_policy(networks: Any, config: Any, evaluation: bool = False) -> Any:
+        policy = dqn.make_policy(networks, config, evaluation)
 
         def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
             if evaluation:
@@ -159,7 +159,7 @@ def test_evaluations_compile_the_policy_once_and_use_the_newest_parameters() -> 
         return policy._replace(act=act)
 
     store = VariableStore()
-    agent = with_methods(dqn.make_agent(dqn.Config(hidden_sizes=(8,))), make_policy=make_policy)
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(8,)), make_policy=make_policy)
     experiment = ExperimentConfig(agent, "agentkit:catch", num_steps=1)
     spec = make_environment_spec(experiment.make_environment(0))
     networks = agent.make_networks(spec)

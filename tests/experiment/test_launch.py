@@ -16,7 +16,7 @@ from agentkit import checkpoint
 from agentkit.distributed import BoardClient, WrongRunError
 from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
-from tests.replay.test_listening_devices import another_host, needs_namespaces
+from tests.test_ports import another_host, needs_namespaces
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.agents import dqn, off_policy
+from agentkit.agents import dqn, ppo
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
-from agentkit.experiment import ExperimentConfig, with_tables
-from agentkit.experiment.gradient_node import with_gradients
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import contents_name
-from agentkit.experiment.transports import parameters_name
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.launch.gradient import with_gradients
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import contents_name
+from agentkit.experiment.launch.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 
@@ -23,7 +24,7 @@ SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 
 def make_agent(**settings):
     agent = dqn.make_agent(dqn.Config(n_step=1, batch_size=4, prioritized=True, **settings))
-    return with_tables(agent, lambda table: dataclasses.replace(table, rate_limiter=MinSize(1)))
+    return dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, MinSize(1)))
 
 
 def fill(agent, replay, reward):
@@ -49,7 +50,7 @@ def next_batch(data):
 @pytest.fixture
 def shards():
     pytest.importorskip("reverb")
-    from agentkit.experiment.learner_data import make_data
+    from agentkit.experiment.launch.learner_data import make_data
     from agentkit.replay import ReverbReplay
 
     agent = make_agent()
@@ -79,7 +80,7 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
         found = set()
         deadline = time.monotonic() + 60.0
         while found - {1.0} != {10.0 + number} and time.monotonic() < deadline:
-            found |= set(next(server.sampler(off_policy.TABLE, 4, timeout=30.0)).info.priority.tolist())
+            found |= set(next(server.sampler("transitions", 4, timeout=30.0)).info.priority.tolist())
         assert found - {1.0} == {10.0 + number}
     assert data.waited_seconds > 0.0
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
@@ -115,7 +116,7 @@ def test_without_any_server_it_says_so(shards):
 def test_changed_tables_change_nothing_else():
     agent = make_agent()
     (table,) = agent.make_tables(SPEC)
-    assert table.rate_limiter == MinSize(1) and table.name == off_policy.TABLE
+    assert table.rate_limiter == MinSize(1) and table.name == "transitions"
     plain = dqn.make_agent(agent.config)
     (other,) = plain.make_tables(SPEC)
     assert table == dataclasses.replace(other, rate_limiter=MinSize(1))
@@ -125,23 +126,11 @@ def test_changed_tables_change_nothing_else():
     assert ExperimentConfig(agent, "agentkit:catch", 10).describe()["agent"] is None
 
 
-def test_changed_tables_survive_another_number_of_environments():
-    class Resized:
-        config, batch_plan = dqn.Config(), None
-
-        def __init__(self, num_envs=0):
-            self.num_envs = num_envs
-
-        def with_num_envs(self, num_envs):
-            return Resized(num_envs)
-
-        def make_tables(self, spec):
-            return [dataclasses.replace(dqn.make_agent().make_tables(spec)[0], max_size=5_000 + self.num_envs)]
-
-    agent = with_tables(Resized(), lambda table: dataclasses.replace(table, name="other"))
+def test_a_changed_rate_limit_survives_another_number_of_environments():
+    agent = ppo.make_agent(ppo.Config(num_minibatches=1))
+    agent = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, MinSize(1)))
     (table,) = agent.with_num_envs(7).make_tables(SPEC)
-    assert (table.name, table.max_size) == ("other", 5_007)
-    assert agent.make_batched_adder is None
+    assert (table.rate_limiter, table.max_size) == (MinSize(1), 7)
 
 
 def test_gradients_refuse_steps_and_updates_with_targets():

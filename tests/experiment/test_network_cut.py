@@ -18,7 +18,7 @@ from agentkit.errors import ConfigError
 from tests.experiment.launched import ROOT
 from tests.experiment.other_host import other_host
 from tests.launch.test_by_hand import free_port
-from tests.replay.test_listening_devices import another_host, needs_namespaces
+from tests.test_ports import another_host, needs_namespaces
 
 pytestmark = [pytest.mark.slow, needs_namespaces]
 

@@ -14,7 +14,7 @@ from agentkit import envs
 from agentkit.actors import Policy
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run, with_methods
+from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run
 from agentkit.experiment.profile import ONCE, PARTS, _Clock
 
 PAUSE = 0.005
@@ -136,7 +136,7 @@ def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
     ("part", "settings", "advice"),
     [
         ("environment", {"environment": slow_environment}, "agentkit launch --actors"),
-        ("acting", {"agent": with_methods(make_agent(), make_policy=slow_policy)}, "--num-envs"),
+        ("acting", {"agent": dqn.make_agent(make_agent().config, make_policy=slow_policy)}, "--num-envs"),
         ("update", {"agent": dqn.make_agent(make_agent().config, make_loss=slow_loss)}, "updates_per_call"),
     ],
 )

@@ -14,7 +14,7 @@ from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig, local, run
 from agentkit.learning import Learner
 from agentkit.loggers import read_csv
-from agentkit.replay.reverb_turns import ReverbInTurns
+from agentkit.replay.reverb.single_process import ReverbInTurns
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
 pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")

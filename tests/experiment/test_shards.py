@@ -6,8 +6,10 @@ pytest.importorskip("reverb")
 
 from agentkit import checkpoint, distributed, experiment
 from agentkit.agents import dqn
-from agentkit.experiment.learner_node import learner_node
-from agentkit.experiment.nodes import actor_node, find_spec, replay_node
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
 from agentkit.loggers.program_table import all_tables
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from agentkit import losses
 from agentkit.networks import DiagonalNormal
 
 NUM_SAMPLES, BATCH, SIZE = 6, 4, 2
-BOUNDS = losses.MpoBounds(0.1, 0.02, 0.003, None)
+BOUNDS = losses.MPOConstraints(0.1, 0.02, 0.003, None)
 ETA, ALPHA_MEAN, ALPHA_STD = 0.7, np.array([2.0, 3.0]), np.array([11.0, 13.0])
-DUALS = losses.MpoDuals(*(jnp.log(jnp.asarray(x, jnp.float32)) for x in (ETA, ALPHA_MEAN, ALPHA_STD, 0.4)))
+DUALS = losses.MPODuals(*(jnp.log(jnp.asarray(x, jnp.float32)) for x in (ETA, ALPHA_MEAN, ALPHA_STD, 0.4)))
 
 
 def _inputs():

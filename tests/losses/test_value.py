@@ -94,7 +94,7 @@ def test_the_munchausen_error_is_the_papers_sum_over_actions() -> None:
     assert min(tau * log_pi(q_target_tm1[1])) < least  # One is cut off.
 
     def errors(q: np.ndarray, before: np.ndarray, after: np.ndarray) -> jax.Array:
-        settings = {"temperature": tau, "scale": alpha, "least_log": least}
+        settings = {"temperature": tau, "munchausen_coefficient": alpha, "log_policy_clip": least}
         return losses.munchausen_error(q, ACTION, REWARD, DISCOUNT, before, after, **settings)
 
     np.testing.assert_allclose(errors(Q, q_target_tm1, Q_TARGET), expected, rtol=1e-5)
@@ -104,6 +104,6 @@ def test_the_munchausen_error_is_the_papers_sum_over_actions() -> None:
 
 
 def test_cold_and_without_a_bonus_the_munchausen_error_is_q_learnings() -> None:
-    settings = {"temperature": 1e-3, "scale": 0.0, "least_log": -1.0}
+    settings = {"temperature": 1e-3, "munchausen_coefficient": 0.0, "log_policy_clip": -1.0}
     errors = losses.munchausen_error(Q, ACTION, REWARD, DISCOUNT, Q, Q_TARGET, **settings)
     np.testing.assert_allclose(errors, losses.q_learning_error(Q, ACTION, REWARD, DISCOUNT, Q_TARGET), rtol=1e-5)

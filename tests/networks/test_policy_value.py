@@ -19,7 +19,7 @@ DISCRETE = specs.EnvironmentSpec(OBSERVATION, specs.DiscreteArray(4, np.int32), 
 CONTINUOUS = specs.EnvironmentSpec(OBSERVATION, specs.BoundedArray((2,), np.float32, -1.0, 3.0), SCALAR, SCALAR)
 MAKERS = {
     "policy_value": lambda spec: nets.policy_value(spec, (8,), 0.5),
-    "independent": lambda spec: nets.independent_policy_value(spec, (8,), 0.5),
+    "independent": lambda spec: nets.separate_policy_value(spec, (8,), 0.5),
     "without a core": lambda spec: nets.recurrent_policy_value(spec, (8,), 0.5, None),
     "with a core": lambda spec: nets.recurrent_policy_value(spec, (8,), 0.5, 5),
 }
@@ -31,7 +31,7 @@ def segments(networks: nets.PolicyValue) -> Step:
     start = np.zeros((3, 4), bool)
     start[0, 0] = start[1, 2] = True
     core = jax.tree.map(lambda x: rng.normal(size=(3, 4, *x.shape)).astype(np.float32), networks.network.initial_state)
-    extras = nets.Sampled(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.float32), core)
+    extras = nets.PolicyExtras(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.float32), core)
     observation = rng.normal(size=(3, 4, 3)).astype(np.float32)
     return Step(observation, extras.sample, extras.log_prob, extras.log_prob, start, extras)
 
@@ -75,8 +75,8 @@ def test_the_specs_of_what_is_stored_are_those_of_a_sample(kind: str) -> None:
         networks.network, networks.init(KEY), np.ones(3, np.float32), networks.network.initial_state
     )
     sample = distribution.sample(KEY)
-    stored = nets.Sampled(sample, distribution.log_prob(sample), networks.network.initial_state)
-    specs.validate(jax.tree.map(np.asarray, stored), networks.sampled_spec, "stored")
+    stored = nets.PolicyExtras(sample, distribution.log_prob(sample), networks.network.initial_state)
+    specs.validate(jax.tree.map(np.asarray, stored), networks.extras_spec, "stored")
     action = networks.to_action(sample)
     assert action.shape == (2,) and np.all((action >= -1.0) & (action <= 3.0))
 
@@ -105,7 +105,7 @@ def test_what_policy_and_value_share(kind: str) -> None:
 
 def test_independent_ones_share_no_convolutions_either() -> None:
     images = DISCRETE._replace(observations=specs.Array((36, 36, 1), np.uint8))
-    params = jax.eval_shape(nets.independent_policy_value(images, (8,), 1.0).init, KEY)
+    params = jax.eval_shape(nets.separate_policy_value(images, (8,), 1.0).init, KEY)
     assert isinstance(params, nets.ActorCritic)
     assert all("atari_torso/conv2_d" in part for part in params)
     shared = jax.eval_shape(nets.policy_value(images, (8,), 1.0).init, KEY)
@@ -126,5 +126,5 @@ def test_what_they_are_not_for_is_refused() -> None:
     for kind in MAKERS:
         with pytest.raises(SpecError, match=r"found Array"):
             MAKERS[kind](unbounded)
-    with pytest.raises(ConfigError, match="core_size must be None or at least 1, found 0"):
+    with pytest.raises(ConfigError, match="lstm_size must be None or at least 1, found 0"):
         nets.recurrent_policy_value(DISCRETE, (8,), 1.0, 0)

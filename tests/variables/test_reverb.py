@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
-from agentkit.replay import reverb_mailbox
-from agentkit.replay.reverb_mailbox import MailboxClient, ReverbMailbox, Stamp
+from agentkit.replay.reverb import parameter_server
+from agentkit.replay.reverb.parameter_server import MailboxClient, ReverbMailbox, Stamp
 from agentkit.variables import ReverbPublisher, ReverbSource
 
 HAMMER = pathlib.Path(__file__).with_name("hammer.py")
@@ -105,7 +105,7 @@ def test_a_server_that_is_away_costs_one_timeout_and_then_nothing():
 
 def test_a_sample_that_hangs_is_given_up(monkeypatch):
     """As with a host that lost its power: no answer ever, and no reset."""
-    monkeypatch.setattr(reverb_mailbox, "ABANDON_SECONDS", 0.5)
+    monkeypatch.setattr(parameter_server, "ABANDON_SECONDS", 0.5)
     with contextlib.closing(ReverbMailbox("run")) as mailbox:
         client = MailboxClient(mailbox.address, "run", timeout=0.1)
         read, over = client._read, threading.Event()
@@ -175,7 +175,7 @@ def test_the_same_process_id_in_another_container_is_refused_on_loopback(monkeyp
     """Reverb takes it for the same process, and crashes."""
     with contextlib.closing(ReverbMailbox("run")) as mailbox:
         mailbox.put({}, [])
-        monkeypatch.setattr(reverb_mailbox, "_process", lambda: f"{os.getpid()}-elsewhere")
+        monkeypatch.setattr(parameter_server, "_process", lambda: f"{os.getpid()}-elsewhere")
         with pytest.raises(ReplayClosedError, match="both have process id"):
             MailboxClient(mailbox.address, "run", timeout=0.2).get()
 

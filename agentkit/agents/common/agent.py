@@ -57,9 +57,9 @@ class Experience(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class Agent(Generic[Networks]):
-    """An algorithm, as a value: change a part with `dataclasses.replace`.
+    """Holds an algorithm as a value: change a part with `dataclasses.replace`.
 
-    Each file of `agentkit.agents` makes one with its `make_agent`. Two agents of equal settings and functions are equal.
+    Each file of `agentkit.agents` makes one with its `make_agent`. Agents of equal settings and functions are equal.
 
     Attributes:
         config: the settings, for logs and checkpoints; the functions hold their own copy.

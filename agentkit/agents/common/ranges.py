@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 from agentkit.errors import ConfigError
+from agentkit.learning.schedules import Schedule
 
 
 class Range(NamedTuple):
@@ -32,7 +33,7 @@ def number(expected: str, holds: Callable[[float], bool]) -> Range:
     return Range(expected, lambda value: _is_number(value) and math.isfinite(value) and holds(value))
 
 
-def whole(expected: str, holds: Callable[[int], bool]) -> Range:
+def whole(expected: str, holds: Callable[[Any], bool]) -> Range:
     """Returns the range of whole numbers for which `holds` is true."""
     return Range(expected, lambda value: _is_number(value) and isinstance(value, numbers.Integral) and holds(value))
 
@@ -45,6 +46,7 @@ Finite = Annotated[float, number("a finite number", lambda value: True)]
 Fraction = Annotated[float, number("in [0, 1]", lambda value: 0 <= value <= 1)]
 OpenFraction = Annotated[float, number("in [0, 1)", lambda value: 0 <= value < 1)]
 Rate = Annotated[float, number("in (0, 1]", lambda value: 0 < value <= 1)]
+ProperFraction = Annotated[float, number("in (0, 1)", lambda value: 0 < value < 1)]
 Positive = Annotated[float, number("> 0 and finite", lambda value: value > 0)]
 NotNegative = Annotated[float, number("at least 0 and finite", lambda value: value >= 0)]
 NotPositive = Annotated[float, number("at most 0 and finite", lambda value: value <= 0)]
@@ -59,9 +61,11 @@ Sizes = Annotated[
     ),
 ]
 
+InnerFraction = Annotated[float, number("between 0 and 1", lambda value: 0 < value < 1)]
+
 
 def _is_count(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, numbers.Integral) and value >= 1
+    return _is_number(value) and isinstance(value, numbers.Integral) and int(value) >= 1
 
 
 def ranges_of(cls: type) -> dict[str, list[Range]]:
@@ -79,19 +83,32 @@ def ranges_of(cls: type) -> dict[str, list[Range]]:
 
 
 def check_ranges(config: Any) -> None:
-    """Refuses a field whose value is not in the `Range` of its type; None, but by one such as ``Count | None``.
+    """Refuses a field whose value is not in the `Range` of its type.
+
+    None is taken by a field such as ``Count | None``, and a schedule by one such as ``Positive | Schedule``, where all
+    of the schedule's values must be in the range. A schedule may also reach 0.
 
     Raises:
         ConfigError: it names the field, the range and the value.
     """
-    hints = typing.get_type_hints(type(config), include_extras=True)
+    hints = typing.get_type_hints(type(config))
     for name, ranges in ranges_of(type(config)).items():
-        value = getattr(config, name)
-        if value is None and type(None) in typing.get_args(hints[name]):
+        value, taken = getattr(config, name), typing.get_args(hints[name])
+        if value is None and type(None) in taken:
             continue
+        scheduled = isinstance(value, Schedule) and type(value) in taken
         for of_field in ranges:
-            if not of_field.holds(value):
-                raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
+            for each in value.extremes if scheduled else (value,):
+                if not of_field.holds(each) and not (scheduled and each == 0):
+                    raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
+
+
+def unranged(cls: type) -> list[str]:
+    """Returns the numeric fields of a config that have no range in their type."""
+    hints, ranges = typing.get_type_hints(cls), ranges_of(cls)
+    return [
+        name for name, hint in hints.items() if {int, float} & {hint, *typing.get_args(hint)} and not ranges.get(name)
+    ]
 
 
 def check_order(config: Any, lower: str, upper: str) -> None:

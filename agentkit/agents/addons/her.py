@@ -1,0 +1,99 @@
+"""HER: hindsight experience replay (Andrychowicz et al. 2017, 1707.01495), for agents that learn from transitions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+from agentkit.actors.batches import SplitAdder
+from agentkit.adders import Hindsight, HindsightAdder
+from agentkit.agents.common.agent import Agent, Experience
+from agentkit.core import Adder, BatchPlan
+from agentkit.errors import ConfigError
+from agentkit.replay import Replay, Table
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest, Transition
+
+
+def with_her(agent: Agent[Any], hindsight: Hindsight) -> Agent[Any]:
+    """Returns the agent with hindsight: it learns from each step also as if other goals had been asked for.
+
+    Its actors' steps become 1 + k items each, at the end of the episode. An agent's `updates_per_step` counts items,
+    so 1 / (1 + k) of it is one update for a step.
+
+    Args:
+        agent: one that learns from `Transition`s in one table, with ``n_step=1``.
+        hindsight: which other goals, and what they make of a step.
+
+    Raises:
+        ConfigError: the agent sums several rewards. When its tables are made: it learns from no transitions.
+    """
+    check_single_steps(agent, "Hindsight relabels")
+    return dataclasses.replace(
+        agent, experience=HindsightTransitions(agent.experience, hindsight, agent.config.discount)
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HindsightTransitions:
+    """Keeps one-step `Transition`s, each also with goals that its episode achieved later.
+
+    Attributes:
+        experience: of the agent, whose table holds the items.
+        hindsight: which other goals, and what they make of a step.
+        discount: gamma.
+    """
+
+    experience: Experience
+    hindsight: Hindsight
+    discount: float
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        """See `Experience`."""
+        return self.experience.batch_plan
+
+    def with_num_envs(self, num_envs: int) -> HindsightTransitions:
+        """See `Experience`."""
+        return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
+
+    def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
+        """See `Experience`."""
+        layout = HindsightAdder.layout(environment_spec)
+        tables = self.experience.make_tables(environment_spec, extras_spec)
+        if len(tables) != 1 or not isinstance(tables[0].layout.data, Transition):
+            found = [f"{table.name} of `{type(table.layout.data).__name__}`s" for table in tables]
+            raise ConfigError(
+                "Hindsight changes the goal of single steps: expected an agent that learns from one table of "
+                f"`Transition`s, as DQN and SAC do, found {', '.join(found)}."
+            )
+        return [dataclasses.replace(tables[0], layout=layout)]
+
+    def make_adder(
+        self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
+    ) -> Adder:
+        """See `Experience`."""
+        del extras_spec  # Transitions keep none.
+
+        def make() -> HindsightAdder:
+            return HindsightAdder(
+                replay.writer(HindsightAdder.history()),
+                environment_spec,
+                tables=self.batch_plan.table,
+                discount=self.discount,
+                hindsight=self.hindsight,
+            )
+
+        return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
+
+
+def check_single_steps(agent: Agent[Any], what: str) -> None:
+    """Refuses an agent that sums several rewards.
+
+    Raises:
+        ConfigError: `what` is the beginning of its message.
+    """
+    n_step = getattr(agent.config, "n_step", 1)
+    if n_step != 1:
+        raise ConfigError(f"{what} single steps: expected an agent with n_step=1, found {n_step}. Set n_step=1.")

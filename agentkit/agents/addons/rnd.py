@@ -1,0 +1,168 @@
+"""RND: random network distillation (Burda et al. 2018, "Exploration by Random Network Distillation", 1810.12894).
+
+The intrinsic reward of a step is the squared error of a predictor of a random network, at the observation that the
+step led to: mean over the embedding, divided by the running standard deviation of such errors. It is computed anew
+whenever the step is learned from, so replayed steps lose it as they become known. The predictor then takes a step on
+the same batch.
+
+Differences from the paper:
+  * Any agent's update in the place of PPO's.
+  * One value of the sum of both rewards, so both have the agent's discount and end with the episode.
+  * Errors are divided by their own deviation, not by that of their discounted sums.
+  * The observations' statistics begin with the first batch, not with steps of a random agent.
+  * With n-step returns, the novelty is that of the last of the n observations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+
+from agentkit import networks as nets
+from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, mean, steps_of, with_rewards
+from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.ranges import Count, Positive, Sizes, check_ranges
+from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.types import Array, Nest, ReplaySample
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Hyperparameters of RND.
+
+    Attributes:
+        scale: of the intrinsic reward, which is 1 where the predictor's error is the errors' standard deviation.
+        embedding_size: outputs of target and predictor.
+        hidden_sizes: units of each hidden layer of both (after the convolutions, for images).
+        learning_rate: Adam's step size for the predictor; the smaller, the longer things stay interesting.
+        max_normalized: normalised observations are clipped to this absolute value.
+    """
+
+    scale: Positive = 0.3
+    embedding_size: Count = 32
+    hidden_sizes: Sizes = (64, 64)
+    learning_rate: Positive = 1e-4
+    max_normalized: Positive = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuses a value outside of its field's range."""
+        check_ranges(self)
+
+
+def with_rnd(agent: Agent[Any], config: Config | None = None) -> Agent[Any]:
+    """Returns the agent with an intrinsic reward for what is new; acting, replay and what is published stay its own.
+
+    Args:
+        agent: one that learns from transitions, segments or sequences, on- or offline.
+        config: of the intrinsic reward; None for the defaults.
+    """
+    return dataclasses.replace(
+        agent,
+        make_networks=MakeNetworks(agent.make_networks),
+        make_policy=MakePolicy(agent.make_policy),
+        make_update=MakeUpdate(agent.make_update, Config() if config is None else config),
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MakeUpdate:
+    """Makes the agent's update, with intrinsic rewards."""
+
+    make_update: Callable[[Any], Update]
+    config: Config
+
+    def __call__(self, networks: Networks) -> Update:
+        """Returns the update of the agent's networks and of a target and a predictor."""
+        spec = networks.environment_spec.observations
+        network = novelty_network(spec, self.config)
+        return random_network_distillation(self.make_update(networks.agent), network, spec, self.config)
+
+
+class State(NamedTuple):
+    """Holds what the agent and RND learn.
+
+    Attributes:
+        agent: the state of the agent's own update.
+        target: parameters of the random network, which stay.
+        predictor: parameters of the network that learns the target's outputs.
+        opt_state: the predictor's optimiser's.
+        observations: statistics of the float leaves of the observations that steps led to.
+        errors: statistics of the predictor's errors ``[]``.
+    """
+
+    agent: Nest
+    target: Params
+    predictor: Params
+    opt_state: Any
+    observations: tuple[nets.RunningStatistics, ...]
+    errors: nets.RunningStatistics
+
+
+def novelty_network(observation_spec: Nest, config: Config) -> nets.Network:
+    """Builds the network of target and predictor: observations ``[B, ...]`` to embeddings ``[B, embedding_size]``."""
+
+    def embed(observation: Nest) -> Array:
+        return nets.mlp(nets.torso(observation), config.hidden_sizes, config.embedding_size)
+
+    return nets.network(embed, observation_spec)
+
+
+def random_network_distillation(update: Update, network: nets.Network, spec: Nest, config: Config) -> Update:
+    """Returns an update whose rewards gain an intrinsic one (section 2.2).
+
+    Args:
+        update: the agent's.
+        network: of `novelty_network`.
+        spec: of the observations.
+        config: the hyperparameters.
+
+    Returns:
+        An `Update` that publishes the same variables, with metrics "intrinsic_reward" (mean, scaled) and
+        "novelty_loss" (the predictor's error, not normalised) beside the agent's.
+    """
+    optimizer = adam(config.learning_rate)
+
+    def init(key: jax.Array) -> State:
+        agent_key, target_key, predictor_key = jax.random.split(key, 3)
+        predictor = network.init(predictor_key)
+        return State(
+            update.init(agent_key),
+            network.init(target_key),
+            predictor,
+            optimizer.init(predictor),
+            nets.init_nest_statistics(spec),
+            nets.init_statistics(()),
+        )
+
+    def step(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+        steps = steps_of(batch.data)
+        observations = nets.update_nest_statistics(state.observations, steps.next_observation, steps.mask)
+        inputs = nets.normalize_nest(observations, steps.next_observation, config.max_normalized)
+        embedding = network.apply(state.target, inputs)
+
+        def loss(predictor: Params) -> tuple[Array, Array]:
+            errors = jnp.mean(jnp.square(network.apply(predictor, inputs) - embedding), axis=-1)  # [N]
+            return mean(errors, steps.mask), errors
+
+        grads, errors = jax.grad(loss, has_aux=True)(state.predictor)
+        predictor, opt_state = optimizer_step(optimizer, grads, state.predictor, state.opt_state)
+        statistics = nets.update_statistics(state.errors, errors, steps.mask)
+        intrinsic = config.scale * errors / nets.std(statistics, epsilon=1e-12)
+        data = with_rewards(batch.data, steps.reward + intrinsic)
+        agent, output = update.update(state.agent, batch._replace(data=data))
+        metrics = {
+            **output.metrics,
+            "intrinsic_reward": mean(intrinsic, steps.mask),
+            "novelty_loss": mean(errors, steps.mask),
+        }
+        state = State(agent, state.target, predictor, opt_state, observations, statistics)
+        return state, output._replace(metrics=metrics)
+
+    return Update(init, step, lambda state: update.variables(state.agent))

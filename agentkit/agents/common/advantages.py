@@ -1,0 +1,118 @@
+"""Advantages by GAE(lambda) of a batch of segments, and the rows of them that a gradient step sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit import losses
+from agentkit import networks as nets
+from agentkit.actors import PolicyVariables
+from agentkit.types import Nest, Step, has_action
+
+
+class Minibatch(NamedTuple):
+    """Holds rows to learn from, leaves ``[M, ...]``; of networks with a memory segments, ``[B, T, ...]``.
+
+    Attributes:
+        observation: normalised.
+        extras: the sample that was drawn, and its log-probability then.
+        advantage: by GAE.
+        target: for the value network.
+        old_value: the value network's output before the update.
+        mask: 0 in rows without an action, else 1.
+        memory: stored states that networks with a memory start from; else None.
+    """
+
+    observation: Nest
+    extras: nets.PolicyExtras
+    advantage: jax.Array
+    target: jax.Array
+    old_value: jax.Array
+    mask: jax.Array
+    memory: nets.Memory | None = None
+
+
+MinibatchLoss = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+"""``(params, ..., minibatch) -> (loss [], metrics)``."""
+
+
+class Advantages(NamedTuple):
+    """Holds the result of `compute_advantages`.
+
+    Attributes:
+        rows: all rows of the batch.
+        returns: the statistics of returns, with those of the batch.
+        explained_variance: of the returns by the values before the update, ``[]``.
+    """
+
+    rows: Minibatch
+    returns: nets.RunningStatistics
+    explained_variance: jax.Array
+
+
+def compute_advantages(
+    networks: nets.PolicyValue,
+    variables: PolicyVariables,
+    returns: nets.RunningStatistics,
+    segments: Step,
+    *,
+    discount: float,
+    gae_lambda: float,
+    normalize_values: bool,
+) -> Advantages:
+    """Computes advantages and value targets of segments by GAE(lambda) (Schulman et al. 2016).
+
+    Args:
+        networks: policy and value.
+        variables: parameters, and the statistics that observations are normalised by: those of the policy that acted.
+        returns: statistics of value targets ``[]`` before this batch.
+        segments: leaves ``[B, T + 1, ...]``.
+        discount: gamma.
+        gae_lambda: from 0 (one-step errors) to 1 (whole returns).
+        normalize_values: whether the value network predicts normalised returns.
+    """
+
+    def mean_and_std(returns: nets.RunningStatistics) -> tuple[Any, Any]:
+        return (returns.mean, nets.std(returns)) if normalize_values else (0.0, 1.0)
+
+    observation, memory = variables.normalized(segments.observation), nets.stored_memory(segments)
+    _, outputs = networks.apply(variables.params, observation, memory)  # [B, T + 1]
+    mean, std = mean_and_std(returns)
+    values = mean + std * outputs
+    mask = has_action(segments.start_of_episode)  # [B, T]
+    reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
+    advantage = losses.generalized_advantages(reward, discount * env_discount, values, mask, gae_lambda)
+    target = advantage + values[:, :-1]
+    returns = nets.update_statistics(returns, merge_time(target), merge_time(mask))
+    mean, std = mean_and_std(returns)
+    rows = Minibatch(
+        observation=jax.tree.map(lambda x: x[:, :-1], observation),
+        extras=jax.tree.map(lambda x: x[:, :-1], segments.extras._replace(core=())),
+        advantage=advantage,
+        target=(target - mean) / std,
+        old_value=outputs[:, :-1],
+        mask=mask,
+    )
+    if networks.has_memory:
+        rows = rows._replace(memory=memory._replace(start_of_episode=memory.start_of_episode[:, :-1]))
+    else:
+        rows = jax.tree.map(merge_time, rows)
+    return Advantages(rows, returns, losses.explained_variance(values[:, :-1], target, mask))
+
+
+def observe_segments(variables: PolicyVariables, segments: Step) -> tuple[nets.RunningStatistics, ...]:
+    """Returns the observations' statistics with those of segments, leaves ``[B, T + 1, ...]``, taken in.
+
+    The row after the last is left out: it is the first of the next segment.
+    """
+    seen = jax.tree.map(lambda x: merge_time(x[:, :-1]), segments.observation)
+    return nets.update_nest_statistics(variables.statistics, seen)
+
+
+def merge_time(x: jax.Array) -> jax.Array:
+    """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
+    return x.reshape(-1, *x.shape[2:])

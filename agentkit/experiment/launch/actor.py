@@ -1,0 +1,179 @@
+"""The actor's process: the environment loop, writing to replay."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from agentkit import ports
+from agentkit.actors import ActorIndex, BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
+from agentkit.core import Adder, Agent
+from agentkit.distributed.context import NodeContext
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.errors import ReplayClosedError
+from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.launch.common import (
+    KEEP_ALIVE_SECONDS,
+    OUTAGE_SECONDS,
+    PARAMETER_SECONDS,
+    STATUS_SECONDS,
+    count_dropped,
+    resume_step,
+)
+from agentkit.experiment.launch.replay import connect_to_replay
+from agentkit.experiment.launch.transports import make_source
+from agentkit.experiment.logs import make_logger
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.variables import VariableClient
+
+
+def actor_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any],
+    variables: Mapping[str, Any], *, max_parameter_age_seconds: float | None = None,
+    also: Sequence[tuple[Agent, Mapping[str, Any]]] = (), inference: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Acts until it is told to stop. A server that is away stops it for as long, not for good.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at it.
+        replay: the endpoint of the replay node to write to.
+        variables: the endpoint of the learner whose parameters to act with.
+        max_parameter_age_seconds: see `LaunchConfig`.
+        also: other agents that learn from the same steps, each with the endpoint of its replay node.
+        inference: the endpoints of inference nodes, one of which chooses its actions; none: it does so itself.
+    """
+    agent = experiment.agent
+    seed = int(
+        np.random.SeedSequence([experiment.seed, 2, context.index, context.incarnation]).generate_state(1)[0] >> 1
+    )
+    with contextlib.ExitStack() as stack:
+        environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
+        spec = spec or make_environment_spec(environment)
+        fed = []
+        for each, endpoint in ((agent, replay), *also):
+            fed.append((each, connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)))
+            stack.callback(fed[-1][1].close)  # Abandons what is unconfirmed, after the adders' close.
+        label = "train" if context.index == 0 else f"train-{context.index}"
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+
+        def log(record: dict[str, float]) -> None:
+            logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
+
+        adder, closes = make_adder(environment, spec, fed), [connected.close for _, connected in fed]
+        actor: PolicyActor | BatchedPolicyActor | RemoteActor
+        client: VariableClient | RemoteActor
+        if inference:
+            actor = client = make_remote_actor(context, environment, spec, inference, seed=seed, adder=adder)
+            stack.callback(client.disconnect)
+            closes.append(client.disconnect)
+        else:
+            client = VariableClient(
+                make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
+                max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
+            )  # fmt: skip
+            policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
+            actor = make_actor(environment, policy, key, client, adder, find_place(context))
+        loop = make_loop(environment, actor, log=log)
+        client.update(wait=True)
+        context.ready()
+        close_on_stop(context, closes)
+        try:
+            _act(context, loop, client, [_port(endpoint) for endpoint in (replay, *(pair[1] for pair in also))])
+            actor.close()
+        except (ReplayClosedError, InferenceClosedError):
+            if not context.should_stop:
+                raise
+
+
+def _port(endpoint: Mapping[str, Any]) -> int:
+    return int(str(endpoint["address"]).rpartition(":")[2])
+
+
+def _act(
+    context: NodeContext, loop: EnvironmentLoop | BatchedEnvironmentLoop, client: VariableClient | RemoteActor,
+    port_numbers: Sequence[int],
+) -> None:  # fmt: skip
+    start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
+    while not context.should_stop:
+        loop.step()
+        client.update()
+        context.beat(steps=loop.num_steps)
+        now = time.monotonic()
+        if now - shown > STATUS_SECONDS:
+            shown = now
+            context.gauge(
+                parameter_age_seconds=client.age_seconds,
+                parameter_version=client.version,
+                steps_per_second=loop.num_steps / (now - start),
+            )
+        if now >= keep_alive_at:
+            keep_alive_at = now + KEEP_ALIVE_SECONDS
+            for port in port_numbers:
+                ports.keep_connections_alive(port)
+
+
+def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:
+    """A second after the node is told to stop, ends a wait for replay that has not ended by itself."""
+
+    def watch() -> None:
+        while not context.should_stop:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        for close in closes:
+            close()
+
+    threading.Thread(target=watch, name="close-on-stop", daemon=True).start()
+
+
+def make_remote_actor(
+    context: NodeContext,
+    environment: Any,
+    spec: EnvironmentSpec,
+    servers: Sequence[Mapping[str, Any]],
+    *,
+    seed: int,
+    adder: Adder | None = None,
+) -> RemoteActor:
+    """An actor that one of the inference nodes acts for: actor i of n nodes' asks number i mod n.
+
+    Args:
+        context: the actor node's.
+        environment: what it will act in.
+        spec: its spec.
+        servers: the endpoints of all inference nodes. A node may come back at another address, so the board is asked.
+        seed: of the PRNG key that is kept for it.
+        adder: what `make_adder` made; None records nothing.
+    """
+    name = servers[context.index % len(servers)]["node"]
+    return RemoteActor(
+        lambda: str(context.board.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
+        context.board.run_id,
+        spec,
+        seed=seed,
+        adder=adder,
+        num_envs=environment.num_envs if is_batched(environment) else None,
+        which=find_place(context),
+    )
+
+
+def find_place(context: NodeContext) -> ActorIndex:
+    """An actor node's place among those of its program, as it is now.
+
+    An actor that was started by hand cannot know how many there are. Its number, with the lowest 8 bits in
+    reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
+    so are random ones.
+    """
+    others = context.board.status()["nodes"].values()
+    count = sum(node["role"] == context.role and node["supervised"] for node in others)
+    if count:
+        return ActorIndex(context.index, count)
+    return ActorIndex(int(f"{context.index % 256:08b}"[::-1], base=2), 256)

@@ -1,0 +1,55 @@
+"""What the nodes of a launched experiment share: how long they wait, the run folder, and their log."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import sys
+from collections.abc import Callable
+
+from agentkit import checkpoint
+from agentkit.distributed.context import NodeContext
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.specs import EnvironmentSpec, make_environment_spec
+
+OUTAGE_SECONDS = 300.0
+"""How long actors and the learner wait for a replay server that is gone."""
+
+STATUS_SECONDS = 0.5
+PARAMETER_SECONDS = 0.1
+"""How often an actor looks for newer parameters; looking costs microseconds, fetching up to milliseconds."""
+
+KEEP_ALIVE_SECONDS = 10.0
+
+
+def find_spec(experiment: ExperimentConfig) -> EnvironmentSpec:
+    """The spec of the experiment's environment, from a look at one."""
+    with contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)) as environment:
+        return make_environment_spec(environment)
+
+
+def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
+    """The newest whole checkpoint of the run in a folder; None if there is none, or no folder."""
+    return None if directory is None else checkpoint.read_latest(directory / "checkpoints")
+
+
+def newest_step(directory: pathlib.Path | None) -> int:
+    """The step of the newest checkpoint, without reading it; 0 without any."""
+    return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
+
+
+def resume_step(context: NodeContext) -> int:
+    """Up to which step a log is kept: all of it, unless the whole run went back to a checkpoint."""
+    return sys.maxsize if context.incarnation else newest_step(context.run_directory)
+
+
+def count_dropped(context: NodeContext) -> Callable[[int], None]:
+    """Shows in the status how many rows of a node's log a full disk has refused."""
+    return lambda number: context.gauge(log_rows_dropped=number)
+
+
+def log(context: NodeContext, text: str) -> None:
+    """Writes a line to the node's log."""
+    with contextlib.suppress(OSError):  # A full disk refuses the log too.
+        print(f"{context.name} on {socket.gethostname()}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,53 @@
+"""The evaluator's process: episodes with the newest parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentkit.distributed.context import NodeContext
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.launch.common import count_dropped, find_spec, newest_step, resume_step
+from agentkit.experiment.launch.transports import make_source
+from agentkit.experiment.logs import make_logger
+from agentkit.specs import EnvironmentSpec
+
+
+def evaluator_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, variables: Mapping[str, Any], *,
+    num_evaluators: int = 1,
+) -> None:  # fmt: skip
+    """Evaluates every `evaluation_period` steps (evaluator i of n: every n-th time), and once at the end."""
+    spec = spec or find_spec(experiment)
+    period = experiment.evaluation_period
+    label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
+    turn = context.index % num_evaluators  # By hand an evaluator may have any index, and does not know of others.
+    with contextlib.ExitStack() as stack:
+        source = make_source(context, variables)
+        evaluator = stack.enter_context(Evaluator(experiment, experiment.agent.make_networks(spec), source))
+        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+
+        def evaluate(should_stop: Callable[[], bool]) -> None:
+            steps = context.totals().get("steps", 0)
+            record = evaluator.run_unless(should_stop, experiment.evaluation_episodes, number=steps)
+            if record is not None:
+                record = {"steps": steps, **record}
+                logger.write(record)
+                context.board.put("evaluation", record)
+                done.append(steps)
+
+        done: list[int] = []
+        context.ready()
+        next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
+        while not context.wait(0.2):
+            number = context.totals().get("steps", 0) // period if period else 0
+            if number >= next_number:
+                next_number = number + 1
+                if number % num_evaluators == turn:
+                    evaluate(lambda: context.should_stop)
+        last = context.totals().get("steps", 0) >= experiment.num_steps and turn == 0
+        if period and last and not (done and done[-1] >= experiment.num_steps):
+            evaluate(lambda: False)

@@ -1,0 +1,188 @@
+"""The nodes of an experiment where another scheduler (SLURM, Kubernetes, a shell loop) starts the processes.
+
+`host_run` is the replay node with the run's board, and `join_run` is any of the others: they
+find all they need at the board's address, with the run's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from agentkit import ports
+from agentkit.distributed import Board, BoardClient, Handle, NodeContext
+from agentkit.distributed.context import LOST_SECONDS, Where
+from agentkit.distributed.program import Node
+from agentkit.distributed.supervisor import write_board_file, write_secret
+from agentkit.distributed.worker import Launch, run_node
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment import identity
+from agentkit.experiment.config import ExperimentConfig, experiment_from_record
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import STATUS_SECONDS
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.program import program_name
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.run import prepare_launch
+from agentkit.experiment.launch.transports import forget_parameters
+from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.signals import StopOnSignal
+
+ROLES = ("replay", "learner", "actor", "evaluator")
+
+STOP_SECONDS = 120.0
+"""How long nodes started by hand may take to save and leave."""
+
+
+def host_run(
+    experiment: ExperimentConfig,
+    *,
+    board_port: int,
+    port: int | None = None,
+    listen: str = "lo",
+    run_id: str | None = None,
+    on_start: Callable[[str, str], None] | None = None,
+) -> str:
+    """The replay node and the board of a run whose other nodes another scheduler starts.
+
+    Started again after a kill (with the same ports and run id), it goes on from the newest checkpoint,
+    and the others find it by themselves.
+
+    Args:
+        experiment: of parts that can be named, so that the others can make it too.
+        board_port: of the board: the one port that others are told.
+        port: of replay; None finds a free one.
+        listen: the network device for both.
+        run_id: the secret; None makes one, or takes that of the run folder.
+        on_start: called with the board's address and the run id.
+
+    Returns:
+        Why it ended.
+    """
+    experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
+    record = experiment.describe()
+    if experiment.run_directory is None:
+        raise ConfigError("Nodes by hand need a run_directory: it is where they go on from after a restart.")
+    directory = pathlib.Path(experiment.run_directory).absolute()
+    identity.check_rebuildable(record, directory, identity.packages_of(record))  # The others have to.
+    known = directory / "run_id"
+    run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
+    found = prepare_launch(experiment, (directory / "config.json").exists(), {})
+    write_secret(known, run_id)
+    host = "127.0.0.1" if listen == "lo" else "0.0.0.0"
+    with Board(run_id, host=host, port=board_port, program=program_name(record)) as board:
+        if listen != "lo":  # There it listens on loopback alone by itself.
+            ports.restrict_to_device(board_port, listen, "The board")
+        if found is not None:
+            board.restore_totals(found.state["totals"])
+        board.put("experiment", {**record, "run_directory": str(directory)})
+        board.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
+        address = f"127.0.0.1:{board.address.rpartition(':')[2]}"
+        write_board_file(directory, address, run_id)
+        asked, stop = threading.Event(), threading.Event()
+        board.node("replay-0", supervised=True, state="ready")
+        with (
+            contextlib.closing(BoardClient(address, run_id, node="replay-0")) as client,
+            StopOnSignal(asked),
+            _logged(board, ProgramLog(experiment, ROLES, 0 if found is None else found.step)),
+        ):
+            context = NodeContext(Where("replay-0", "replay", 0, 0, directory), client, stop=stop)
+            threading.Thread(target=_obey, args=(board, asked, stop), name="commands", daemon=True).start()
+            if on_start is not None:
+                on_start(f"{ports.device_address(listen)}:{board_port}".replace("localhost", "127.0.0.1"), run_id)
+            try:
+                replay_node(context, experiment, listen=listen, port=port)
+            finally:
+                context.close()
+        reason = board.stop_reason or "stopped by a signal"
+    forget_parameters(run_id)
+    (directory / "board.json").unlink(missing_ok=True)
+    return reason
+
+
+@contextlib.contextmanager
+def _logged(board: Board, log: ProgramLog) -> Iterator[None]:
+    """Gives the log the board's status twice a second, and once at the end."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(STATUS_SECONDS):
+            log.write(board.status())
+
+    thread = threading.Thread(target=watch, name="program-log", daemon=True)
+    with log:
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=10.0)
+            log.write(board.status())
+
+
+def _obey(board: Board, asked: threading.Event, stop: threading.Event) -> None:
+    """Waits until the run is to stop; replay itself stops when the others, which may save, have left."""
+    while board.stop_reason is None:
+        if asked.is_set():
+            board.stop("stopped by a signal")
+        with contextlib.suppress(queue.Empty):
+            name, arguments = board.commands.get(timeout=0.2)
+            if name == "stop":
+                board.stop(str(arguments.get("reason") or "asked to stop"))
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline:
+        others = [node for name, node in board.status()["nodes"].items() if name != "replay-0"]
+        if not any(node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in others):
+            break
+        time.sleep(0.1)
+    stop.set()
+
+
+def join_run(
+    role: str, *, connect: str, run_id: str, index: int | None = None, transport: str = "shared_memory",
+    listen: str = "lo", timeout: float = 120.0, imports: Sequence[str] = (),
+) -> int:  # fmt: skip
+    """Runs a learner, actor or evaluator of a run whose board is at an address, until it is told to stop.
+
+    Args:
+        role: "learner", "actor" or "evaluator".
+        connect: "host:port" of the board that the replay node printed.
+        run_id: the run's secret.
+        index: tells nodes of a role apart; None draws one for an actor, and is 0 for the others.
+        transport: for a learner, see `transports.make_publisher`.
+        listen: for a learner, the network device of its own server.
+        timeout: seconds to wait for the board.
+        imports: packages outside of agentkit that the run's parts are from, see `read_config`.
+
+    Returns:
+        The exit code: 0 done; 1 an error that starting it again may mend; 2 one that it cannot.
+    """
+    if role not in ROLES[1:]:
+        raise unknown_name("role", role, ROLES[1:])
+    with contextlib.closing(BoardClient(connect, run_id, timeout=timeout)) as client:
+        record = dict(client.get("experiment", timeout=timeout))
+    directory = pathlib.Path(record.pop("run_directory"))
+    experiment = experiment_from_record(record, directory, imports=imports)
+    number = index if index is not None else (random.SystemRandom().randrange(10**6) if role == "actor" else 0)
+    replay, learner = Handle("replay-0"), Handle("learner-0")
+    if role == "learner":
+        target: Any = learner_node
+        arguments: tuple[Any, ...] = (experiment, None, replay)
+        settings: dict[str, Any] = {"transport": transport, "listen": listen}
+    elif role == "actor":
+        target, arguments, settings = actor_node, (experiment, None, replay, learner), {}
+    else:
+        target, arguments, settings = evaluator_node, (experiment, None, learner), {}
+    node = Node(f"{role}-{number}", role, number, target, arguments, settings)
+    stop = threading.Event()
+    with StopOnSignal(stop):
+        return run_node(node, Launch(connect, run_id, str(directory)), stop)

@@ -1,0 +1,145 @@
+"""Gradients computed by actors (A3C; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning").
+
+The agent's update needs a `gradient`, as `learning.sgd` has without a target network. `gradient_node` acts, draws
+batches from a replay of its own process, and sends each gradient to a replay node; that one and the learner run
+`with_gradients(agent)`, whose items are gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from agentkit import specs
+from agentkit.core import Adder, Agent, BatchPlan
+from agentkit.datasets import ReplayDataset
+from agentkit.distributed.context import NodeContext
+from agentkit.errors import ConfigError, ReplayClosedError
+from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.launch.actor import close_on_stop, find_place
+from agentkit.experiment.launch.common import OUTAGE_SECONDS
+from agentkit.experiment.launch.replay import connect_to_replay
+from agentkit.experiment.launch.transports import make_source
+from agentkit.learning import Update, apply_gradients
+from agentkit.replay import InProcessReplay, Table, queue_table, row_layout
+from agentkit.types import ReplaySample
+from agentkit.variables import VariableClient
+
+TABLE = "gradients"
+
+
+def with_gradients(agent: Agent, queue_size: int = 4) -> Agent:
+    """What replay, learner and evaluator nodes run where `gradient_node`s compute the gradients of `agent`.
+
+    Args:
+        agent: whose update has `gradient` and `apply`.
+        queue_size: gradients that may wait, on which those who send more wait: what waits grows stale.
+    """
+    return _WithGradients(agent, queue_size)
+
+
+@final
+class _WithGradients:
+    def __init__(self, agent: Agent, queue_size: int):
+        self._agent = agent
+        self._queue_size = queue_size
+        self.config = agent.config
+
+    def with_num_envs(self, num_envs: int) -> Agent:
+        resize = getattr(self._agent, "with_num_envs", None)  # Optional: see `core.Agent`.
+        return self if resize is None else _WithGradients(resize(num_envs), self._queue_size)
+
+    @property
+    def batch_plan(self) -> BatchPlan:
+        return BatchPlan(TABLE, batch_size=1)
+
+    def make_networks(self, environment_spec: specs.EnvironmentSpec) -> Any:
+        return self._agent.make_networks(environment_spec)
+
+    def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
+        return self._agent.make_policy(networks, evaluation)
+
+    def make_update(self, networks: Any) -> Update:
+        return apply_gradients(self._agent.make_update(networks))
+
+    def make_tables(self, environment_spec: specs.EnvironmentSpec) -> list[Table]:
+        update = self._agent.make_update(self.make_networks(environment_spec))
+        shapes = jax.eval_shape(lambda key: update.variables(update.init(key))["policy"], jax.random.PRNGKey(0))
+        params = jax.tree.map(lambda leaf: specs.Array(leaf.shape, leaf.dtype), shapes)
+        return [queue_table(TABLE, row_layout(params), self._queue_size)]
+
+    def make_adder(self, replay: Any, environment_spec: specs.EnvironmentSpec) -> Adder:
+        raise ConfigError("No steps go to a replay of gradients. Start gradient_node for actors, not actor_node.")
+
+
+def gradient_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: specs.EnvironmentSpec | None,
+    replay: Mapping[str, Any], variables: Mapping[str, Any], *, queue_size: int = 4,
+) -> None:  # fmt: skip
+    """Acts, and sends the gradients of the agent's loss on its own steps, at the newest parameters that it has.
+
+    Args:
+        context: the node's.
+        experiment: of the agent itself; its tables are of this process alone, with their own rate limit.
+        spec: the environment's; None looks at it.
+        replay: the endpoint of a replay node of `with_gradients`.
+        variables: the endpoint of the learner that applies them.
+        queue_size: as given to `with_gradients`.
+
+    Raises:
+        ConfigError: the agent's update has no `gradient`.
+    """
+    agent = experiment.agent
+    seed = int(np.random.SeedSequence([experiment.seed, 4, context.index, context.incarnation]).generate_state(1)[0])
+    acting_key, loss_key = jax.random.split(jax.random.PRNGKey(seed))
+    with contextlib.ExitStack() as stack:
+        environment = experiment.make_environment(seed >> 1, experiment.num_envs)
+        stack.enter_context(contextlib.closing(environment))
+        spec = spec or specs.make_environment_spec(environment)
+        networks = agent.make_networks(spec)
+        gradient = _gradient(agent.make_update(networks))
+        tables = with_gradients(agent, queue_size).make_tables(spec)
+        server = stack.enter_context(connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0))
+        writer = server.writer(history=1)
+        local = stack.enter_context(InProcessReplay(agent.make_tables(spec), seed=seed))
+        batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))
+        client = VariableClient(make_source(context, variables), timeout=120.0)
+        adder = make_adder(environment, spec, [(agent, local)])
+        actor = make_actor(environment, agent.make_policy(networks), acting_key, client, adder, find_place(context))
+        loop = make_loop(environment, actor)
+        client.update(wait=True)
+        context.ready()
+        close_on_stop(context, [server.close])
+        num_sent = 0
+        try:
+            while not context.should_stop:
+                loop.step()
+                while batches.ready():
+                    grads = gradient(client.params, next(batches), jax.random.fold_in(loss_key, num_sent))
+                    index = writer.append(jax.device_get(grads))
+                    writer.create_item(TABLE, 1.0, index, index + 1)
+                    num_sent += 1
+                    client.update()
+                context.beat(steps=loop.num_steps, gradients=num_sent)
+                context.gauge(parameter_age_seconds=client.age_seconds, parameter_version=client.version)
+        except ReplayClosedError:
+            if not context.should_stop:
+                raise
+
+
+def _gradient(update: Update) -> Callable[[Any, ReplaySample, jax.Array], Any]:
+    """The update's gradient, compiled."""
+    if update.gradient is None:
+        raise ConfigError("This agent's update has no `gradient`: let its learner compute it, with actor_node.")
+    compiled = jax.jit(update.gradient)
+
+    def gradient(params: Any, batch: ReplaySample, key: jax.Array) -> Any:
+        # Keys are uint64, which JAX would truncate; no gradient depends on them.
+        return compiled(params, batch._replace(info=batch.info._replace(key=np.zeros(0, np.uint32))), key)
+
+    return gradient

@@ -1,0 +1,172 @@
+"""The learner's process: updates, publishes, and writes checkpoints of its own state and replay's contents."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.distributed.board_client import BoardError
+from agentkit.distributed.context import NodeContext
+from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.launch.common import (
+    OUTAGE_SECONDS,
+    count_dropped,
+    find_spec,
+    log,
+    newest_checkpoint,
+    resume_step,
+)
+from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
+from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
+from agentkit.experiment.logs import make_logger
+from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.specs import EnvironmentSpec
+
+DRAIN_SECONDS = 60.0
+"""How long the learner goes on, at most, with what is left to learn once the actors have stopped."""
+
+
+def learner_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
+    replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
+    transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
+) -> None:  # fmt: skip
+    """Learns until it is told to stop; its endpoint says where the parameters are.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at one.
+        replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
+        transport: how parameters travel, see `transports.make_publisher`.
+        listen: for a server of parameters.
+        publish_seconds: between two publications, at least; 0 publishes every update.
+    """
+    if context.index > 0 and context.run_directory is not None:
+        raise ConfigError(
+            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
+            "without a run folder."
+        )
+    spec = spec or find_spec(experiment)
+    agent = experiment.agent
+    with contextlib.ExitStack() as stack:
+        publisher = stack.enter_context(
+            contextlib.closing(make_publisher(context, transport, listen, publish_seconds))
+        )
+        data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
+        logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
+        learner = Learner(
+            agent.make_update(agent.make_networks(spec)),
+            data,
+            jax.random.PRNGKey(experiment.seed),
+            num_updates=agent.batch_plan.num_updates,
+            callbacks=LearnerCallbacks(
+                publisher=publisher,
+                write_priorities=data.write_priorities,
+                log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),
+                log_seconds=experiment.log_seconds,
+            ),
+        )
+        saver = _Saver(context, experiment, learner, data)
+        saver.restore()
+        publisher.open()
+        context.gauge(updates=learner.num_updates_done)
+        context.ready(publisher.endpoint)
+        _learn(context, learner, data, saver)
+        if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
+            deadline = time.monotonic() + DRAIN_SECONDS
+            with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
+                while time.monotonic() < deadline:
+                    learner.step()
+        saver.save()
+
+
+def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
+    """Steps until told to stop. Neither an empty table nor a server that is away ends it."""
+    first, outage = learner.num_updates_done, time.monotonic()
+    while not context.should_stop:
+        try:
+            learner.step()
+            outage = time.monotonic()
+        except ReplayTimeoutError:
+            if data.answers():
+                outage = time.monotonic()
+        except ReplayClosedError:
+            data.reconnect()
+            context.wait(0.5)
+        if time.monotonic() - outage > OUTAGE_SECONDS:
+            raise ReplayClosedError(f"The replay server at {data.address} was away for {OUTAGE_SECONDS:g} s.")
+        context.beat(updates=learner.num_updates_done - first)
+        context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=data.waited_seconds)
+        data.keep_alive()
+        saver.save_if_due()
+
+
+class _Saver:
+    """Writes the run's checkpoints: one folder holds the learner's state and replay's contents of one moment."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        experiment: ExperimentConfig,
+        learner: Learner,
+        data: ServerData | ShardedData,
+    ):
+        self._context = context
+        self._experiment = experiment
+        self._learner = learner
+        self._data = data
+        self._period = experiment.checkpoint_period
+        self._next = self._period or sys.maxsize
+        self._failures = 0
+
+    def restore(self) -> None:
+        """Takes back the newest checkpoint, if there is one."""
+        found = newest_checkpoint(self._context.run_directory)
+        if found is not None:
+            self._learner.restore(found.state["learner"])
+            self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
+
+    def save_if_due(self) -> None:
+        """Saves every `checkpoint_period` steps. A failure is told and tried again later: training goes on."""
+        steps = self._context.totals().get("steps", 0)
+        if steps < self._next:
+            return
+        self._next = (steps // self._period + 1) * self._period
+        try:
+            self.save()
+        except CheckpointError as error:
+            self._failures += 1
+            self._context.gauge(checkpoint_failures=self._failures)
+            log(self._context, f"{error}")
+
+    def save(self) -> None:
+        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
+        directory = self._context.run_directory
+        if directory is None:
+            return
+        with contextlib.suppress(BoardError):
+            self._context.sync()
+        totals = self._context.totals()
+        state = {
+            "experiment": self._experiment.describe(),
+            "launched": True,
+            "learner": self._learner.save(),
+            "totals": dict(totals),
+            "num_steps": totals.get("steps", 0),
+        }
+        folder, step = directory / "checkpoints", totals.get("steps", 0)
+        try:
+            checkpoint.write(folder, step, state, self._data.writers_of_contents())
+        except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
+            if not self._context.should_stop:
+                raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
+            log(self._context, f"The last checkpoint is without replay's contents: {error}")
+            checkpoint.write(folder, step, state)

@@ -1,0 +1,136 @@
+"""An experiment as a program of many processes: which nodes there are, and what each needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, check_ranges
+from agentkit.distributed import Program, RestartPolicy, Role
+from agentkit.distributed.program import ONE_CORE
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.inference import inference_node, inference_role
+from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.replay import replay_node
+from agentkit.specs import EnvironmentSpec
+
+ENGINES = ("processes", "ray", "threads")
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchConfig:
+    """How an experiment is spread over processes.
+
+    Attributes:
+        num_actors: actor nodes, each with `ExperimentConfig.num_envs` environments.
+        num_evaluators: evaluator nodes; they take turns.
+        engine: "processes" (this machine), "ray", or "threads" (for a debugger).
+        ray_address: of an existing Ray cluster; None starts a private one on this machine.
+        listen: the network device that servers listen on: "lo" is this machine alone.
+        transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
+        max_parameter_age_seconds: actors wait where their parameters are older; None for no limit.
+        max_restarts: of one node within ten minutes; one more stops the program.
+        learner_gpus: accelerators that engine "ray" reserves for the learner, which then sees these alone; a part,
+            such as 0.5, shares one. Nothing is reserved for 0, nor by other engines: there the learner sees all
+            that the machine has, as does no other node.
+        num_inference: inference nodes, which choose the actions of all actors; 0: each actor does so itself.
+    """
+
+    num_actors: Count = 2
+    num_evaluators: CountFromZero = 1
+    engine: str = "processes"
+    ray_address: str | None = None
+    listen: str = "lo"
+    transport: str | None = None
+    max_parameter_age_seconds: Positive | None = None
+    max_restarts: CountFromZero = RestartPolicy.max_restarts
+    learner_gpus: NotNegative = 0.0
+    num_inference: CountFromZero = 0
+
+    def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        check_ranges(self)
+        if self.engine not in ENGINES:
+            raise unknown_name("engine", self.engine, ENGINES)
+        if self.num_inference > self.num_actors:
+            expected = f"Expected 0 to num_actors={self.num_actors} inference nodes"
+            raise ConfigError(f"{expected}, found {self.num_inference}.")
+        if self.learner_gpus > 1 and self.learner_gpus % 1:
+            raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
+        if self.ray_address is not None and self.engine != "ray":
+            raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
+
+
+def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: EnvironmentSpec | None = None) -> Program:
+    """The program of an experiment: replay <- learner <- actors, evaluators.
+
+    To build one of your own, take its parts: `replay_node` and the other three are its functions.
+
+    Args:
+        experiment: what to run.
+        config: how many processes of which kind.
+        spec: of the environment; None lets each node look at one.
+    """
+    program = Program(program_name(experiment.describe()))
+    transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
+    roles = make_roles(config.num_actors, config.learner_gpus)
+    if config.num_inference:
+        roles.append(inference_role(config.num_actors, config.num_inference))
+    for role in roles:
+        program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
+    replay = program.add_node("replay", replay_node, experiment, spec, listen=config.listen)
+    learner = program.add_node(
+        "learner", learner_node, experiment, spec, replay, transport=transport, listen=config.listen
+    )
+    age = config.max_parameter_age_seconds
+    inference = [
+        program.add_node(
+            "inference", inference_node, experiment, spec, learner, listen=config.listen, max_parameter_age_seconds=age
+        )
+        for _ in range(config.num_inference)
+    ]
+    for _ in range(config.num_actors):
+        program.add_node(
+            "actor", actor_node, experiment, spec, replay, learner,
+            max_parameter_age_seconds=age, inference=inference,
+        )  # fmt: skip
+    for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
+        program.add_node(
+            "evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators
+        )
+    return program
+
+
+def program_name(record: Mapping[str, Any]) -> str:
+    """Returns what to call the program of an experiment that `ExperimentConfig.describe` described."""
+    return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
+
+
+def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
+    """The roles of an experiment, in the order in which they stop: actors, learner, evaluators, replay.
+
+    All but the learner take one core, and only the learner may see an accelerator.
+    """
+    cores = len(os.sched_getaffinity(0))
+    learner = {"NPROC": str(max(1, cores - min(num_actors, cores // 2)))}
+    reverb = ("agentkit.replay.reverb.replay",)
+    return [
+        Role("actor", stop_order=0, stop_seconds=5.0, environment=ONE_CORE, preload=reverb),
+        Role(
+            "learner",
+            stop_order=1,
+            stop_seconds=120.0,
+            start_seconds=300.0,
+            idle_seconds=900.0,
+            num_gpus=learner_gpus,
+            environment=learner,
+            preload=(*reverb, "rlax"),
+        ),
+        Role("evaluator", stop_order=2, stop_seconds=300.0, idle_seconds=3600.0, environment=ONE_CORE),
+        Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),
+    ]

@@ -1,0 +1,230 @@
+"""Runs an experiment as a program of many processes, on an engine, supervised.
+
+Where another scheduler starts the processes, see `external`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from agentkit import checkpoint
+from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
+from agentkit.distributed.processes import ProcessEngine
+from agentkit.distributed.supervisor import Engine
+from agentkit.distributed.threads import ThreadEngine
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.program import LaunchConfig, make_program
+from agentkit.experiment.launch.transports import forget_parameters
+from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.resuming import ResumeError, check_code, check_same
+from agentkit.replay.base import index_tables
+
+
+class LaunchResult(NamedTuple):
+    """What a launched run ended with.
+
+    Attributes:
+        steps: environment steps of all actors, earlier runs of a resumed one included.
+        updates: learner updates behind the newest parameters.
+        evaluations: the newest record of each evaluation, as the evaluators published them.
+        interrupted: True if it stopped before all steps were taken.
+        reason: why it ended.
+    """
+
+    steps: int
+    updates: int
+    evaluations: list[dict[str, float]]
+    interrupted: bool
+    reason: str
+
+
+def launch(
+    experiment: ExperimentConfig,
+    *,
+    num_actors: int = 2,
+    num_evaluators: int = 1,
+    engine: str = "processes",
+    resume: bool = False,
+    on_status: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
+) -> LaunchResult:
+    """Trains in many processes until `experiment.num_steps` steps were taken by all actors together.
+
+    Ctrl-C or SIGTERM stops and saves, a second one kills. Needs the extra ``reverb``.
+
+    Args:
+        experiment: what `agentkit.run` takes, unchanged.
+        num_actors: actor processes.
+        num_evaluators: evaluator processes.
+        engine: "processes", "ray" or "threads".
+        resume: go on from the newest checkpoint in the run folder.
+        on_status: called twice a second with `Board.status`, e.g. to show it.
+        **settings: other fields of `LaunchConfig`.
+
+    Raises:
+        ConfigError: impossible settings, or a run folder that has a run already.
+        ResumeError: the newest checkpoint is another experiment's, or of `agentkit.run`.
+        ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
+            not be written.
+    """
+    config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
+    experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
+    found = prepare_launch(experiment, resume, dataclasses.asdict(config))
+    spec = find_spec(experiment)
+    # What the nodes will make, so that a wrong setting is refused here and not by the first of them.
+    experiment.agent.make_update(experiment.agent.make_networks(spec))
+    index_tables(experiment.agent.make_tables(spec))[experiment.agent.batch_plan.table].check_batch(
+        experiment.agent.batch_plan.batch_size
+    )
+    directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
+    program = make_program(experiment, config, spec)
+    if directory is not None:
+        _forget_killed(directory, program)
+    history: list[dict[str, float]] = []
+
+    def on_tick(status: dict[str, Any]) -> None:
+        record = status["values"].get("evaluation")
+        if record is not None and record not in history:
+            history.append(record)
+        log.write(status)
+        if on_status is not None:
+            on_status(status)
+
+    with ProgramLog(experiment, list(program.roles), 0 if found is None else found.step) as log:
+        status = run_program(
+            program,
+            engine=_make_engine(config),
+            run_directory=directory,
+            totals={} if found is None else found.state["totals"],
+            values={"num_steps": experiment.num_steps},
+            on_status=on_tick,
+        )
+    if directory is not None:
+        _check_saved(status)
+    return _result(status, experiment, history)
+
+
+def run_program(
+    program: Program,
+    *,
+    engine: Engine | None = None,
+    run_directory: pathlib.Path | None = None,
+    totals: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    on_status: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Runs a program, of `make_program` or your own, to its end, and frees the memory that its nodes shared.
+
+    Ctrl-C or SIGTERM stops it in order, a second one kills it. No process of it is left behind.
+
+    Args:
+        program: what to run.
+        engine: where; None for processes of this machine.
+        run_directory: for the nodes' logs, and the checkpoints of those that write any; None for neither.
+        totals: counts to begin with, e.g. a checkpoint's.
+        values: to put on the board before any node starts.
+        on_status: called twice a second with `Board.status`.
+
+    Returns:
+        `Board.status` at the end; ``["stop"]`` is why it ended: "done" if every node was.
+
+    Raises:
+        ProgramError: a node failed in a way that no restart mends, or too often.
+    """
+    with Supervisor(program, engine or ProcessEngine(), run_directory=run_directory) as supervisor:
+        supervisor.board.restore_totals(totals or {})
+        for name, value in (values or {}).items():
+            supervisor.board.put(name, value)
+        try:
+            reason = supervisor.run(on_status)
+        finally:
+            supervisor.kill_all()
+            forget_parameters(supervisor.run_id, program.nodes)
+        return {**supervisor.board.status(), "stop": reason}
+
+
+def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
+    """Goes on with the launched run in a folder.
+
+    Args:
+        run_directory: the folder.
+        **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
+            `read_config`.
+    """
+    path = pathlib.Path(run_directory) / "config.json"
+    of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
+    of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
+    experiment = read_config(run_directory, **of_experiment)
+    saved = json.loads(path.read_text()).get("launch")
+    if saved is None:
+        raise ConfigError(
+            f"The run {run_directory} was not launched. Go on with: agentkit train --resume {run_directory}"
+        )
+    return launch(experiment, resume=True, **{**saved, **changes})
+
+
+def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
+    """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
+    directory = check_run_directory(experiment, resume)
+    if directory is None:
+        return None
+    found = None
+    if resume:
+        _refuse_second_supervisor(directory)
+        try:
+            found = checkpoint.read_latest(directory / "checkpoints")
+            if found is not None:
+                check_same(experiment, found)
+                if not found.state.get("launched"):
+                    raise CheckpointError(f"{found.path} is of a run in one process: use agentkit train --resume.")
+        except CheckpointError as error:
+            raise ResumeError(str(error)) from error
+    check_code(experiment, directory)
+    write_config(experiment, directory, launch=config)
+    return found
+
+
+def _refuse_second_supervisor(directory: pathlib.Path) -> None:
+    """Two programs in one run folder would overwrite each other's checkpoints."""
+    try:
+        connect_to_run(directory, timeout=1.0).close()
+    except AgentkitError:
+        return  # None is there, it was killed, or another run has its port now.
+    raise ConfigError(f"A program runs in {directory} now (see: agentkit status {directory}). Stop it first.")
+
+
+def _check_saved(status: dict[str, Any]) -> None:
+    """The learner writes the last checkpoint as it stops; the user must know where it could not."""
+    for node in status["nodes"].values():
+        if node["role"] == "learner" and node["state"] == "failed":
+            raise ProgramError(f"The run has stopped, and its last checkpoint was not written: {node['last_error']}")
+
+
+def _forget_killed(directory: pathlib.Path, program: Program) -> None:
+    """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        forget_parameters(json.loads((directory / "board.json").read_text())["run_id"], program.nodes)
+
+
+def _make_engine(config: LaunchConfig) -> Engine:
+    if config.engine == "processes":
+        return ProcessEngine()
+    if config.engine == "threads":
+        return ThreadEngine()
+    from agentkit.distributed.ray import RayEngine
+
+    return RayEngine(address=config.ray_address)
+
+
+def _result(status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]]) -> LaunchResult:
+    steps = status["totals"].get("steps", 0)
+    gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
+    updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
+    return LaunchResult(steps, updates, history, steps < experiment.num_steps, status["stop"])

@@ -1,0 +1,135 @@
+"""How parameters travel in a launched program: shared memory on a host, Ray's object store, or a Reverb table.
+
+The learner's endpoint names every way there is, and a reader takes the best one it can reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from agentkit.core import VariableSource
+from agentkit.distributed.context import NodeContext
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.ports import device_address
+from agentkit.types import Nest
+from agentkit.variables import BackgroundPublisher, SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
+
+TRANSPORTS = ("shared_memory", "reverb", "ray")
+
+PUBLISH_SECONDS = 0.02
+"""Between two publications: actors cannot use them faster."""
+
+
+class Publisher:
+    """Publishes to each of some transports, beside the learner: its next step does not wait.
+
+    What comes before `open` waits for it: a learner that restarts publishes its first, random parameters
+    before it restores its own. What was published outlives the learner, for evaluators that go on.
+
+    Attributes:
+        endpoint: plain values, for `make_source`.
+    """
+
+    def __init__(self, parts: list[Any], endpoint: dict[str, Any], publish_seconds: float = PUBLISH_SECONDS):
+        """Takes the transports, how others find them, and the least time between two publications."""
+        self._parts = [BackgroundPublisher(_KeptOpen(part), min_seconds=publish_seconds) for part in parts]
+        self.endpoint = endpoint
+        self._open = False
+        self._held: tuple[int, Mapping[str, Nest]] | None = None
+
+    def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
+        """Makes `variables` the newest, soon."""
+        if not self._open:
+            self._held = version, variables
+            return
+        for part in self._parts:
+            part.publish(version, variables)
+
+    def open(self) -> None:
+        """Lets through what is published, beginning with the newest so far."""
+        self._open = True
+        if self._held is not None:
+            self.publish(*self._held)
+            self._held = None
+
+    def close(self) -> None:
+        """Publishes what waits."""
+        for part in self._parts:
+            part.close()
+
+
+class _KeptOpen(NamedTuple):
+    """A publisher without its `close`, which would take back what it published."""
+
+    publisher: Any
+
+    def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
+        self.publisher.publish(version, variables)
+
+
+def make_publisher(
+    context: NodeContext, transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS
+) -> Publisher:
+    """The publisher of a learner node.
+
+    Args:
+        context: the learner's.
+        transport: "shared_memory"; "reverb", which adds a Reverb server for other hosts; or "ray".
+        listen: the network device of that server.
+        publish_seconds: between two publications, at least.
+    """
+    if transport not in TRANSPORTS:
+        raise unknown_name("transport", transport, TRANSPORTS)
+    endpoint: dict[str, Any] = {"host": socket.gethostname()}
+    if transport == "ray":
+        from agentkit.distributed.ray import RayVariables
+
+        endpoint["ray"] = parameters_name(context.board.run_id, context.name)
+        return Publisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
+    endpoint["shared_memory"] = parameters_name(context.board.run_id, context.name)
+    parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
+    if transport == "reverb":
+        from agentkit.variables.reverb import ReverbPublisher
+
+        key = f"port/{context.name}"  # The same after a restart: its readers know no other.
+        port = context.board.status()["values"].get(key)
+        parts.append(ReverbPublisher(context.board.run_id, port=port, listen=listen))
+        context.board.put(key, parts[-1].port)
+        endpoint["reverb"] = f"{device_address(listen)}:{parts[-1].port}"
+    return Publisher(parts, endpoint, publish_seconds)
+
+
+def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSource:
+    """The best source of a learner's parameters from where this node runs.
+
+    Raises:
+        ConfigError: there is none: the learner is on another host, and publishes in its memory alone.
+    """
+    if "ray" in endpoint:
+        from agentkit.distributed.ray import RayVariables
+
+        return RayVariables(endpoint["ray"])
+    if endpoint["host"] == socket.gethostname():
+        return SharedMemorySource(endpoint["shared_memory"])
+    if "reverb" in endpoint:
+        from agentkit.variables.reverb import ReverbSource
+
+        return ReverbSource(endpoint["reverb"], context.board.run_id)
+    raise ConfigError(
+        f"The learner is on {endpoint['host']}, this node is on {socket.gethostname()}, and the parameters are in "
+        'the learner\'s memory. Start the learner with transport="reverb" and a device to listen on.'
+    )
+
+
+def parameters_name(run_id: str, node: str) -> str:
+    """A name for what a run's node publishes: it tells nothing of the secret, and is the same after a restart."""
+    return hashlib.sha256(f"parameters of {node} of {run_id}".encode()).hexdigest()[:24]
+
+
+def forget_parameters(run_id: str, nodes: Iterable[str] = ("learner-0",)) -> None:
+    """Frees the shared memory of a run that has ended, for each of its `nodes` that may have published."""
+    for node in nodes:
+        remove_shared_memory(parameters_name(run_id, node))

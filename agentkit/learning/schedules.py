@@ -1,0 +1,148 @@
+"""Schedules as data: numbers that change in the course of training, for step sizes, clips, costs and epsilons.
+
+A schedule is a function of the training's progress and holds no state of its own, so a resumed run goes on where it
+was. A setting of type ``Positive | Schedule`` takes either a number or one of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Literal
+
+import jax.numpy as jnp
+
+from agentkit.errors import ConfigError
+from agentkit.types import Array
+
+Unit = Literal["steps", "updates"]
+"""Counts environment steps or the learner's updates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """Goes from `start` to `end` in a straight line, and stays there.
+
+    Attributes:
+        start: the value at first.
+        end: the value after `duration`.
+        duration: how long it takes, in units of `by`.
+        by: "steps" or "updates".
+    """
+
+    start: float
+    end: float
+    duration: float
+    by: Unit = "steps"
+
+    def __post_init__(self) -> None:
+        """Refuses values that are not finite, and durations that are not positive."""
+        _check(self, (self.start, self.end), self.duration)
+
+    def __call__(self, count: Array) -> Array:
+        """Returns the value after `count` steps or updates."""
+        done = jnp.minimum(count / self.duration, 1.0)
+        return self.start * (1.0 - done) + self.end * done
+
+    @property
+    def extremes(self) -> tuple[float, ...]:
+        """Values between which all others are."""
+        return self.start, self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine:
+    """Goes from `start` to `end` along half a cosine (Loshchilov & Hutter 2017, eq. 5), and stays there.
+
+    Attributes:
+        start: the value at first.
+        end: the value after `duration`.
+        duration: how long it takes, in units of `by`.
+        by: "steps" or "updates".
+    """
+
+    start: float
+    end: float
+    duration: float
+    by: Unit = "steps"
+
+    def __post_init__(self) -> None:
+        """Refuses values that are not finite, and durations that are not positive."""
+        _check(self, (self.start, self.end), self.duration)
+
+    def __call__(self, count: Array) -> Array:
+        """Returns the value after `count` steps or updates."""
+        done = jnp.minimum(count / self.duration, 1.0)
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + jnp.cos(math.pi * done))
+
+    @property
+    def extremes(self) -> tuple[float, ...]:
+        """Values between which all others are."""
+        return self.start, self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class Piecewise:
+    """Has one value until the first boundary, another one until the second, and so on.
+
+    Attributes:
+        values: one more than there are boundaries.
+        boundaries: where the next value begins, rising, in units of `by`.
+        by: "steps" or "updates".
+    """
+
+    values: tuple[float, ...]
+    boundaries: tuple[float, ...]
+    by: Unit = "steps"
+
+    def __post_init__(self) -> None:
+        """Refuses values that are not finite, and boundaries that do not rise or do not fit the values."""
+        object.__setattr__(self, "values", tuple(self.values))  # A config file has lists.
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        _check(self, self.values, *self.boundaries)
+        if len(self.values) != len(self.boundaries) + 1:
+            raise ConfigError(
+                f"Piecewise: expected one value more than boundaries, found {len(self.values)} values and "
+                f"{len(self.boundaries)} boundaries."
+            )
+        if any(later <= earlier for earlier, later in itertools.pairwise(self.boundaries)):
+            raise ConfigError(f"Piecewise: expected boundaries that rise, found {self.boundaries}.")
+
+    def __call__(self, count: Array) -> Array:
+        """Returns the value after `count` steps or updates."""
+        place = jnp.searchsorted(jnp.asarray(self.boundaries, jnp.float32), jnp.float32(count), side="right")
+        return jnp.asarray(self.values, jnp.float32)[place]
+
+    @property
+    def extremes(self) -> tuple[float, ...]:
+        """Values between which all others are."""
+        return self.values
+
+
+Schedule = Linear | Cosine | Piecewise
+
+
+def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Array | float:
+    """Returns the setting's value now: itself if it is a number.
+
+    Args:
+        setting: a number or a schedule.
+        steps: environment steps so far.
+        updates: the learner's updates so far.
+    """
+    if not isinstance(setting, Schedule):
+        return setting
+    return setting(steps if setting.by == "steps" else updates)
+
+
+def _check(schedule: Schedule, values: tuple[float, ...], *durations: float) -> None:
+    name = type(schedule).__name__
+    if schedule.by not in ("steps", "updates"):
+        raise ConfigError(f'{name}: by must be "steps" or "updates", found {schedule.by!r}.')
+    for value in values:
+        if not math.isfinite(value):
+            raise ConfigError(f"{name}: expected finite values, found {value}.")
+    for duration in durations:
+        if not (math.isfinite(duration) and duration > 0):
+            raise ConfigError(f"{name}: expected finite durations and boundaries above 0, found {duration}.")

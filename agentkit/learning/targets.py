@@ -1,0 +1,38 @@
+"""How target parameters follow the learned ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from agentkit.errors import ConfigError
+
+TargetUpdate = Callable[[Any, Any, Any], Any]
+"""``(params, target_params, num_updates) -> target_params``."""
+
+
+def periodic(period: int) -> TargetUpdate:
+    """Copies the parameters every `period` updates (Mnih et al. 2015)."""
+    if period < 1:
+        raise ConfigError(f"The target update period must be at least 1, found {period}.")
+    import optax  # Not at import time: actors load this file, and optimise nothing.
+
+    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+        return optax.periodic_update(params, target_params, jnp.asarray(num_updates), period)
+
+    return update
+
+
+def polyak(tau: float) -> TargetUpdate:
+    """Moves the target a fraction `tau` towards the parameters at each update (Lillicrap et al. 2016)."""
+    if not 0 < tau <= 1:
+        raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
+    import optax
+
+    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+        del num_updates
+        return optax.incremental_update(params, target_params, tau)
+
+    return update

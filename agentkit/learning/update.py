@@ -1,0 +1,134 @@
+"""An algorithm is an `Update`, three pure functions; `sgd` makes one of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentkit.learning.optimizers import global_norm, optimizer_step
+from agentkit.learning.targets import TargetUpdate
+from agentkit.types import Array, LossOutput, Nest, ReplaySample
+
+if TYPE_CHECKING:
+    import optax
+
+Params = Any
+
+
+class UpdateOutput(NamedTuple):
+    """Holds what an update reports.
+
+    Attributes:
+        metrics: dict of scalars.
+        priorities: new priorities of the batch's items ``[B]``, or None.
+    """
+
+    metrics: dict[str, Array]
+    priorities: Array | None = None
+
+
+class Update(NamedTuple):
+    """Holds an algorithm, as the learner runs it: pure functions that may be compiled.
+
+    Attributes:
+        init: ``key -> state``, the training state (parameters, optimiser states, key, ...).
+        update: ``(state, batch) -> (state, UpdateOutput)``, one gradient step on one batch.
+        variables: ``state -> {name: params}``, what actors may fetch; "policy" is what they act with.
+        gradient: ``(params, batch, key) -> grads``, the first half of `update`, for actors that compute gradients;
+            None where a gradient needs more than the variable "policy", such as a target network.
+        apply: ``(state, grads) -> state``, the second half; None likewise.
+    """
+
+    init: Callable[[jax.Array], Nest]
+    update: Callable[[Nest, ReplaySample], tuple[Nest, UpdateOutput]]
+    variables: Callable[[Nest], Mapping[str, Nest]]
+    gradient: Callable[[Params, ReplaySample, jax.Array], Params] | None = None
+    apply: Callable[[Nest, Params], Nest] | None = None
+
+
+Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
+"""``(params, target_params, batch, key) -> LossOutput``."""
+
+
+class SgdState(NamedTuple):
+    """Holds the training state of `sgd`.
+
+    Attributes:
+        params: the parameters that the loss is differentiated by.
+        target_params: a lagged copy of them; ``()`` where there is no target network.
+        opt_state: the optimiser's state.
+        key: PRNG key ``uint32[2]``.
+        num_updates: int32 ``[]``.
+    """
+
+    params: Params
+    target_params: Params
+    opt_state: Any
+    key: jax.Array
+    num_updates: Array
+
+
+def sgd(
+    loss: Loss,
+    init_params: Callable[[jax.Array], Params],
+    optimizer: optax.GradientTransformation,
+    target_update: TargetUpdate | None = None,
+) -> Update:
+    """Builds the update of one loss, one set of parameters and one optimiser: that of most value-based algorithms.
+
+    Args:
+        loss: what to minimise.
+        init_params: ``key -> params``.
+        optimizer: an optax transformation (clip gradients there).
+        target_update: how target parameters follow (`periodic`, `polyak`); None for no target.
+
+    Returns:
+        An `Update` that publishes ``params`` under the name "policy".
+    """
+
+    def init(key: jax.Array) -> SgdState:
+        key, params_key = jax.random.split(key)
+        params = init_params(params_key)
+        target_params = () if target_update is None else jax.tree.map(jnp.copy, params)
+        return SgdState(params, target_params, optimizer.init(params), key, jnp.zeros((), jnp.int32))
+
+    def update(state: SgdState, batch: ReplaySample) -> tuple[SgdState, UpdateOutput]:
+        # fold_in, not split: XLA drops it if the loss ignores the key.
+        loss_key = jax.random.fold_in(state.key, state.num_updates)
+
+        def objective(params: Params) -> tuple[Array, LossOutput]:
+            output = loss(params, state.target_params, batch, loss_key)
+            return output.loss, output
+
+        grads, output = jax.grad(objective, has_aux=True)(state.params)
+        metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
+        return _follow(state, grads, optimizer, target_update), UpdateOutput(metrics, output.priorities)
+
+    def variables(state: SgdState) -> dict[str, Params]:
+        return {"policy": state.params}
+
+    if target_update is not None:
+        return Update(init, update, variables)
+
+    def gradient(params: Params, batch: ReplaySample, key: jax.Array) -> Params:
+        return jax.grad(lambda p: loss(p, (), batch, key).loss)(params)
+
+    def apply(state: SgdState, grads: Params) -> SgdState:
+        return _follow(state, grads, optimizer, None)
+
+    return Update(init, update, variables, gradient, apply)
+
+
+def _follow(
+    state: SgdState, grads: Params, optimizer: optax.GradientTransformation, target_update: TargetUpdate | None
+) -> SgdState:
+    """Returns the state after one step along `grads`."""
+    params, opt_state = optimizer_step(optimizer, grads, state.params, state.opt_state)
+    num_updates = state.num_updates + 1
+    target_params = state.target_params
+    if target_update is not None:
+        target_params = target_update(params, target_params, num_updates)
+    return SgdState(params, target_params, opt_state, state.key, num_updates)

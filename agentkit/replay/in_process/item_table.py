@@ -1,0 +1,367 @@
+"""One table of an in-process replay: items as row numbers, its selectors, counters and rate limit."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from agentkit.errors import CheckpointError, SpecError
+from agentkit.replay.in_process import arrays
+from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
+from agentkit.replay.in_process.slots import Slots
+from agentkit.replay.in_process.step_store import StepStore, make_columns
+from agentkit.replay.nest_codec import LeafReader, make_builder
+from agentkit.replay.table import (
+    Fifo,
+    FromStep,
+    MaxHeap,
+    MinHeap,
+    Prioritized,
+    Select,
+    Table,
+)
+from agentkit.types import ReplaySample, SampleInfo, TableInfo
+
+EMPTY = -1
+"""What `times_sampled` holds for a slot without an item."""
+
+
+class ItemTable:
+    """The items of one table. Not thread-safe; waiting and locking are its owner's.
+
+    Args:
+        table: the description.
+        store: where the steps are that items refer to.
+        seed: of the sampler and the remover.
+    """
+
+    def __init__(self, table: Table, store: StepStore, seed: np.random.SeedSequence):
+        self.table = table
+        self.store = store
+        self.read_inline = LeafReader(table.layout.inline, f"table {table.name!r}: inline values")
+        self.max_priority = max_priority(table)
+        self.num_inserted = 0
+        self.num_sampled = 0
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._max_times = int(table.max_times_sampled)
+        # Fifo never chooses the new item, so it may choose before the insert and needs no spare slot.
+        self._fifo = isinstance(table.remover, Fifo)
+        self._capacity = int(table.max_size) + (0 if self._fifo else 1)
+        sources = tree.flatten(table.layout.data)
+        self._sources = sources
+        self._build = make_builder(table.layout.data)
+        self.takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in sources)
+        width = table.layout.length if self.takes_all and table.layout.length else 2
+        self._rows: np.ndarray = np.zeros((0, width), np.int32)  # [n, T], or [n, 2]: the first row and the last
+        self._keys: np.ndarray = np.zeros(0, np.int64)  # of the item in a slot, or of the next one
+        self._times: np.ndarray = np.zeros(0, np.int32)
+        self._ones = np.ones(0, np.int32)
+        by_priority = Prioritized | MinHeap | MaxHeap
+        uses_priority = isinstance(table.sampler, by_priority) or isinstance(table.remover, by_priority)
+        # Made when it is needed: most uniform tables never see a priority but 1.
+        self._priorities: np.ndarray | None = np.zeros(0, np.float64) if uses_priority else None
+        self._inline = make_columns(table.layout.inline, "inline")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._slots = Slots(self._capacity)
+        self._sampler = make_selector(self.table.sampler, self._slots)
+        self._remover = make_selector(self.table.remover, self._slots)
+        told = (Prioritized, MinHeap, MaxHeap)
+        pairs = ((self.table.sampler, self._sampler), (self.table.remover, self._remover))
+        self._selectors: list[SlotSelector] = [s for description, s in pairs if isinstance(description, told)]
+        self._draws_left = 0  # times that items may still be drawn; counted with max_times_sampled only
+
+    # --- rate limit ------------------------------------------------------------------------------
+
+    def can_insert(self, num_items: int) -> bool:
+        """True if the rate limiter lets `num_items` in now."""
+        return self.table.rate_limiter.can_insert(
+            num_items, size=self._slots.size, inserted=self.num_inserted, sampled=self.num_sampled
+        )
+
+    def can_sample(self, num_items: int) -> bool:
+        """True if `num_items` can be drawn now: the limiter allows it, and the items last so long."""
+        if self._max_times and self._draws_left < num_items:
+            return False
+        return self.table.rate_limiter.can_sample(
+            num_items, size=self._slots.size, inserted=self.num_inserted, sampled=self.num_sampled
+        )
+
+    def info(self) -> TableInfo:
+        """The counters now."""
+        max_size = int(self.table.max_size)
+        return TableInfo(self.table.name, self._slots.size, max_size, self.num_inserted, self.num_sampled)
+
+    def describe(self) -> str:
+        """The counters and the limit, for errors."""
+        return f"{self.info()}, {self.table.rate_limiter}"
+
+    # --- inserting, removing, updating -----------------------------------------------------------
+
+    def insert(self, priority: float, rows: Sequence[int], inline: Sequence[Any]) -> int:
+        """Puts an item in, removing one where the table is full; returns its key.
+
+        Args:
+            priority: checked by the caller.
+            rows: rows of the step store: all T of them where the layout takes ALL, padding included,
+                else the first and the last.
+            inline: leaves that `read_inline` returned.
+        """
+        slots = self._slots
+        if self._fifo and slots.size >= self._capacity:
+            self._remove(slots.oldest())
+        slot = slots.add()
+        if slot >= self._times.shape[0]:
+            self._grow(slot + 1)
+        self._rows[slot] = rows
+        if self.takes_all:
+            self.store.keep_all(self._rows[slot])
+        else:
+            self.store.keep_ends(rows[0], rows[1])
+        for column, leaf in zip(self._inline, inline, strict=True):
+            column[slot] = leaf
+        self._times[slot] = 0
+        if self._priorities is not None:
+            self._priorities[slot] = priority
+        elif priority != 1.0:
+            self._make_priorities()[slot] = priority
+        for selector in self._selectors:
+            selector.insert(slot, priority)
+        key = int(self._keys[slot])
+        self._draws_left += self._max_times
+        self.num_inserted += 1
+        if slots.size > self.table.max_size:
+            self._remove(int(self._remover.sample(self._rng, 1)[0][0]))
+        return key
+
+    def _grow(self, least: int) -> None:
+        known = self._times.shape[0]
+        for column in (self._times, self._keys, self._rows, *self._inline):
+            arrays.grow(column, least, self._capacity)
+        if self._priorities is not None:
+            arrays.grow(self._priorities, least, self._capacity)
+        # Reuse of a slot adds the capacity, so a key names its slot and no two items share one.
+        self._keys[known:] = np.arange(known, self._keys.shape[0]) + self._capacity
+        self._times[known:] = EMPTY
+
+    def _make_priorities(self) -> np.ndarray:
+        self._priorities = np.ones(self._times.shape[0], np.float64)
+        return self._priorities
+
+    def _remove(self, slot: int) -> None:
+        self._forget(slot)
+        if self.takes_all:
+            self.store.release_all(self._rows[slot])
+        else:
+            self.store.release_ends(*self._rows[slot].tolist())
+
+    def _forget(self, slot: int) -> None:
+        """Removes an item, and keeps its rows for the batch that it is still to be in."""
+        for selector in self._selectors:
+            selector.remove(slot)
+        self._slots.remove(slot)
+        if self._max_times:
+            self._draws_left -= self._max_times - int(self._times[slot])
+        self._times[slot] = EMPTY
+        self._keys[slot] += self._capacity
+
+    def check_power(self, priority: float) -> None:
+        """Refuses a priority whose power would overflow a sum tree of this table."""
+        if priority > self.max_priority:
+            raise SpecError(
+                f"Table {self.table.name!r}: a priority of {priority:g} is too great for {self.table.sampler}, "
+                f"{self.table.remover}; at most {self.max_priority:g} fits. Scale it down."
+            )
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Sets priorities ``[n]``, checked by the caller; unknown keys are passed over.
+
+        Of a key given twice the last priority counts.
+        """
+        wanted = np.asarray(keys).astype(np.uint64, copy=False)
+        values = np.asarray(priorities, np.float64)
+        slots = (wanted % np.uint64(self._capacity)).astype(np.intp)
+        known = slots < self._times.shape[0]
+        candidates = np.where(known, slots, 0) if self._times.shape[0] else slots[:0]
+        if not candidates.size:
+            return
+        known &= self._keys.view(np.uint64).take(candidates) == wanted
+        known &= self._times.take(candidates) != EMPTY
+        if not known.all():
+            slots, values = slots[known], values[known]
+        if not slots.size:
+            return
+        column = self._priorities if self._priorities is not None else self._make_priorities()
+        column[slots] = values
+        for selector in self._selectors:
+            selector.update(slots, values)
+
+    def reset(self) -> None:
+        """Removes every item and zeroes the counters; keys go on, so that old ones name nothing."""
+        slots = self._slots.by_age()
+        self.store.release_all(self._rows[slots])
+        self._keys[slots] += self._capacity
+        self._times[:] = EMPTY
+        self.num_inserted = self.num_sampled = 0
+        self._clear()
+
+    # --- sampling --------------------------------------------------------------------------------
+
+    def sample(self, count: int) -> ReplaySample:
+        """Draws `count` items; the caller has asked `can_sample`."""
+        self.num_sampled += count
+        if self._max_times:
+            return self._sample_one_by_one(count)
+        slots, chance = self._sampler.sample(self._rng, count)
+        if self._ones.shape[0] != count:
+            self._ones = np.ones(count, np.int32)
+        np.add.at(self._times, slots, self._ones)  # with an array of its dtype a fifth of the time
+        probability = chance if isinstance(chance, np.ndarray) else _full(count, chance, np.float64)
+        table_size = _full(count, self._slots.size, np.int64)
+        info = self._info(slots, self._keys.take(slots), probability, table_size, self._times.take(slots))
+        return ReplaySample(info, self._gather(slots))
+
+    def _sample_one_by_one(self, count: int) -> ReplaySample:
+        """Draws in turn, since an item that was drawn often enough is not there for the next draw."""
+        slots, table_size = np.empty(count, np.intp), np.empty(count, np.int64)
+        probability, times = np.empty(count, np.float64), np.empty(count, np.int32)
+        keys = np.empty(count, np.int64)
+        spent: list[int] = []
+        for i in range(count):
+            drawn, chance = self._sampler.sample(self._rng, 1)
+            slot = int(drawn[0])
+            slots[i], table_size[i], keys[i] = slot, self._slots.size, self._keys[slot]
+            probability[i] = chance if isinstance(chance, float) else chance[0]
+            self._times[slot] += 1
+            times[i] = self._times[slot]
+            self._draws_left -= 1
+            if times[i] >= self._max_times:
+                self._forget(slot)
+                spent.append(slot)
+        sample = ReplaySample(self._info(slots, keys, probability, table_size, times), self._gather(slots))
+        if spent:
+            self.store.release_all(self._rows[spent])
+        return sample
+
+    def _info(
+        self,
+        slots: np.ndarray,
+        keys: np.ndarray,
+        probability: np.ndarray,
+        table_size: np.ndarray,
+        times: np.ndarray,
+    ) -> SampleInfo:
+        if self._priorities is None:
+            priority = _full(slots.shape[0], 1.0, np.float64)
+        else:
+            priority = self._priorities.take(slots)
+        return SampleInfo(keys.view(np.uint64), probability, table_size, priority, times)
+
+    def _gather(self, slots: np.ndarray) -> Any:
+        """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
+        rows = self._rows.take(slots, 0)  # [B, T] or [B, 2]
+        # As `take` wants them, once and not at each use.
+        first, last = rows[:, 0].astype(np.intp), rows[:, -1].astype(np.intp)
+        if self.takes_all:
+            rows = rows.astype(np.intp)
+        columns = self.store.columns
+        leaves = []
+        for source in self._sources:
+            if isinstance(source, FromStep):
+                select = source.select
+                at = first if select is Select.FIRST else last if select is Select.LAST else rows
+                leaves.append(columns[source.column].take(at, 0))
+            else:
+                leaves.append(self._inline[source.column].take(slots, 0))
+        return self._build(iter(leaves))
+
+    def contents(self) -> tuple[Any, np.ndarray]:
+        """The data of all items, oldest first, and `held_rows`."""
+        slots = self._slots.by_age()
+        return self._gather(slots), self._rows[slots]
+
+    # --- saving ----------------------------------------------------------------------------------
+
+    def held_rows(self) -> np.ndarray:
+        """The rows ``[size, T or 2]`` that the items refer to."""
+        return self._rows[self._slots.by_age()]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the items' own columns, in bytes; selectors excluded."""
+        columns = [self._rows, self._keys, self._times, *self._inline]
+        return sum(column.nbytes for column in columns) + (0 if self._priorities is None else self._priorities.nbytes)
+
+    def save(self, directory: pathlib.Path, prefix: str) -> dict[str, Any]:
+        """Writes arrays named `prefix`... into `directory`; returns the rest, for JSON."""
+        used = self._num_keys()
+        values, order = self._slots.save()
+        found: dict[str, np.ndarray] = {f"slots.{name}": array for name, array in order.items()}
+        for role, selector in (("sampler", self._sampler), ("remover", self._remover)):
+            found |= {f"{role}.{name}": array for name, array in selector.save(values["used"]).items()}
+        for name, column in self._columns().items():
+            found[name] = column[:used]
+        return {
+            "num_inserted": self.num_inserted,
+            "num_sampled": self.num_sampled,
+            "draws_left": self._draws_left,
+            "num_keys": used,
+            "has_priorities": self._priorities is not None,
+            "slots": values,
+            "rng": self._rng.bit_generator.state,
+            "arrays": {name: arrays.write(directory, f"{prefix}{name}", x) for name, x in found.items()},
+        }
+
+    def _num_keys(self) -> int:
+        """Slots that ever gave out a key, since the table was made and not just since `reset`."""
+        fresh = np.arange(self._keys.shape[0]) + self._capacity
+        touched = np.flatnonzero(self._keys != fresh)
+        return max(self._slots.num_used, int(touched[-1]) + 1 if touched.size else 0)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {"rows": self._rows, "keys": self._keys, "times": self._times}
+        if self._priorities is not None:
+            columns["priorities"] = self._priorities
+        return columns | {f"inline.{i}": column for i, column in enumerate(self._inline)}
+
+    def restore(self, directory: pathlib.Path, prefix: str, state: dict[str, Any]) -> None:
+        """Takes back what `save` wrote into this new table; the caller then counts the rows."""
+
+        def load(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+            return arrays.read(directory, f"{prefix}{name}", state["arrays"][name], dtype, shape)
+
+        values, used = state["slots"], int(state["num_keys"])
+        whole = np.dtype(np.int64)
+        if state["has_priorities"] and self._priorities is None:
+            self._make_priorities()
+        columns = {n: load(n, x.dtype, (used, *x.shape[1:])) for n, x in self._columns().items()}
+        order = {name: load(f"slots.{name}", whole, (n,)) for name, n in Slots.array_lengths(values).items()}
+        self._slots.restore(values, order)
+        size, num_slots = self._slots.size, self._slots.num_used
+        for role, selector in (("sampler", self._sampler), ("remover", self._remover)):
+            wanted = selector.array_specs(size, num_slots)
+            selector.restore({n: load(f"{role}.{n}", dtype, (k,)) for n, (dtype, k) in wanted.items()})
+        self._rows, self._keys, self._times = (columns[name] for name in ("rows", "keys", "times"))
+        self._priorities = columns.get("priorities")
+        self._inline = [columns[f"inline.{i}"] for i in range(len(self._inline))]
+        self.num_inserted, self.num_sampled = int(state["num_inserted"]), int(state["num_sampled"])
+        self._draws_left = int(state["draws_left"])
+        self._rng.bit_generator.state = state["rng"]
+        occupied = np.zeros(used, bool)
+        occupied[self._slots.by_age()] = True
+        if not np.array_equal(occupied, self._times != EMPTY):
+            raise CheckpointError(
+                f"Replay checkpoint {directory}, table {self.table.name!r}: its slots and items disagree. "
+                "It is damaged: restore an older one."
+            )
+
+
+def _full(count: int, value: float, dtype: Any) -> np.ndarray:
+    array = np.empty(count, dtype)  # with fill, half the time of np.full
+    array.fill(value)
+    return array

@@ -1,0 +1,298 @@
+"""Reverb for one process, whose environment and learner take turns: the rate limits are kept here, by counting.
+
+Extra: ``reverb``. A limit that the server keeps puts its delays into every turn: an item must have arrived before
+what is due for it is drawn, and that must have come back before the learner goes on. Where one process writes and
+samples, it knows itself what was inserted and handed out. So the server limits nothing (but the least size), a
+stream draws a few batches ahead of the learner, and an update is due after the same inserts as with in-process
+replay, whatever is still on its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tree
+
+from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.replay.base import Sampler, check_timeout
+from agentkit.replay.nest_codec import make_builder
+from agentkit.replay.rate_limiter import MinSize
+from agentkit.replay.reverb import checkpoint
+from agentkit.replay.reverb.replay import ReverbReplay
+from agentkit.replay.reverb.sampler import Piece, as_sample, cut, join
+from agentkit.replay.reverb.streams import make_pieces
+from agentkit.replay.reverb.tables import make_table
+from agentkit.replay.table import Table
+from agentkit.types import ReplaySample, TableInfo
+
+NUM_PREFETCHED = 1
+"""Batches that are put together in advance, beside what is in flight (`streams.IN_FLIGHT`)."""
+
+POLL_SECONDS = 0.001
+"""How often a thread looks that must wait for another one's turn."""
+
+
+class Account:
+    """The counters of one table, and its rate limit. Safe to use from several threads."""
+
+    def __init__(self, table: Table):
+        """Of an empty table."""
+        self._table = table
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self, size: int = 0, inserted: int = 0, sampled: int = 0) -> None:
+        """Sets the counters."""
+        with self._lock:
+            # Items that are gone, as a server counts them when it is restored.
+            self._num_removed_before = inserted - size
+            self._inserted = inserted
+            self.sampled = sampled
+
+    @property
+    def _size(self) -> int:
+        return min(self._inserted - self._num_removed_before, self._table.max_size)
+
+    def can_insert(self, num_items: int) -> bool:
+        """Whether the rate limit lets so many items in."""
+        return self._table.rate_limiter.can_insert(
+            num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
+        )
+
+    def can_sample(self, num_items: int) -> bool:
+        """Whether it lets so many out."""
+        return self._table.rate_limiter.can_sample(
+            num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
+        )
+
+    def try_insert(self) -> bool:
+        """Counts an item, if it may be inserted."""
+        with self._lock:
+            if not self.can_insert(1):
+                return False
+            self._inserted += 1
+            return True
+
+    def try_sample(self, num_items: int) -> bool:
+        """Counts samples, if they may be drawn."""
+        with self._lock:
+            if not self.can_sample(num_items):
+                return False
+            self.sampled += num_items
+            return True
+
+    def give_back(self, num_items: int) -> None:
+        """Samples that were counted and not handed out."""
+        with self._lock:
+            self.sampled -= num_items
+
+    def info(self) -> TableInfo:
+        """The counters; the items that a writer has on their way are counted in."""
+        table = self._table
+        return TableInfo(table.name, self._size, table.max_size, self._inserted, self.sampled)
+
+
+class SamplerInTurns(Sampler):
+    """Iterates over the batches of a stream, in the caller's thread."""
+
+    def __init__(
+        self,
+        table: Table,
+        batch_size: int,
+        account: Account,
+        *,
+        make_pieces: Callable[[], Iterator[Piece]],
+        why_late: Callable[[float], Exception],
+        timeout: float,
+    ):
+        """Makes one; draws nothing yet.
+
+        Args:
+            table: sampled.
+            batch_size: B.
+            account: says when a batch is due.
+            make_pieces: sends what writers hold, and opens a stream of pieces; it ends when the server has too few
+                items for a while.
+            why_late: makes the error for a wait of this many seconds.
+            timeout: seconds.
+        """
+        self._table = table
+        self._batch_size = batch_size
+        self._account = account
+        self._make_pieces = make_pieces
+        self._why_late = why_late
+        self._timeout = timeout
+        self._build = make_builder(tree.map_structure(lambda _: 0, table.layout.data))
+        self._pieces: Iterator[Piece] | None = None
+        self._held: Piece | None = None
+        self._closed = False
+        self._fetching = threading.Lock()
+
+    def ready(self) -> bool:
+        """See `Sampler`."""
+        return not self._closed and self._account.can_sample(self._batch_size)
+
+    def __next__(self) -> ReplaySample:
+        """See `Sampler`."""
+        deadline = time.monotonic() + self._timeout
+        while not self._account.try_sample(self._batch_size):
+            self._check_open()
+            if time.monotonic() > deadline:
+                raise self._why_late(self._timeout)
+            time.sleep(POLL_SECONDS)
+        try:
+            with self._fetching:
+                return as_sample(self._fetch(deadline), self._build)
+        except BaseException:
+            self._account.give_back(self._batch_size)
+            raise
+
+    def _fetch(self, deadline: float) -> Piece:
+        held, self._held = self._held, None
+        while held is None or len(held[0]) < self._batch_size:
+            self._check_open()
+            if self._pieces is None:
+                self._pieces = self._make_pieces()
+            try:
+                piece = next(self._pieces, None)
+            except Exception as error:
+                self._check_open()
+                raise ReplayClosedError(f"Sampling table {self._table.name!r} failed for good: {error}") from error
+            if piece is not None:
+                held = join(held, piece)
+                continue
+            self._pieces = None
+            if time.monotonic() > deadline:
+                self._held = held
+                raise self._why_late(self._timeout)
+        batch, self._held = cut(held, self._batch_size)
+        return batch
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReplayClosedError(f"The sampler of table {self._table.name!r}, or its replay, is closed.")
+
+    def close(self) -> None:
+        """See `Sampler`. A thread that fetches ends its own stream."""
+        self._closed = True
+        if self._fetching.acquire(timeout=1.0):
+            self._pieces = self._held = None
+            self._fetching.release()
+
+
+class ReverbInTurns(ReverbReplay):
+    """`ReverbReplay` for a process that writes and samples in turns; see the top of this file.
+
+    `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
+    `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
+    A table whose items go after some samples (a queue) is as in `ReverbReplay`: its server keeps the limit, and
+    nothing is drawn ahead.
+    """
+
+    _server_limits = False  # One that loads what a server with limits wrote keeps them: twice, to the same effect.
+
+    def __init__(self, tables: Any, **settings: Any):
+        """As `ReverbReplay`, with a server of its own.
+
+        Raises:
+            TypeError: for ``address`` or ``draw_ahead``.
+        """
+        if refused := {"address", "draw_ahead"} & settings.keys():
+            raise TypeError(f"Replay in turns has a server of its own and always draws ahead; found {sorted(refused)}.")
+        self._accounts: dict[str, Account] = {}
+        super().__init__(tables, **settings)
+        self._accounts = {name: Account(table) for name, table in self.tables.items() if table.max_times_sampled == 0}
+        self._admit = self._wait_for_room
+
+    def _make_table(self, table: Table) -> Any:
+        if table.max_times_sampled == 0:
+            table = dataclasses.replace(table, rate_limiter=MinSize(table.rate_limiter.min_size_to_sample))
+        return make_table(table)
+
+    def _wait_for_room(self, table: str, timeout: float) -> None:
+        """Counts an item of a writer in, when the rate limit lets it in."""
+        account = self._accounts.get(table)
+        if account is None or account.try_insert():
+            return
+        deadline = time.monotonic() + timeout
+        while not account.try_insert():
+            if self._closed:
+                raise ReplayClosedError("The replay was closed while a writer waited for it.")
+            if time.monotonic() > deadline:
+                raise self._why_insert_late(repr(table), timeout)
+            time.sleep(POLL_SECONDS)
+
+    def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
+        """See `Replay`."""
+        account = self._accounts.get(table)
+        if account is None:
+            return super().sampler(table, batch_size, timeout=timeout)
+        self._check_open()
+        description, size = self.table(table), int(batch_size)
+        description.check_batch(batch_size)
+
+        def pieces() -> Iterator[Piece]:
+            self._send_all()
+            return make_pieces(self.address, description, size, True, NUM_PREFETCHED)
+
+        seconds = check_timeout(timeout, self.default_timeout)
+        sampler = SamplerInTurns(
+            description,
+            size,
+            account,
+            make_pieces=pieces,
+            why_late=lambda seconds: self._why_sample_late(description, seconds),
+            timeout=seconds,
+        )
+        self._samplers.add(sampler)
+        return sampler
+
+    def _send_all(self) -> None:
+        for writer in list(self._writers):
+            writer.try_confirm()
+
+    def can_insert(self, table: str, num_items: int = 1) -> bool:
+        """See `Replay`."""
+        account = self._accounts.get(table)
+        if account is None:
+            return super().can_insert(table, num_items)
+        self._check_open()
+        return account.can_insert(num_items)
+
+    def info(self, table: str) -> TableInfo:
+        """See `Replay`; counts what was created and handed out."""
+        account = self._accounts.get(table)
+        if account is None:
+            return super().info(table)
+        self._check_open()
+        return account.info()
+
+    def reset(self, table: str) -> None:
+        """See `Replay`."""
+        self._send_all()  # else they would come back
+        super().reset(table)
+        if table in self._accounts:
+            self._accounts[table].reset()
+
+    def _handed_out(self) -> Mapping[str, int]:
+        return {name: account.sampled for name, account in self._accounts.items()}
+
+    def restore(self, directory: pathlib.Path) -> None:
+        """See `Replay`."""
+        try:
+            super().restore(directory)
+        except CheckpointError:
+            self._recount({})
+            raise
+        self._recount(checkpoint.handed_out(directory))
+
+    def _recount(self, handed_out: Mapping[str, int]) -> None:
+        """Takes the counters from the server, and what was `handed_out` from a checkpoint that knows."""
+        for name, account in self._accounts.items():
+            info = self._remote_info(name)
+            account.reset(info.size, info.num_inserted, handed_out.get(name, info.num_sampled))

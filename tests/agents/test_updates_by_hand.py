@@ -1,0 +1,199 @@
+"""The order of the steps in the updates of continuous agents, with scalars in place of networks.
+
+Adam's arithmetic is optax's own; everything else is a recursion by hand.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agentkit.agents import cql, d4pg, ddpg, discrete_sac, droq, redq, sac, td3, td3_bc
+from agentkit.networks import ActorCriticNetworks, Network
+from agentkit.types import LossOutput, ReplaySample
+
+pytestmark = pytest.mark.one_stack
+
+KEY = jax.random.PRNGKey(0)
+NETWORKS = ActorCriticNetworks(
+    Network(lambda key: jnp.float32(1.0), None), Network(lambda key: jax.random.uniform(key), None), (1,)
+)
+
+
+def _batch(target: float) -> ReplaySample:
+    return ReplaySample((), jnp.float32(target))
+
+
+class _Adam:
+    """Steps a scalar as optax.adam does."""
+
+    def __init__(self, value: Any, learning_rate: float):
+        self.value = jnp.asarray(value, jnp.float32)
+        self._optimizer = optax.adam(learning_rate)
+        self._state = self._optimizer.init(self.value)
+
+    def step(self, gradient: Any) -> None:
+        """Moves the value along `gradient`."""
+        steps, self._state = self._optimizer.update(jnp.asarray(gradient, jnp.float32), self._state)
+        self.value = self.value + steps
+
+
+@pytest.mark.parametrize(("module", "period"), [(ddpg, 1), (d4pg, 2)])
+def test_the_policy_climbs_the_new_critic_and_then_the_targets_move(module: ModuleType, period: int) -> None:
+    settings: dict[str, Any] = {"tau": 0.1} if module is ddpg else {"target_update_period": period}
+    config = module.Config(policy_learning_rate=0.5, critic_learning_rate=0.25, **settings)
+    losses = module.Losses(
+        critic=lambda critic, state, batch, key: LossOutput(
+            0.5 * (critic - batch.data - state.target_policy) ** 2, {"seen": state.target_critic}, jnp.full(2, critic)
+        ),
+        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critic) ** 2,
+    )
+    update = module.make_update(NETWORKS, losses, config)
+    state, step = update.init(KEY), jax.jit(update.update)
+    policy, critic = _Adam(state.policy, 0.5), _Adam(state.critic, 0.25)
+    target_policy, target_critic = policy.value, critic.value
+    for number, target in enumerate((3.0, -1.0, 0.5), 1):
+        error, seen, priority = critic.value - target - target_policy, target_critic, critic.value
+        critic.step(error)
+        policy_loss = 0.5 * (policy.value - critic.value) ** 2
+        policy.step(policy.value - critic.value)
+        if module is ddpg:
+            target_policy += 0.1 * (policy.value - target_policy)
+            target_critic += 0.1 * (critic.value - target_critic)
+        elif number % period == 0:
+            target_policy, target_critic = policy.value, critic.value
+        state, output = step(state, _batch(target))
+        found = [state.policy, state.critic, state.target_policy, state.target_critic]
+        np.testing.assert_allclose(found, [policy.value, critic.value, target_policy, target_critic], rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["critic_loss"], 0.5 * error**2, rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["policy_loss"], policy_loss, rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["seen"], seen, rtol=1e-5)
+        np.testing.assert_allclose(output.priorities, [priority, priority], rtol=1e-5)
+    np.testing.assert_array_equal(update.variables(state)["policy"], state.policy)
+
+
+@pytest.mark.parametrize("module", [td3, td3_bc])
+def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) -> None:
+    def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> Any:
+        loss = 0.5 * (policy - state.critics) ** 2
+        return loss if module is td3 else (loss, policy)
+
+    losses = module.Losses(
+        critic=lambda critics, state, batch, key: LossOutput((critics - batch.data) ** 2, {}), policy=policy_loss
+    )
+    update = module.make_update(NETWORKS, losses, module.Config(policy_delay=3, learning_rate=0.1))
+    state, step, moved, seen = update.init(KEY), jax.jit(update.update), [], []
+    for _ in range(7):
+        before = state
+        state, output = step(state, _batch(3.0))
+        assert state.critics != before.critics
+        names = ("policy", "target_policy", "target_critics")
+        changes = {bool(getattr(state, name) != getattr(before, name)) for name in names}
+        assert len(changes) == 1
+        moved += changes
+        seen.append(float(output.metrics["policy_loss"]))
+        if moved[-1]:  # It climbed the critics as they had just become.
+            np.testing.assert_allclose(seen[-1], 0.5 * (before.policy - state.critics) ** 2, rtol=1e-5)
+    assert moved == [False, False, True, False, False, True, False]
+    assert seen[0] == seen[1] == 0.0 != seen[2] == seen[3] == seen[4] != seen[5] == seen[6]
+
+
+def _soft_losses(module: ModuleType) -> Any:
+    """The critics' loss has the policy and the targets in it, the policy's the critics; entropy is the policy."""
+
+    def critics_of(tree: Any) -> jax.Array:
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree))
+
+    def critic_loss(critics: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        targets = state.target_ensemble if module is redq else state.target_critics
+        loss = critics_of(critics) * (critics_of(targets) + state.policy * jnp.exp(state.log_alpha))
+        return LossOutput(loss, {"q": critics_of(critics)})
+
+    def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        critics = state.ensemble if module is redq else state.critics
+        return policy * critics_of(critics) * jnp.exp(state.log_alpha), policy
+
+    if module is cql:
+        return cql.Losses(critic_loss, lambda critics, *_: LossOutput(0.0 * critics_of(critics), {}), policy_loss)
+    return module.Losses(critic_loss, policy_loss)
+
+
+def _soft_update(module: ModuleType, **changes: Any) -> Any:
+    own = {redq: {"num_critics": 2}, discrete_sac: {"target_entropy_ratio": 0.0}}.get(module, {"target_entropy": 0.0})
+    delay = {"policy_delay": 1} if module in (redq, droq) else {}
+    if module is redq:
+        own = {**own, "target_entropy": 0.0}
+    settings = {"learning_rate": 0.1, "tau": 0.5, "initial_temperature": 0.5, **own, **delay, **changes}
+    networks: Any = NETWORKS
+    if module is discrete_sac:
+        networks = discrete_sac.Networks(NETWORKS.policy, NETWORKS.critic, 2)
+    return module.make_update(networks, _soft_losses(module), module.Config(**settings))
+
+
+SOFT = [sac, discrete_sac, cql, redq, droq]
+
+
+def _critics(state: Any, target: bool = False) -> np.ndarray:
+    name = ("target_" if target else "") + ("ensemble" if hasattr(state, "ensemble") else "critics")
+    return np.stack(jax.tree.leaves(getattr(state, name))).reshape(-1)
+
+
+@pytest.mark.parametrize("module", SOFT)
+def test_all_three_gradients_are_taken_at_the_parameters_from_before_the_update(module: ModuleType) -> None:
+    update = _soft_update(module)
+    state, step = update.init(KEY), jax.jit(update.update)
+    policy, log_alpha = _Adam(1.0, 0.1), _Adam(jnp.log(0.5), 0.1)
+    critics, targets = [_Adam(x, 0.1) for x in _critics(state)], _critics(state, target=True)
+    for _ in range(3):
+        total, alpha = sum(critic.value for critic in critics), jnp.exp(log_alpha.value)
+        slope = np.sum(targets) + policy.value * alpha
+        expected = {
+            "critic_loss": total * slope,
+            "q": total,
+            "policy_loss": policy.value * total * alpha,
+            "entropy": policy.value,
+            "temperature": alpha,
+        }
+        for critic in critics:
+            critic.step(slope)
+        log_alpha.step(policy.value)  # Entropy is above the target, 0: alpha falls.
+        policy.step(total * alpha)
+        targets = 0.5 * (targets + np.array([critic.value for critic in critics]))
+        state, output = step(state, _batch(0.0))
+        np.testing.assert_allclose(_critics(state), [critic.value for critic in critics], rtol=1e-4)
+        np.testing.assert_allclose(_critics(state, target=True), targets, rtol=1e-4)
+        np.testing.assert_allclose([state.policy, state.log_alpha], [policy.value, log_alpha.value], rtol=1e-4)
+        assert set(output.metrics) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(output.metrics[name], value, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("module", SOFT)
+def test_a_temperature_that_is_not_learned_stays(module: ModuleType) -> None:
+    update = _soft_update(module, learn_temperature=False)
+    state, step = update.init(KEY), jax.jit(update.update)
+    for _ in range(3):
+        state, _ = step(state, _batch(0.0))
+    assert state.log_alpha == jnp.log(jnp.float32(0.5)) and state.policy != 1.0
+
+
+@pytest.mark.parametrize("module", [redq, droq])
+def test_policy_and_temperature_step_at_every_third_update_only(module: ModuleType) -> None:
+    update = _soft_update(module, policy_delay=3)
+    states, metrics, step = [update.init(KEY)], [], jax.jit(update.update)
+    for _ in range(6):
+        state, output = step(states[-1], _batch(0.0))
+        states.append(state)
+        metrics.append(output.metrics)
+    for name in ("policy", "log_alpha"):
+        moved = np.diff([float(getattr(state, name)) for state in states]) != 0
+        assert list(moved) == [False, False, True] * 2, name
+    assert np.all(np.diff([_critics(state) for state in states], axis=0) != 0)
+    entropies = [float(x["entropy"]) for x in metrics]
+    assert entropies[:3] == [0.0, 0.0, 1.0] and entropies[3:5] == [1.0, 1.0] and entropies[5] != 1.0
+    expected = float(np.sum(_critics(states[2]))) * 0.5  # The critics from before the last step on them.
+    np.testing.assert_allclose(metrics[2]["policy_loss"], expected, rtol=1e-5)

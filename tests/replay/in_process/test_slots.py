@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentkit.errors import CheckpointError
+from agentkit.replay.in_process.slots import Slots
+
+
+def check(slots: Slots, order: list[int]) -> None:
+    assert slots.size == len(order)
+    assert slots.by_age().tolist() == order
+    assert sorted(slots.at(np.arange(len(order))).tolist()) == sorted(order)
+    if order:
+        assert (slots.oldest(), slots.newest()) == (order[0], order[-1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 9), st.lists(st.sampled_from(["add", "add", "old", "new", "any", "save"]), max_size=60))
+def test_order_of_age_under_any_removals(capacity, operations):
+    slots, order = Slots(capacity), []
+    for i, what in enumerate(operations):
+        if what == "save":
+            values, lists = slots.save()
+            assert {n: len(x) for n, x in lists.items()} == Slots.array_lengths(values)
+            slots = Slots(capacity)
+            slots.restore(values, lists)
+        elif what == "add":
+            if len(order) < capacity:
+                slot = slots.add()
+                assert slot not in order and 0 <= slot < capacity
+                order.append(slot)
+        elif order:
+            slots.remove(order.pop({"old": 0, "new": -1, "any": i % len(order)}[what]))
+        check(slots, order)
+
+
+def test_contradictions_are_refused():
+    slots = Slots(5)
+    for _ in range(4):
+        slots.add()
+    slots.remove(1)
+    values, lists = slots.save()
+    for bad_values, bad_lists in [
+        (values | {"size": 9}, lists),
+        (values | {"head": -1}, lists),
+        (values, lists | {"order": np.array([0, 2, 2])}),
+        (values, lists | {"dense": np.array([0, 1, 2])}),
+        (values, lists | {"free": np.array([3])}),
+    ]:
+        with pytest.raises(CheckpointError):
+            Slots(5).restore(bad_values, bad_lists)
