@@ -1,4 +1,4 @@
-"""The agents by name, for the command line and for configuration files."""
+"""Finds agents by name, for the command line and for configuration files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentkit.errors import unknown_name
 
 
 class About(NamedTuple):
-    """What is said of an agent beside its file's first line.
+    """Holds what is said of an agent beside its file's first line.
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
@@ -70,12 +70,12 @@ _AGENTS = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all agents."""
+    """Returns the names of all agents."""
     return tuple(_AGENTS)
 
 
 def about(name: str) -> About:
-    """What an agent is for.
+    """Returns what an agent is for.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -85,7 +85,7 @@ def about(name: str) -> About:
 
 
 def file(name: str) -> pathlib.Path:
-    """Where the agent is written.
+    """Returns where the agent is written.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -95,7 +95,7 @@ def file(name: str) -> pathlib.Path:
 
 
 def module(name: str) -> ModuleType:
-    """The agent's file, imported.
+    """Imports the agent's file and returns it.
 
     Raises:
         UnknownNameError: there is no such agent; proposes the nearest name.
@@ -105,7 +105,7 @@ def module(name: str) -> ModuleType:
 
 
 def describe(name: str) -> str:
-    """The first line of the agent's documentation: its name and its paper. Reads its file, and imports nothing.
+    """Returns the first line of the agent's documentation, its name and its paper; imports nothing.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -114,12 +114,12 @@ def describe(name: str) -> str:
 
 
 def config_class(name: str) -> type:
-    """The agent's `Config`, a frozen dataclass whose docstring says what each field means."""
+    """Returns the agent's `Config`, a frozen dataclass whose docstring says what each field means."""
     return module(name).Config
 
 
 def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
-    """The agent of this name, with its default config but for `overrides`.
+    """Makes the agent of this name, with its default config but for `overrides`.
 
     Raises:
         UnknownNameError: no such agent, or no such config field.

@@ -1,4 +1,4 @@
-"""`python -m agentkit.cli` is the command `agentkit`."""
+"""Runs the command `agentkit` as `python -m agentkit.cli`."""
 
 from agentkit.cli import main
 

@@ -1,4 +1,4 @@
-"""``agentkit plot``: returns against steps, as a PNG (or any format that matplotlib writes)."""
+"""Runs ``agentkit plot``: draws returns against steps, as a PNG (or any format that matplotlib writes)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Curve(NamedTuple):
 
 
 class RunCurves(NamedTuple):
-    """What is drawn of one run.
+    """Holds what is drawn of one run.
 
     Attributes:
         environment: its environment's name.
@@ -49,7 +49,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
 
 def read_run(run: str | Path) -> RunCurves:
-    """The curves of a run folder.
+    """Reads the curves of a run folder.
 
     Raises:
         ConfigError: if it is no run folder, or holds no returns yet.
@@ -68,7 +68,7 @@ def read_run(run: str | Path) -> RunCurves:
 
 
 def draw(runs: Sequence[RunCurves], output: Path) -> None:
-    """One picture: an axis for each environment, a line for each group of runs that differ in seed only.
+    """Draws one picture: an axis for each environment, a line for each group of runs that differ in seed only.
 
     Raises:
         ConfigError: if the picture cannot be written there.
@@ -153,7 +153,7 @@ def _read_curve(path: Path) -> Curve | None:
 
 
 def _smooth(curve: Curve | None) -> Curve | None:
-    """A running mean over the last episodes."""
+    """Returns a running mean over the last episodes."""
     if curve is None:
         return None
     sums = np.concatenate([[0.0], np.cumsum(curve.returns)])

@@ -1,4 +1,4 @@
-"""``agentkit list`` and ``agentkit show``."""
+"""Runs ``agentkit list`` and ``agentkit show``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_all(arguments: argparse.Namespace) -> int:
 
 
 def table_of_agents() -> list[str]:
-    """A line for each agent, under a line of titles, in columns: the registry's facts, its file and its paper."""
+    """Returns a line for each agent, under a line of titles: the registry's facts, its file and its paper."""
     from agentkit.agents import registry
 
     rows: list[tuple[str, ...]] = [("agent", "actions", "data", "recurrent", "distributed", "file", "paper")]
@@ -64,7 +64,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def describe_agent(config_class: type) -> str:
-    """What ``agentkit show`` prints: the agent file's docstring (its source), then its config's fields.
+    """Returns what ``agentkit show`` prints: the agent file's docstring (its source), then its config's fields.
 
     Those that the config adds to what it extends come first.
 
@@ -88,7 +88,7 @@ def describe_agent(config_class: type) -> str:
 
 
 def parse_attributes(docstring: str) -> dict[str, str]:
-    """The names and meanings in a Google-style docstring's ``Attributes:`` section.
+    """Returns the names and meanings in a Google-style docstring's ``Attributes:`` section.
 
     >>> parse_attributes('''Settings.
     ...
@@ -131,7 +131,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _first_line(environment: str) -> str:
-    """The first sentence of an environment's file, read without importing its simulator."""
+    """Returns the first sentence of an environment's file, read without importing its simulator."""
     prefix, _, name = environment.partition(":")
     spec = importlib.util.find_spec(f"agentkit.envs.{name or prefix}")
     if spec is None or spec.origin is None:

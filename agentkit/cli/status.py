@@ -1,4 +1,4 @@
-"""``agentkit status``, ``scale`` and ``stop``: looks at, and speaks to, a program that runs elsewhere."""
+"""Runs ``agentkit status``, ``scale`` and ``stop``: looks at, and speaks to, a program that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def connected(run: str) -> Iterator[Any]:
-    """A `RunStoreClient` of the program that runs in a folder.
+    """Yields a `RunStoreClient` of the program that runs in a folder.
 
     Raises:
         ConfigError: if nothing runs there, or it stops to answer.

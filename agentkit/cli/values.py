@@ -23,7 +23,7 @@ _BOOLS = {
 
 
 def parse_whole(text: str) -> int:
-    """A whole number, written 100000, 100_000 or 1e5.
+    """Returns a whole number, written 100000, 100_000 or 1e5.
 
     Raises:
         ValueError: if it is none.
@@ -45,7 +45,7 @@ def parse_whole(text: str) -> int:
 
 
 def parse_value(text: str, annotation: Any) -> Any:
-    """`text` as a value of a field's type.
+    """Returns `text` as a value of a field's type.
 
     Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``).
 
@@ -86,7 +86,7 @@ def parse_value(text: str, annotation: Any) -> Any:
 
 
 def parse_settings(words: Sequence[str], config_class: type, owner: str) -> dict[str, Any]:
-    """Fields by name from words such as ``learning_rate=1e-3``.
+    """Reads fields by name from words such as ``learning_rate=1e-3``.
 
     Args:
         words: the words.
@@ -115,13 +115,13 @@ def parse_settings(words: Sequence[str], config_class: type, owner: str) -> dict
 
 
 def field_types(config_class: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, by name, in order."""
+    """Returns the types of a dataclass's fields, by name, in order."""
     hints = typing.get_type_hints(config_class)
     return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
 
 
 def type_name(annotation: Any) -> str:
-    """How a type is written.
+    """Returns how a type is written.
 
     >>> type_name(tuple[int, ...]), type_name(float | None)
     ('tuple[int, ...]', 'float | None')

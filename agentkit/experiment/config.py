@@ -1,4 +1,4 @@
-"""An experiment, as data: which agent in which environment, for how long, and what to record."""
+"""Describes an experiment as data: which agent in which environment, for how long, and what to record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PACKAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
-    """What `agentkit.run` runs.
+    """Says what `agentkit.run` runs.
 
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
@@ -129,11 +129,6 @@ class ExperimentConfig:
             return self._make_batch(seed, num_envs)
         environment = self.environment(seed, **self.environment_settings)
         check_is_environment(environment)
-        if self.wrappers and getattr(environment, "resumable", False):
-            raise ConfigError(
-                "wrappers go inside of the resumable layer, and the environment's function returns it already. Give "
-                "the wrappers to envs.make, or let the function return envs.make(..., raw=True)."
-            )
         for wrapper in self.wrappers:
             environment = wrapper(environment)
         if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):
@@ -180,7 +175,7 @@ def check_environment_settings(config: Any) -> None:
 
 
 def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
-    """The experiment's run folder; None if it has none.
+    """Returns the experiment's run folder; None if it has none.
 
     Raises:
         ConfigError: it has a run in it already and `resume` is False, or there is none to resume.
@@ -242,7 +237,7 @@ def read_config(
 
 
 def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
-    """What a run folder's ``config.json`` says.
+    """Returns what a run folder's ``config.json`` says.
 
     Raises:
         ConfigError: there is none, or it is damaged.

@@ -1,4 +1,4 @@
-"""What a run is: its agent and environment as plain values for config.json, and both made again from there.
+"""Describes a run: its agent and environment as plain values for config.json, and both made again from there.
 
 An agent is written as a registered name, its settings, and those of its five fields that are not as the registered
 agent has them. An environment is a name or a function, its arguments, and wrappers.
@@ -33,7 +33,7 @@ _EMPTY: dict[str, Any] = {
 
 @final
 class ChangedCodeWarning(UserWarning):
-    """Code that a run was made with has changed since."""
+    """Says that code that a run was made with has changed since."""
 
 
 def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
@@ -155,6 +155,8 @@ def check_rebuildable(
         UntrustedCodeError: a part is code of a module that is neither loaded nor named.
     """
     import_named(imports)
+    if "environment" in names and not record.get("offline", {}).get("evaluates", True):
+        raise ConfigError(f"The run {run} is from data alone and has no environment. Give one, as environment=.")
     parts = {name: record[name] for name in names if record.get(name) is not None}
     factory = parts.get("environment_factory")
     if factory is not None and environments.registered(record["environment"]) is not None:

@@ -1,4 +1,4 @@
-"""Whose code a run folder may name: a folder may come from a stranger, and its word alone imports and calls nothing.
+"""Decides whose code a run folder may name: it may come from a stranger; its word alone imports and calls nothing.
 
 Calling any function of any loaded module would be enough to do harm (``subprocess`` is always loaded), so a library
 counts as unknown like a module that nobody has imported, until the user names it.
@@ -33,7 +33,7 @@ _PARTS = (
 
 @final
 class UntrustedCodeError(ConfigError):
-    """A run folder names code that this program has not loaded, and that the user has not named.
+    """Says that a run folder names code that this program has not loaded, and that the user has not named.
 
     Attributes:
         packages: what to name, with ``--import`` or ``imports=``.
@@ -93,6 +93,8 @@ def check_gymnasium_name(environment: str, imports: Sequence[str], run: object) 
     module, colon, _ = rest.partition(":")
     if prefix == "gymnasium" and colon and module not in sys.modules:
         check_trusted([module], imports, run)
+    if prefix == "gymnasium" and rest.startswith("GymV"):  # Its arguments name another environment, of any module.
+        check_trusted(["shimmy"], imports, run)
 
 
 def packages_outside(modules: Iterable[str]) -> list[str]:

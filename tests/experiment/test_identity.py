@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.agents import dqn
+from agentkit.agents import dqn, registry
 from agentkit.cli import main
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError
@@ -34,6 +34,7 @@ from agentkit.experiment import (
 )
 from agentkit.experiment.config import experiment_from_record, write_config
 from agentkit.experiment.identity import packages_of
+from agentkit.experiment.recipes import encode, unnamed
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
@@ -151,6 +152,13 @@ def test_each_command_rebuilds_exactly_the_run(row, command, tmp_path, monkeypat
         assert rebuilt.describe() != make().describe()
     observations = [e.make_environment(0).observation_spec() for e in (rebuilt, experiment)]
     assert observations[0] == observations[1]
+
+
+@pytest.mark.parametrize("name", ("dqn", "sac"))
+def test_a_registered_agent_is_written_by_its_name_alone(name):
+    written = make(registry.make(name), num_envs=2).describe()
+    assert written["agent"] == name and written["agent_parts"] == {}
+    assert not list(unnamed([encode(part) for part in vars(registry.make(name)).values()], "part"))
 
 
 def _of_main(network, config):
@@ -325,6 +333,12 @@ def test_gymnasium_imports_no_module_on_a_folders_word(strange):
     assert not strange.mark.exists()
     assert read_config(strange.run, imports=["strange_parts"]).environment == "gymnasium:strange_parts:Env-v0"
     assert strange.mark.exists()
+
+
+def test_gymnasiums_door_to_old_gym_is_closed_too(tmp_path):
+    named = make(None, "gymnasium:GymV26Environment-v0", environment_settings={"env_id": "strange_parts:A"})
+    with pytest.raises(UntrustedCodeError, match="--import shimmy"):
+        experiment_from_record(named.describe(), tmp_path)
 
 
 @pytest.mark.parametrize(

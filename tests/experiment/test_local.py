@@ -13,7 +13,7 @@ from agentkit import checkpoint, envs
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import ExperimentConfig, Result, read_config, resume, run
+from agentkit.experiment import ChangedCodeWarning, ExperimentConfig, Result, read_config, resume, run
 from agentkit.loggers import read_csv
 
 MIN_SIZE = 20
@@ -296,7 +296,8 @@ def test_stopped_between_checkpoints_it_repeats_what_was_lost(whole: Ended, tmp_
     _, rows = read_csv(directory / "logs" / "train.csv")
     assert int(rows[-1]["steps"]) == 81, "an episode that the checkpoint of step 75 has not seen the end of"
     experiment = make_experiment(environment=lambda seed: envs.make("agentkit:catch", seed=seed), **settings)
-    result = run(experiment, resume=True)
+    with pytest.warns(ChangedCodeWarning, match="cannot be compared"):
+        result = run(experiment, resume=True)
     assert_same_end(ended(result, directory), whole)
 
 
@@ -404,7 +405,7 @@ def test_numpy_numbers_and_functions_in_settings_are_written_plainly(tmp_path: p
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     assert record["num_steps"] == 40 and record["seed"] == 3
     assert record["agent_config"]["learning_rate"] == pytest.approx(1e-3)
-    assert record["agent_config"]["shape"].endswith(".make_agent")
+    assert record["agent_config"]["shape"]["function"].endswith(":make_agent")
     assert run(make_experiment(num_steps=50, **settings), resume=True).steps == 50
 
 
@@ -439,17 +440,17 @@ def test_settings_of_another_version_are_refused(finished: pathlib.Path, tmp_pat
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"num_steps": 0}, ConfigError, "num_steps must be at least 1, found 0"),
+        ({"num_steps": 0}, ConfigError, "num_steps must be a whole number of at least 1, found 0"),
         ({"num_steps": 1e5}, ConfigError, "num_steps must be a whole number"),
         ({"num_steps": True}, ConfigError, "num_steps must be a whole number"),
         ({"seed": None}, ConfigError, "seed must be a whole number"),
-        ({"seed": -1}, ConfigError, "seed must not be negative, found -1"),
-        ({"seed": 2**31}, ConfigError, r"seed: expected 0 <= seed < 2\*\*31"),
-        ({"num_envs": 0}, ConfigError, "num_envs must be None or at least 1, found 0"),
-        ({"evaluation_period": -5}, ConfigError, "evaluation_period must not be negative"),
-        ({"evaluation_period": 5, "evaluation_episodes": 0}, ConfigError, "evaluation_episodes must be at least 1"),
-        ({"checkpoint_period": -1}, ConfigError, "checkpoint_period must not be negative"),
-        ({"log_seconds": float("nan")}, ConfigError, "log_seconds must not be negative, found nan"),
+        ({"seed": -1}, ConfigError, "seed must be .*, found -1"),
+        ({"seed": 2**31}, ConfigError, r"seed must be a whole number in \[0, 2\*\*31\), found"),
+        ({"num_envs": 0}, ConfigError, "num_envs must be a whole number of at least 1, found 0"),
+        ({"evaluation_period": -5}, ConfigError, "evaluation_period must be .* at least 0, found -5"),
+        ({"evaluation_period": 5, "evaluation_episodes": 0}, ConfigError, "evaluation_episodes must be .* at least 1, found 0"),
+        ({"checkpoint_period": -1}, ConfigError, "checkpoint_period must be .* at least 0, found -1"),
+        ({"log_seconds": float("nan")}, ConfigError, "log_seconds must be at least 0 and finite, found nan"),
         ({"replay": "in_procces"}, UnknownNameError, "Did you mean 'in_process'"),
         ({"environment": "agentkit:cach"}, UnknownNameError, "Did you mean 'agentkit:catch'"),
         ({"environment": "agentkit:point_mass"}, SpecError, "DiscreteArray"),
