@@ -133,18 +133,17 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
     return agent
 
 
-def name_of(agent: Agent) -> str | None:
+def name_of(agent: Any) -> str | None:
     """Returns the registered name of an agent that its file makes of its config, None of one with another part."""
     package, _, name = type(agent.config).__module__.rpartition(".")
     if package != "agentkit.agents" or name not in _AGENTS:
         return None
-    made: Agent = module(name).make_agent(agent.config)
-    return name if type(agent) is type(made) and _for_one(agent) == _for_one(made) else None
-
-
-def _for_one(agent: Any) -> Any:
-    """Returns the agent for actors with one environment, whose number is no part of what a file makes."""
-    return agent.with_num_envs(1) if hasattr(agent, "with_num_envs") else agent
+    made: Any = module(name).make_agent(agent.config)
+    if type(agent) is not type(made):
+        return None
+    if not hasattr(made, "experience"):
+        return name
+    return name if agent.with_num_envs(1) == made.with_num_envs(1) else None  # Environments are not the file's choice.
 
 
 def _check(name: str) -> None:

@@ -80,7 +80,7 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
         found = set()
         deadline = time.monotonic() + 60.0
         while found - {1.0} != {10.0 + number} and time.monotonic() < deadline:
-            found |= set(next(server.sampler(off_policy.TABLE, 4, timeout=30.0)).info.priority.tolist())
+            found |= set(next(server.sampler("transitions", 4, timeout=30.0)).info.priority.tolist())
         assert found - {1.0} == {10.0 + number}
     assert data.waited_seconds > 0.0
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
