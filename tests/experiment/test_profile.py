@@ -67,8 +67,8 @@ def sleep_in(values: Any) -> Any:
     return jax.pure_callback(pause, jax.ShapeDtypeStruct(values.shape, values.dtype), values)
 
 
-def slow_policy(agent: Any, networks: Any, evaluation: bool = False) -> Policy:
-    policy = agent.make_policy(networks, evaluation)
+def slow_policy(networks: Any, config: Any, evaluation: bool = False) -> Policy:
+    policy = dqn.make_policy(networks, config, evaluation)
 
     def act(params: Any, key: Any, observation: Any, state: Any) -> Any:
         action, state, extras = policy.act(params, key, observation, state)
