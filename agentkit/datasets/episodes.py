@@ -9,7 +9,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import core, specs
+from agentkit import core, nests, specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
 
@@ -207,7 +207,7 @@ class EpisodeRecorder(core.Adder):
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
         self.reset()
-        self._observations.append(_copied(timestep.observation))
+        self._observations.append(nests.copy_nest(timestep.observation))
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """Adds a step; what the policy says beside its action is not kept.
@@ -222,9 +222,9 @@ class EpisodeRecorder(core.Adder):
                 "Episodes are recorded with scalar rewards, and discounts of 1, or 0 at a termination; found reward "
                 f"{reward!r} and discount {discount!r}. Files of episodes have no place for others."
             )
-        self._actions.append(_copied(action))
+        self._actions.append(nests.copy_nest(action))
         self._rewards.append(float(reward))
-        self._observations.append(_copied(next_timestep.observation))
+        self._observations.append(nests.copy_nest(next_timestep.observation))
         if next_timestep.last():
             ended = np.zeros((2, len(self._rewards)), bool)
             ended[0 if discount == 0 else 1, -1] = True
@@ -240,10 +240,6 @@ class EpisodeRecorder(core.Adder):
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-def _copied(nest: Nest) -> Nest:
-    return tree.map_structure(np.array, nest)
 
 
 def _stack(rows: Sequence[Nest]) -> Nest:

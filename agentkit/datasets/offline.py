@@ -11,10 +11,10 @@ import tree
 
 from agentkit.core import BatchPlan
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.nests import LeafReader, make_builder
 from agentkit.replay.base import Writer, check_steps
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.step_store import make_columns
-from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.replay.table import FromStep, Select, Table
 from agentkit.types import Nest, ReplaySample, SampleInfo, Seed
 

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentkit import checkpoint, ports
+from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
 from agentkit.core import Agent
 from agentkit.distributed.board_client import BoardError
@@ -38,6 +38,7 @@ from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import make_logger
 from agentkit.experiment.transports import make_source
+from agentkit.ports import device_address, keep_connections_alive
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.variables import VariableClient
@@ -93,7 +94,7 @@ def replay_node(
             say(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
         context.board.put(key, number)
-        host = ports.device_address(listen)
+        host = device_address(listen)
         # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
         tables = "tables" if context.index == 0 else f"tables/{context.name}"
         context.board.put(tables, {name: _table_status(replay, name) for name in replay.tables})
@@ -252,7 +253,7 @@ def _act(
         if now >= keep_alive_at:
             keep_alive_at = now + KEEP_ALIVE_SECONDS
             for port in ports:
-                ports.keep_connections_alive(port)
+                keep_connections_alive(port)
 
 
 def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agentkit import core
+from agentkit import core, nests
 from agentkit.errors import ConfigError
-from agentkit.learning.state_arrays import by_path, like
 from agentkit.types import Array, LossOutput, Nest, ReplaySample
 
 if TYPE_CHECKING:
@@ -221,7 +220,8 @@ class Learner(core.Learner):
 
     def save(self) -> dict[str, Any]:
         """The training state by path, and the number of updates."""
-        return {"num_updates": self._version, "state": by_path(jax.device_get(self._state))}
+        leaves = nests.flatten_to_paths(jax.device_get(self._state))
+        return {"num_updates": self._version, "state": {path: np.asarray(leaf) for path, leaf in leaves.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `save` returned, and publishes its parameters.
@@ -229,7 +229,8 @@ class Learner(core.Learner):
         Raises:
             CheckpointError: an array is missing, unknown, or of another shape or dtype.
         """
-        self._state = self._place(like(self._state, state["state"]))
+        restored = nests.restore_from_paths(self._state, state["state"], "Learner state")
+        self._state = self._place(jax.tree.map(jnp.array, restored))
         self._version = self._log_version = int(state["num_updates"])
         self._publish(jax.jit(self._variables)(self._state))
 

@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import checkpoint, core, envs, specs
+from agentkit import checkpoint, core, envs, nests, specs
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, Result, run
@@ -372,8 +372,7 @@ def _random_action(spec: Any, rng: np.random.Generator) -> Any:
 
 
 def _by_name(nest: Any) -> dict[str, np.ndarray]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {path: np.asarray(leaf) for path, leaf in nests.flatten_to_paths(nest).items()}
 
 
 def _differ(a: Any, b: Any) -> bool:

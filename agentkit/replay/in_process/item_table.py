@@ -10,11 +10,11 @@ import numpy as np
 import tree
 
 from agentkit.errors import CheckpointError, SpecError
+from agentkit.nests import LeafReader, make_builder
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
 from agentkit.replay.in_process.slots import Slots
 from agentkit.replay.in_process.step_store import StepStore, make_columns
-from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.replay.table import (
     Fifo,
     FromStep,

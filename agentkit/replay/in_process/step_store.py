@@ -12,9 +12,9 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.nests import LeafReader
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.frame_column import FrameColumn, stack_axis
-from agentkit.replay.nest_codec import LeafReader
 from agentkit.types import Nest
 
 PADDING_ROW = 0

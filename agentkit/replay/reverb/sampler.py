@@ -14,8 +14,8 @@ import numpy as np
 import tree
 
 from agentkit.errors import AgentkitError, ReplayClosedError
+from agentkit.nests import make_builder
 from agentkit.replay.base import Sampler
-from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.table import Table
 from agentkit.types import Nest, ReplaySample, SampleInfo
 

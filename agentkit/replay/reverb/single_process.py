@@ -19,8 +19,8 @@ from typing import Any
 import tree
 
 from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.nests import make_builder
 from agentkit.replay.base import Sampler, check_timeout
-from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.replay import ReverbReplay

@@ -18,9 +18,9 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, SpecError, unknown_name
+from agentkit.nests import LeafReader
 from agentkit.replay.base import Writer, check_priority, check_steps
 from agentkit.replay.in_process.selectors import max_priority
-from agentkit.replay.nest_codec import LeafReader
 from agentkit.replay.reverb.packing import Packing, to_bytes
 from agentkit.replay.table import Select, Table, describe_leaves
 from agentkit.types import Nest
