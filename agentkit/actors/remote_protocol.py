@@ -193,7 +193,9 @@ def describe(spec: Nest) -> Any:
     try:
         return nests.describe(spec, describe_leaf, "spec")
     except SpecError as error:
-        raise SpecError(f"An inference server cannot send this: {error} Or act without one (num_inference=0).") from error
+        raise SpecError(
+            f"An inference server cannot send this: {error} Or act without one (num_inference=0)."
+        ) from error
 
 
 def build(node: Any) -> Nest:

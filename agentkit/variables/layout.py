@@ -18,6 +18,7 @@ from agentkit.types import Nest
 Description = dict[str, Any]
 """By variable name, a node."""
 
+
 def describe(variables: Mapping[str, Nest]) -> tuple[Description, list[np.ndarray]]:
     """Takes parameters apart.
 
