@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from agentkit import specs
 from agentkit.core import BatchPlan
-from agentkit.datasets import FixedDataset, Prefetch, ReplayDataset, to_device
+from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError, UnknownNameError
 from agentkit.replay import (
     Fifo,
@@ -151,122 +150,6 @@ def test_impossible_plans_are_refused_when_built() -> None:
             ReplayDataset(replay, BatchPlan("items", 4, num_updates=0))
         with pytest.raises(UnknownNameError, match="Did you mean 'items'"):
             ReplayDataset(replay, BatchPlan("item", 4))
-
-
-def test_prefetch_keeps_the_order_and_draws_no_further_than_told() -> None:
-    dataset = FakeDataset(_numbers)
-    prefetch = Prefetch(dataset, size=3)
-    assert [_value(next(prefetch)) for _ in range(5)] == [0, 1, 2, 3, 4]
-    deadline = time.monotonic() + 5
-    while dataset.num_drawn < 9 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    assert dataset.num_drawn == 9  # Five taken, three held, one in the thread's hand.
-    assert prefetch.ready()
-    prefetch.close()
-
-
-def test_prefetch_transfers_in_its_thread() -> None:
-    threads = []
-
-    def transfer(sample: ReplaySample) -> ReplaySample:
-        threads.append(threading.current_thread())
-        return sample._replace(data={"x": sample.data["x"] * 10})
-
-    prefetch = Prefetch(FakeDataset(_numbers), transfer=transfer)
-    next(prefetch)
-    assert _value(next(iter(prefetch))) == 10.0
-    prefetch.close()
-    assert threading.current_thread() not in threads
-
-
-@pytest.mark.parametrize("where", ["dataset", "transfer"])
-def test_an_error_in_the_thread_is_raised_after_what_came_before_it(where: str) -> None:
-    def fail_at_2(value: Any) -> ReplaySample:
-        number = value if isinstance(value, int) else int(_value(value))
-        if number == 2:
-            raise ZeroDivisionError("in the thread")
-        return _numbers(number)
-
-    if where == "dataset":
-        prefetch = Prefetch(FakeDataset(fail_at_2), timeout=10)
-    else:
-        prefetch = Prefetch(FakeDataset(_numbers), transfer=fail_at_2, timeout=10)
-    assert [_value(next(prefetch)) for _ in range(2)] == [0, 1]
-    with pytest.raises(ZeroDivisionError, match="in the thread"):
-        next(prefetch)
-    with pytest.raises(ReplayClosedError):
-        next(prefetch)
-    prefetch.close()
-    assert not prefetch._thread.is_alive()
-
-
-def test_the_end_of_a_dataset_ends_the_iteration() -> None:
-    def three(n: int) -> ReplaySample:
-        if n == 3:
-            raise StopIteration
-        return _numbers(n)
-
-    assert [_value(sample) for sample in Prefetch(FakeDataset(three), timeout=10)] == [0, 1, 2]
-
-
-def test_prefetch_that_gets_nothing_times_out_by_name() -> None:
-    """Timeouts of the dataset itself are no error: the consumer's deadline counts."""
-
-    def never(n: int) -> ReplaySample:
-        time.sleep(0.01)
-        raise ReplayTimeoutError("not yet")
-
-    prefetch = Prefetch(FakeDataset(never), timeout=0.2)
-    assert not prefetch.ready()
-    with pytest.raises(ReplayTimeoutError, match=r"within 0\.2 s"):
-        next(prefetch)
-    prefetch.close()
-
-
-@pytest.mark.parametrize("full", [True, False])
-def test_closing_ends_the_thread_whether_it_waits_for_data_or_for_room(full: bool) -> None:
-    replay = _replay(num_items=3, min_size=1 if full else 10)
-    dataset = ReplayDataset(replay, BatchPlan("items", 2), timeout=60)
-    prefetch = Prefetch(dataset, size=1)
-    time.sleep(0.2)
-    start = time.monotonic()
-    prefetch.close()
-    assert time.monotonic() - start < 3
-    assert not prefetch._thread.is_alive()
-    with pytest.raises(ReplayClosedError, match="closed"):
-        next(prefetch)
-    replay.close()
-
-
-def test_replay_closed_under_a_prefetch_is_an_error_for_its_consumer() -> None:
-    replay = _replay(num_items=3, min_size=10)
-    prefetch = Prefetch(ReplayDataset(replay, BatchPlan("items", 2)), timeout=20)
-    replay.close()
-    with pytest.raises(ReplayClosedError):
-        next(prefetch)
-    prefetch.close()
-
-
-def test_a_prefetch_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1 batch, found size 0"):
-        Prefetch(FakeDataset(_numbers), size=0)
-
-
-def test_to_device_moves_the_data_and_leaves_the_keys_whole() -> None:
-    import jax
-
-    moved = to_device(jax.devices()[0])(_sample(3.0))
-    assert isinstance(moved.data["x"], jax.Array) and isinstance(moved.info.probability, jax.Array)
-    assert isinstance(moved.info.key, np.ndarray) and moved.info.key.dtype == np.uint64
-    assert int(moved.info.key[0]) == BIG
-
-
-def test_a_fixed_dataset_cycles() -> None:
-    dataset = FixedDataset([_numbers(0), _numbers(1)])
-    assert dataset.ready()
-    assert [_value(next(dataset)) for _ in range(5)] == [0, 1, 0, 1, 0]
-    dataset.close()
 
 
 class _DrawsAhead:
