@@ -1,19 +1,15 @@
 """Loggers: rows of named numbers to the terminal, CSV files, TensorBoard, or through filters.
 
 A logger has `write(values)` and `close()`, and is a context manager. Acme's users know the names:
-`Dispatcher` to several, `EveryNSeconds` and `EveryNSteps` to thin out, `DropNone` and `DropNonFinite`
-to clean, `OnlyKeys` to choose, `DropUnwritable` to outlive a full disk, `InMemoryLogger` to look at.
+`Dispatcher` to several, `EveryNSeconds` to thin out, `DropUnwritable` to outlive a full disk, `InMemoryLogger` to
+look at.
 """
 
 from agentkit.loggers.base import InMemoryLogger, Logger, to_numbers
 from agentkit.loggers.csv import CsvLogger, read_csv
 from agentkit.loggers.filters import (
     Dispatcher,
-    DropNone,
-    DropNonFinite,
     EveryNSeconds,
-    EveryNSteps,
-    OnlyKeys,
 )
 from agentkit.loggers.full_disk import DropUnwritable
 from agentkit.loggers.tensorboard import TensorboardLogger
@@ -22,14 +18,10 @@ from agentkit.loggers.terminal import TerminalLogger
 __all__ = [
     "CsvLogger",
     "Dispatcher",
-    "DropNonFinite",
-    "DropNone",
     "DropUnwritable",
     "EveryNSeconds",
-    "EveryNSteps",
     "InMemoryLogger",
     "Logger",
-    "OnlyKeys",
     "TensorboardLogger",
     "TerminalLogger",
     "read_csv",
