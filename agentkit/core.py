@@ -155,14 +155,6 @@ class Parameters(Protocol):
         ...
 
 
-class Learner(abc.ABC):
-    """Improves parameters from batches of data."""
-
-    @abc.abstractmethod
-    def step(self) -> None:
-        """Takes one (stacked) batch, runs its updates and publishes the new parameters."""
-
-
 class BatchPlan(NamedTuple):
     """How an agent's learner draws its data.
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agentkit import core, nests
+from agentkit import nests
 from agentkit.errors import ConfigError
 from agentkit.types import Array, LossOutput, Nest, ReplaySample
 
@@ -99,7 +99,7 @@ def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     return lowered.compile()(key)
 
 
-class Learner(core.Learner):
+class Learner:
     """Runs an `Update`. Single-threaded: one `step` at a time."""
 
     def __init__(
