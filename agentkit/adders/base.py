@@ -150,7 +150,7 @@ def step_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest) -> 
     return Layout(step=step, data=tree.unflatten_as(step, columns), length=length)
 
 
-class StepStream:
+class StepWriter:
     """Writes a stream of time steps as rows of `Step`, and creates items over the newest of them.
 
     It knows how a row is made, and nothing of where sequences begin and end.

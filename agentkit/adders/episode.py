@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import dm_env
 
 from agentkit import core, specs
-from agentkit.adders.base import StepStream, Tables, read, step_layout
+from agentkit.adders.base import StepWriter, Tables, read, step_layout
 from agentkit.errors import ConfigError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout
@@ -64,7 +64,7 @@ class EpisodeAdder(core.Adder):
             raise ConfigError(f"max_length counts the final row too and must be at least 2, found {max_length}.")
         if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be one of {get_args(TooLong)}, found {too_long!r}.")
-        self._stream = StepStream(writer, spec, tables, max_length, extras_spec)
+        self._stream = StepWriter(writer, spec, tables, max_length, extras_spec)
         self._max_length = max_length
         self._too_long = too_long
         self._start = 0  # of this piece

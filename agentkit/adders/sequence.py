@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import dm_env
 
 from agentkit import core, specs
-from agentkit.adders.base import StepStream, Tables, read, step_layout
+from agentkit.adders.base import StepWriter, Tables, read, step_layout
 from agentkit.errors import ConfigError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout
@@ -83,7 +83,7 @@ class SequenceAdder(core.Adder):
             )
         if end_of_episode not in get_args(EndOfEpisode):
             raise ConfigError(f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}.")
-        self._stream = StepStream(writer, spec, tables, length, extras_spec)
+        self._stream = StepWriter(writer, spec, tables, length, extras_spec)
         self._length = length
         self._period = period
         self._end_of_episode = end_of_episode

@@ -120,9 +120,9 @@ class ItemTable:
             self._grow(slot + 1)
         self._rows[slot] = rows
         if self.takes_all:
-            self.store.keep_all(self._rows[slot])
+            self.store.add_references(self._rows[slot])
         else:
-            self.store.keep_ends(rows[0], rows[1])
+            self.store.add_end_references(rows[0], rows[1])
         for column, leaf in zip(self._inline, inline, strict=True):
             column[slot] = leaf
         self._times[slot] = 0
@@ -156,9 +156,9 @@ class ItemTable:
     def _remove(self, slot: int) -> None:
         self._forget(slot)
         if self.takes_all:
-            self.store.release_all(self._rows[slot])
+            self.store.release_references(self._rows[slot])
         else:
-            self.store.release_ends(*self._rows[slot].tolist())
+            self.store.release_end_references(*self._rows[slot].tolist())
 
     def _forget(self, slot: int) -> None:
         """Removes an item, and keeps its rows for the batch that it is still to be in."""
@@ -204,7 +204,7 @@ class ItemTable:
     def reset(self) -> None:
         """Removes every item and zeroes the counters; keys go on, so that old ones name nothing."""
         slots = self._slots.by_age()
-        self.store.release_all(self._rows[slots])
+        self.store.release_references(self._rows[slots])
         self._keys[slots] += self._capacity
         self._times[:] = EMPTY
         self.num_inserted = self.num_sampled = 0
@@ -245,7 +245,7 @@ class ItemTable:
                 spent.append(slot)
         sample = ReplaySample(self._info(slots, keys, probability, table_size, times), self._gather(slots))
         if spent:
-            self.store.release_all(self._rows[spent])
+            self.store.release_references(self._rows[spent])
         return sample
 
     def _info(

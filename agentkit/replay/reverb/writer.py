@@ -76,7 +76,7 @@ class _Plan(NamedTuple):
     most: float
 
 
-class Columns:
+class TableGroup:
     """Reverb's columns for some tables.
 
     One holds the steps, where items refer to them; each kind of row that items have of their own has another.
@@ -138,13 +138,13 @@ def check_power(table: Table, priority: float) -> None:
         )
 
 
-def group_tables(tables: Mapping[str, Table]) -> list[Columns]:
+def group_tables(tables: Mapping[str, Table]) -> list[TableGroup]:
     """The tables' columns, one entry for every step structure among them."""
     groups: dict[str, list[Table]] = {}
     for table in tables.values():
         key = repr((describe_leaves(table.layout.step), tree.map_structure(lambda _: 0, table.layout.step)))
         groups.setdefault(key, []).append(table)
-    return [Columns(group) for group in groups.values()]
+    return [TableGroup(group) for group in groups.values()]
 
 
 class ReverbWriter(Writer):
@@ -156,7 +156,7 @@ class ReverbWriter(Writer):
 
     def __init__(
         self,
-        groups: Sequence[Columns],
+        groups: Sequence[TableGroup],
         history: int,
         *,
         make_writer: Callable[[Sequence[int], int], Any],
@@ -185,7 +185,7 @@ class ReverbWriter(Writer):
         self._timeout = timeout
         self._closed = False
         self._lock = threading.Lock()  # around Reverb's writer: `close` may come from another thread
-        self._columns: Columns | None = None
+        self._columns: TableGroup | None = None
         self._writer: Any = None
         self._readers = [LeafReader(group.step, "step") for group in groups]
         self._fed: set[str] = set()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.adders import ForkAdder, NStepAdder
+from agentkit.adders import NStepAdder, TeeAdder
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError
 from agentkit.replay import InProcessReplay, MinSize, Table
 
@@ -37,7 +37,7 @@ def rewards(replay, count):
 
 def test_each_gets_all_steps_as_if_it_were_alone():
     environment, replays, adders = make_parts()
-    play(environment, ForkAdder(adders), 2)
+    play(environment, TeeAdder(adders), 2)
     for n, replay in zip((1, 3), replays, strict=True):
         alone_environment, (alone,), (adder,) = make_parts((n,))
         play(alone_environment, adder, 2)
@@ -48,7 +48,7 @@ def test_each_gets_all_steps_as_if_it_were_alone():
 
 def test_reset_and_close_reach_all():
     environment, replays, adders = make_parts()
-    fork = ForkAdder(adders)
+    fork = TeeAdder(adders)
     fork.add_first(environment.reset())
     fork.reset()
     play(environment, fork, 1)  # Would raise in mid-episode.
@@ -67,7 +67,7 @@ def test_one_that_cannot_close_does_not_keep_others_from_it():
     closed = []
     adder.close = lambda: closed.append(True)
     with pytest.raises(ReplayClosedError, match="gone"):
-        ForkAdder([Broken(), adder]).close()
+        TeeAdder([Broken(), adder]).close()
     assert closed == [True]
 
 
@@ -75,7 +75,7 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
     results = []
     for interrupted in (False, True):
         environment, replays, adders = make_parts()
-        fork = ForkAdder(adders)
+        fork = TeeAdder(adders)
         timestep = environment.reset()
         fork.add_first(timestep)
         for step in range(9):
@@ -87,7 +87,7 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
                 _, replays, adders = make_parts()
                 for i, replay in enumerate(replays):
                     replay.restore(tmp_path / str(i))
-                fork = ForkAdder(adders)
+                fork = TeeAdder(adders)
                 fork.restore(state)
             timestep = environment.step(1)
             fork.add(np.int32(1), timestep)
@@ -99,4 +99,4 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
 
 def test_of_none_is_refused():
     with pytest.raises(ConfigError, match="at least one"):
-        ForkAdder([])
+        TeeAdder([])
