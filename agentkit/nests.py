@@ -365,7 +365,7 @@ def _collect_all(children: Sequence[_Collector | None], values: Sequence[Any], o
 
 
 def make_builder(structure: Nest) -> Callable[[Iterator[Any]], Nest]:
-    """A function that builds a nest like `structure` from an iterator over its leaves."""
+    """Returns a function that builds a nest like `structure` from an iterator over its leaves."""
     if not tree.is_nested(structure):
         return next
     kind = type(structure)

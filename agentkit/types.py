@@ -29,7 +29,7 @@ FIRST, MID, LAST = 0, 1, 2
 
 
 class Transition(NamedTuple):
-    """An n-step transition; what `agentkit.adders.NStepAdder` writes.
+    """Holds an n-step transition; `agentkit.adders.NStepAdder` writes it.
 
     Attributes:
         observation: o_t, nest of ``[...]``.
@@ -49,7 +49,7 @@ class Transition(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of a sequence or an episode; leaves are ``[T, ...]`` once written as an item.
+    """Holds one step of a sequence or an episode; leaves are ``[T, ...]`` once written as an item.
 
     Attributes:
         observation: o_t.
@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 class SampleInfo(NamedTuple):
-    """What replay knows of a batch of sampled items; every field is an array ``[B]``.
+    """Holds what replay knows of a batch of sampled items; every field is an array ``[B]``.
 
     Attributes:
         key: uint64, the item's name for `Replay.update_priorities`.
@@ -88,14 +88,14 @@ class SampleInfo(NamedTuple):
 
 
 class ReplaySample(NamedTuple):
-    """A batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
+    """Holds a batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
 
     info: SampleInfo
     data: Nest
 
 
 class LossOutput(NamedTuple):
-    """What a loss returns.
+    """Holds what a loss returns.
 
     Attributes:
         loss: scalar to minimise.
@@ -109,7 +109,7 @@ class LossOutput(NamedTuple):
 
 
 class TableInfo(NamedTuple):
-    """A table's counters at one instant; the same fields from every replay backend."""
+    """Holds a table's counters at one instant; the same fields from every replay backend."""
 
     name: str
     size: int
@@ -119,7 +119,7 @@ class TableInfo(NamedTuple):
 
     @property
     def samples_per_insert(self) -> float:
-        """Items sampled per item inserted since the table was made; 0 before the first insert."""
+        """Returns items sampled per item inserted since the table was made; 0 before the first insert."""
         return self.num_sampled / self.num_inserted if self.num_inserted else 0.0
 
 
@@ -128,7 +128,7 @@ Seed = int | np.random.SeedSequence
 
 
 def has_action(start_of_episode: Array) -> Array:
-    """Which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final observation.
+    """Returns which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final one.
 
     Args:
         start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an

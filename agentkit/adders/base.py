@@ -86,12 +86,12 @@ def check_extras(extras: Nest, extras_spec: Nest) -> None:
 
 
 def is_scalar(spec: Nest) -> bool:
-    """True for one array spec of shape ``[]``."""
+    """Returns whether `spec` is one array spec of shape ``[]``."""
     return specs.is_spec(spec) and spec.shape == ()
 
 
 def make_cast(spec: Nest, what: str) -> Callable[[Nest], Nest]:
-    """A function that checks a nest against `spec` and casts it to the spec's dtypes.
+    """Returns a function that checks a nest against `spec` and casts it to the spec's dtypes.
 
     Environments give rewards as Python floats, which would be float64; a scalar spec takes a path
     without any tree operation.
@@ -116,7 +116,7 @@ def make_cast(spec: Nest, what: str) -> Callable[[Nest], Nest]:
 
 
 def read(state: dict[str, Any], *names: str) -> list[Any]:
-    """The values of these names in a saved state.
+    """Returns the values of these names in a saved state.
 
     Raises:
         CheckpointError: one is missing.
@@ -130,12 +130,12 @@ def read(state: dict[str, Any], *names: str) -> list[Any]:
 
 
 def read_list(state: dict[str, Any]) -> list[Any]:
-    """The values of a saved dict with keys "0", "1", ..., in this order."""
+    """Returns the values of a saved dict with keys "0", "1", ..., in this order."""
     return read(state, *(str(i) for i in range(len(state))))
 
 
 def step_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest) -> Layout:
-    """The layout of items that are `Step` of ``[length, ...]``."""
+    """Returns the layout of items that are `Step` of ``[length, ...]``."""
     step = specs.to_arrays(
         Step(
             observation=spec.observations,
@@ -183,7 +183,7 @@ class StepWriter:
 
     @property
     def in_episode(self) -> bool:
-        """True between the first time step and LAST."""
+        """Returns True between the first time step and LAST."""
         return self._observation is not None
 
     def first(self, timestep: dm_env.TimeStep) -> None:
@@ -223,7 +223,7 @@ class StepWriter:
         return index
 
     def create_items(self, start: int, stop: int) -> None:
-        """One item in every table over rows ``[start, stop)``, `stop - 1` the newest, zero padded."""
+        """Creates one item in every table over rows ``[start, stop)``, `stop - 1` the newest, zero padded."""
         padding = self._length - (stop - start)
         data = None
         for table, function in self._tables:
@@ -250,7 +250,7 @@ class StepWriter:
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state in mid-episode, that of the writer included."""
+        """Returns the state in mid-episode, that of the writer included."""
         return {
             "writer": self._writer.save(),
             "observation": nests.number_leaves(self._observation) if self.in_episode else None,

@@ -27,7 +27,7 @@ GoalFn = Callable[[np.ndarray, np.ndarray], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight:
-    """What other goals a step gets, and what they make of it.
+    """Says which other goals a step gets, and what they make of it.
 
     Attributes:
         compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
@@ -58,7 +58,7 @@ class Hindsight:
 
 
 class HindsightRow(NamedTuple):
-    """What is stored of every step: o_t without the goal that was asked for, a_t and the policy's extras."""
+    """Holds what is stored of every step: o_t without the goal that was asked for, a_t and the policy's extras."""
 
     observation: dict[str, Nest]
     action: Nest
@@ -66,7 +66,7 @@ class HindsightRow(NamedTuple):
 
 
 class HindsightInline(NamedTuple):
-    """What an item itself carries: a goal, and what it makes of the step."""
+    """Holds what an item itself carries: a goal, and what it makes of the step."""
 
     reward: Nest
     discount: Nest
@@ -151,7 +151,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """How the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
+        """Returns how the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
 
         Raises:
             SpecError: the environment has no goals, or rewards or discounts that are no scalars.
@@ -178,7 +178,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def history() -> int:
-        """What `Replay.writer` needs to be made with: the rows of two observations."""
+        """Returns what `Replay.writer` needs to be made with: the rows of two observations."""
         return 2
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -283,7 +283,7 @@ class HindsightAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {
             "writer": self._writer.save(),
             "observation": None if self._observation is None else nests.number_leaves(self._observation),

@@ -19,7 +19,7 @@ from agentkit.types import Nest, Transition
 
 
 class NStepRow(NamedTuple):
-    """What is stored of every step: o_t, a_t and the policy's extras."""
+    """Holds what is stored of every step: o_t, a_t and the policy's extras."""
 
     observation: Nest
     action: Nest
@@ -27,7 +27,7 @@ class NStepRow(NamedTuple):
 
 
 class NStepReturn(NamedTuple):
-    """What an item itself carries; see `Transition`."""
+    """Holds what an item itself carries; see `Transition`."""
 
     reward: Nest
     discount: Nest
@@ -117,7 +117,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """How the items are made; for `Table.layout`.
+        """Returns how the items are made; for `Table.layout`.
 
         Raises:
             SpecError: the discounts do not go with the rewards.
@@ -142,12 +142,12 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def signature(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Nest:
-        """Specs of an item's data, a `Transition`."""
+        """Returns the specs of an item's data, a `Transition`."""
         return NStepAdder.layout(spec, extras_spec).signature
 
     @staticmethod
     def history(n: int) -> int:
-        """What `Replay.writer` needs to be made with: the rows of n + 1 observations."""
+        """Returns what `Replay.writer` needs to be made with: the rows of n + 1 observations."""
         return n + 1
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -206,7 +206,7 @@ class NStepAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {
             "writer": self._writer.save(),
             "observation": None if self._observation is None else nests.number_leaves(self._observation),

@@ -92,17 +92,17 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-        """How the items are made; for `Table.layout`."""
+        """Returns how the items are made; for `Table.layout`."""
         return step_layout(spec, length, extras_spec)
 
     @staticmethod
     def signature(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Nest:
-        """Specs of an item's data: `Step` of ``[length, ...]``."""
+        """Returns the specs of an item's data: `Step` of ``[length, ...]``."""
         return step_layout(spec, length, extras_spec).signature
 
     @staticmethod
     def history(length: int) -> int:
-        """What `Replay.writer` needs to be made with."""
+        """Returns what `Replay.writer` needs to be made with."""
         return length
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -141,7 +141,7 @@ class SequenceAdder(core.Adder):
         self._stream.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {"stream": self._stream.save(), "start": self._start, "covered": self._covered}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class TeeAdder(core.Adder):
             raise errors[0]
 
     def save(self) -> dict[str, Any]:
-        """The states in mid-episode, by number (a `Saveable`)."""
+        """Returns the states in mid-episode, by number (a `Saveable`)."""
         return {str(i): adder.save() for i, adder in enumerate(self._adders)}  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class WithoutExtras(core.Adder):
         self._adder.close()
 
     def save(self) -> dict[str, Any]:
-        """The adder's state (a `Saveable`)."""
+        """Returns the adder's state (a `Saveable`)."""
         return self._adder.save()  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:

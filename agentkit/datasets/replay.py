@@ -12,7 +12,7 @@ from agentkit.types import ReplaySample
 
 
 class ReplayDataset:
-    """An endless iterator of batches of one table; deterministic where its sampler is.
+    """Draws batches of one table for ever; deterministic where its sampler is.
 
     With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``.
     """
@@ -34,7 +34,7 @@ class ReplayDataset:
         self._sampler: Sampler = replay.sampler(plan.table, self._num_items, timeout=timeout)
 
     def ready(self) -> bool:
-        """True if the rate limit lets the next batch through.
+        """Returns whether the rate limit lets the next batch through.
 
         A sampler that draws ahead (Reverb's) is not asked what it drew: what counts is what was handed
         out. So learning is due after the same inserts on every replay, and `__next__` waits for a batch
@@ -48,9 +48,7 @@ class ReplayDataset:
         size = info.size
         if self._replay.table(self._plan.table).max_times_sampled == 1:  # What was drawn ahead is gone there.
             size += info.num_sampled - self._num_taken
-        return self._limiter.can_sample(
-            self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken
-        )
+        return self._limiter.can_sample(self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken)
 
     def __iter__(self) -> Iterator[ReplaySample]:
         return self

@@ -62,7 +62,7 @@ def build(node: Any, leaves: Iterator[np.ndarray]) -> Nest:
 
 
 def arrays_of(node: Any) -> Iterator[tuple[np.dtype, tuple[int, ...]]]:
-    """Dtype and shape of each leaf below a node, in order.
+    """Yields dtype and shape of each leaf below a node, in order.
 
     Raises:
         SpecError: no dtype, or no shape.
@@ -80,7 +80,7 @@ def arrays_of(node: Any) -> Iterator[tuple[np.dtype, tuple[int, ...]]]:
 
 
 def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """How many bytes an array has."""
+    """Returns how many bytes an array has."""
     return dtype.itemsize * math.prod(shape)
 
 

@@ -16,7 +16,7 @@ from agentkit.variables import layout
 
 
 class ReverbPublisher:
-    """The learner's end, with the server in it. Thread-safe.
+    """Publishes parameters, on a server of its own in this process. Thread-safe.
 
     A publication costs a copy to the server, about 2 ms per MB: `BackgroundPublisher` takes it out of
     the learner's way.
@@ -37,17 +37,17 @@ class ReverbPublisher:
 
     @property
     def address(self) -> str:
-        """What sources on this machine connect to, "localhost:port"."""
+        """Returns the address for sources on this machine, "localhost:port"."""
         return self._server.address
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
+        """Returns the port that the server listens on."""
         return self._server.port
 
     @property
     def version(self) -> int:
-        """The newest version, -1 before the first one."""
+        """Returns the newest version, -1 before the first one."""
         return self._version
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
@@ -75,7 +75,7 @@ class ReverbPublisher:
 
 
 class ReverbSource(VariableSource):
-    """A reader's end: one for each `VariableClient`. Thread-safe.
+    """Reads parameters, for one `VariableClient`. Thread-safe.
 
     To ask costs about a millisecond, so set `VariableClient.update_seconds`. While the server is away,
     the first call waits for the timeout and later ones return at once.
@@ -95,7 +95,7 @@ class ReverbSource(VariableSource):
         self._handed_out: dict[tuple[str, ...], Stamp] = {}
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """See `core.VariableSource`.
+        """Implements `core.VariableSource.get`.
 
         Raises:
             UnknownNameError: if a name was never published.

@@ -48,12 +48,12 @@ def test_each_gets_all_steps_as_if_it_were_alone():
 
 def test_reset_and_close_reach_all():
     environment, replays, adders = make_parts()
-    fork = TeeAdder(adders)
-    fork.add_first(environment.reset())
-    fork.reset()
-    play(environment, fork, 1)  # Would raise in mid-episode.
-    fork.close()
-    fork.close()
+    tee = TeeAdder(adders)
+    tee.add_first(environment.reset())
+    tee.reset()
+    play(environment, tee, 1)  # Would raise in mid-episode.
+    tee.close()
+    tee.close()
     for replay in replays:
         replay.close()
 
@@ -75,26 +75,26 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
     results = []
     for interrupted in (False, True):
         environment, replays, adders = make_parts()
-        fork = TeeAdder(adders)
+        tee = TeeAdder(adders)
         timestep = environment.reset()
-        fork.add_first(timestep)
+        tee.add_first(timestep)
         for step in range(9):
             if interrupted and step == 4:
-                state = fork.save()
+                state = tee.save()
                 for i, replay in enumerate(replays):
                     (tmp_path / str(i)).mkdir()
                     replay.save(tmp_path / str(i))
                 _, replays, adders = make_parts()
                 for i, replay in enumerate(replays):
                     replay.restore(tmp_path / str(i))
-                fork = TeeAdder(adders)
-                fork.restore(state)
+                tee = TeeAdder(adders)
+                tee.restore(state)
             timestep = environment.step(1)
-            fork.add(np.int32(1), timestep)
+            tee.add(np.int32(1), timestep)
         results.append([(replay.info("t").num_inserted, rewards(replay, 200)) for replay in replays])
     assert results[0] == results[1]
     with pytest.raises(CheckpointError):
-        fork.restore({"0": state["0"]})
+        tee.restore({"0": state["0"]})
 
 
 def test_of_none_is_refused():

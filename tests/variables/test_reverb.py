@@ -68,7 +68,7 @@ def test_a_parameter_server_of_another_run_is_not_read():
 
     with contextlib.closing(ReverbParameterServer("secret of/run a")) as server:
         server.put({}, [])
-        with pytest.raises(ReplayClosedError, match=r"expected this run's parameter server parameters/\w+, found the tables"):
+        with pytest.raises(ReplayClosedError, match=r"expected the table parameters/\w+ of this run, found the tables"):
             ParameterServerClient(server.address, "run", timeout=0.5).get()
         (table,) = reverb.Client(server.address).server_info(5)
         assert "secret" not in table

@@ -31,7 +31,7 @@ EMPTY = -1
 
 
 class ItemTable:
-    """The items of one table. Not thread-safe; waiting and locking are its owner's.
+    """Holds the items of one table. Not thread-safe; waiting and locking are its owner's.
 
     Args:
         table: the description.
@@ -79,13 +79,13 @@ class ItemTable:
     # --- rate limit ------------------------------------------------------------------------------
 
     def can_insert(self, num_items: int) -> bool:
-        """True if the rate limiter lets `num_items` in now."""
+        """Returns whether the rate limiter lets `num_items` in now."""
         return self.table.rate_limiter.can_insert(
             num_items, size=self._slots.size, inserted=self.num_inserted, sampled=self.num_sampled
         )
 
     def can_sample(self, num_items: int) -> bool:
-        """True if `num_items` can be drawn now: the limiter allows it, and the items last so long."""
+        """Returns whether `num_items` can be drawn now: the limiter allows it, and the items last so long."""
         if self._max_times and self._draws_left < num_items:
             return False
         return self.table.rate_limiter.can_sample(
@@ -93,12 +93,12 @@ class ItemTable:
         )
 
     def info(self) -> TableInfo:
-        """The counters now."""
+        """Returns the counters now."""
         max_size = int(self.table.max_size)
         return TableInfo(self.table.name, self._slots.size, max_size, self.num_inserted, self.num_sampled)
 
     def describe(self) -> str:
-        """The counters and the limit, for errors."""
+        """Returns the counters and the limit, for errors."""
         return f"{self.info()}, {self.table.rate_limiter}"
 
     # --- inserting, removing, updating -----------------------------------------------------------
@@ -281,19 +281,19 @@ class ItemTable:
         return self._build(iter(leaves))
 
     def contents(self) -> tuple[Any, np.ndarray]:
-        """The data of all items, oldest first, and `held_rows`."""
+        """Returns the data of all items, oldest first, and `held_rows`."""
         slots = self._slots.by_age()
         return self._gather(slots), self._rows[slots]
 
     # --- saving ----------------------------------------------------------------------------------
 
     def held_rows(self) -> np.ndarray:
-        """The rows ``[size, T or 2]`` that the items refer to."""
+        """Returns the rows ``[size, T or 2]`` that the items refer to."""
         return self._rows[self._slots.by_age()]
 
     @property
     def nbytes(self) -> int:
-        """Memory of the items' own columns, in bytes; selectors excluded."""
+        """Returns the memory of the items' own columns, in bytes; selectors excluded."""
         columns = [self._rows, self._keys, self._times, *self._inline]
         return sum(column.nbytes for column in columns) + (0 if self._priorities is None else self._priorities.nbytes)
 

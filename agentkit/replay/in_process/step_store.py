@@ -61,12 +61,12 @@ class StepStore:
 
     @property
     def num_free(self) -> int:
-        """Rows that were used and may be used again."""
+        """Returns how many rows were used and may be used again."""
         return len(self._free)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Returns the memory held, in bytes."""
         columns = sum(column.nbytes for column in self.columns)
         return columns + sum(counts.itemsize * len(counts) for counts in (self._references, self._free))
 
@@ -182,7 +182,7 @@ class StepStore:
 
 
 def make_columns(spec: Nest, what: str) -> list[np.ndarray]:
-    """Empty columns ``[0, ...]``, one per leaf of `spec`; refuses leaves that are Python objects."""
+    """Makes empty columns ``[0, ...]``, one per leaf of `spec`; refuses leaves that are Python objects."""
     for name, leaf in zip(specs.leaf_names(spec), tree.flatten(spec), strict=True):
         if np.dtype(leaf.dtype).hasobject:
             raise ConfigError(

@@ -39,14 +39,14 @@ _LOOPBACK = ("localhost", "127.", "[::1]", "::1", "unix:")
 
 
 class Stamp(NamedTuple):
-    """Which publication it is: its parameter server's random name, and its number there, from 1."""
+    """Names a publication: its parameter server's random name, and its number there, from 1."""
 
     sender: str
     number: int
 
 
 class Publication(NamedTuple):
-    """What is in the parameter server: plain data (JSON) and arrays."""
+    """Holds what is published: plain data (JSON) and arrays."""
 
     stamp: Stamp
     header: dict[str, Any]
@@ -54,7 +54,7 @@ class Publication(NamedTuple):
 
 
 class ReverbParameterServer:
-    """The server, in this process, and the one who puts publications into it.
+    """Runs the server in this process, and publishes into it.
 
     Security: as for `ReverbReplay`, it listens to this machine alone unless `listen` says otherwise.
     Never fork a process that holds one.
@@ -133,8 +133,8 @@ class ReverbParameterServer:
                 self._calls(lambda: self._insert(data), self._timeout)
             except TimeoutError as error:
                 raise ReplayTimeoutError(
-                    f"The parameter server at {self.address} did not take a publication of {sum(a.nbytes for a in arrays)} bytes "
-                    f"within {self._timeout:g} s."
+                    f"The parameter server at {self.address} did not take a publication of "
+                    f"{sum(a.nbytes for a in arrays)} bytes within {self._timeout:g} s."
                 ) from error
             except TypeError as error:
                 found = sorted({str(array.dtype) for array in arrays})
@@ -192,7 +192,7 @@ class ParameterServerClient:
         self._loopback = address.startswith(_LOOPBACK)
 
     def get(self, known: Stamp | None = None) -> Publication | None:
-        """The publication; None if there is none, or it is the one with stamp `known`.
+        """Returns the publication; None if there is none, or it is the one with stamp `known`.
 
         Raises:
             ReplayClosedError: no server answers, or not in time, or not one of this run; it may later.
@@ -257,9 +257,7 @@ class ParameterServerClient:
                             "one process namespace"
                         )
                     return name
-        raise RuntimeError(
-            f"expected this run's parameter server {_PREFIX}/{self._run}, found the tables {sorted(tables)}"
-        )
+        raise RuntimeError(f"expected the table {_PREFIX}/{self._run} of this run, found the tables {sorted(tables)}")
 
 
 class _Request:

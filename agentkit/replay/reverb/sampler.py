@@ -29,21 +29,21 @@ _NUM_INFO = len(SampleInfo._fields)
 
 
 def join(held: Piece | None, piece: Piece) -> Piece:
-    """`piece` behind what is held, if anything is."""
+    """Returns `piece` behind what is held, if anything is."""
     if held is None:
         return piece
     return [np.concatenate(both) for both in zip(held, piece, strict=True)]
 
 
 def cut(held: Piece, size: int) -> tuple[Piece, Piece | None]:
-    """The first `size` items, and those that are left."""
+    """Returns the first `size` items, and those that are left."""
     if len(held[0]) == size:
         return held, None
     return [leaf[:size] for leaf in held], [leaf[size:].copy() for leaf in held]
 
 
 def as_sample(leaves: Piece, build: Callable[[Iterator[np.ndarray]], Nest]) -> ReplaySample:
-    """A batch's leaves, put together by what `make_builder` made."""
+    """Puts a batch's leaves together with what `make_builder` made."""
     return ReplaySample(SampleInfo(*leaves[:_NUM_INFO]), build(iter(leaves[_NUM_INFO:])))
 
 
@@ -97,7 +97,7 @@ class ReverbSampler(Sampler):
         self._thread.start()
 
     def ready(self) -> bool:
-        """See `Sampler`. Where it is False, the thread that fetches gets a chance to run."""
+        """Implements `Sampler.ready`. Where it is False, the thread that fetches gets a chance to run."""
         if self._batches:
             return True
         time.sleep(0)  # else a caller who asks in a loop keeps Python's lock for 5 ms at a time
@@ -120,7 +120,7 @@ class ReverbSampler(Sampler):
         raise self._why_late(self._timeout)
 
     def close(self) -> None:
-        """See `Sampler`."""
+        """Implements `Sampler.close`."""
         with self._changed:
             self._closed = True
             self._batches.clear()

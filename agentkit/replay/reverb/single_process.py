@@ -38,7 +38,7 @@ POLL_SECONDS = 0.001
 
 
 class TableCounters:
-    """The counters of one table, and its rate limit. Safe to use from several threads."""
+    """Counts what goes in and out of one table, and keeps its rate limit. Safe to use from several threads."""
 
     def __init__(self, table: Table):
         """Of an empty table."""
@@ -59,13 +59,13 @@ class TableCounters:
         return min(self._inserted - self._num_removed_before, self._table.max_size)
 
     def can_insert(self, num_items: int) -> bool:
-        """Whether the rate limit lets so many items in."""
+        """Returns whether the rate limit lets so many items in."""
         return self._table.rate_limiter.can_insert(
             num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
         )
 
     def can_sample(self, num_items: int) -> bool:
-        """Whether it lets so many out."""
+        """Returns whether the rate limit lets so many items out."""
         return self._table.rate_limiter.can_sample(
             num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
         )
@@ -87,12 +87,12 @@ class TableCounters:
             return True
 
     def give_back(self, num_items: int) -> None:
-        """Samples that were counted and not handed out."""
+        """Takes back samples that were counted and not handed out."""
         with self._lock:
             self.sampled -= num_items
 
     def info(self) -> TableInfo:
-        """The counters; the items that a writer has on their way are counted in."""
+        """Returns the counters; the items that a writer has on their way are counted in."""
         table = self._table
         return TableInfo(table.name, self._size, table.max_size, self._inserted, self.sampled)
 
@@ -134,7 +134,7 @@ class SingleProcessSampler(Sampler):
         self._fetching = threading.Lock()
 
     def ready(self) -> bool:
-        """See `Sampler`."""
+        """Implements `Sampler.ready`."""
         return not self._closed and self._counters.can_sample(self._batch_size)
 
     def __next__(self) -> ReplaySample:
@@ -178,7 +178,7 @@ class SingleProcessSampler(Sampler):
             raise ReplayClosedError(f"The sampler of table {self._table.name!r}, or its replay, is closed.")
 
     def close(self) -> None:
-        """See `Sampler`. A thread that fetches ends its own stream."""
+        """Implements `Sampler.close`. A thread that fetches ends its own stream."""
         self._closed = True
         if self._fetching.acquire(timeout=1.0):
             self._pieces = self._held = None
@@ -186,7 +186,7 @@ class SingleProcessSampler(Sampler):
 
 
 class SingleProcessReverbReplay(ReverbReplay):
-    """`ReverbReplay` for a process that writes and samples in turns; see the top of this file.
+    """Is a `ReverbReplay` for a process that writes and samples in turns; see the top of this file.
 
     `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
     `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
@@ -230,7 +230,7 @@ class SingleProcessReverbReplay(ReverbReplay):
             time.sleep(POLL_SECONDS)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
-        """See `Replay`."""
+        """Implements `Replay.sampler`."""
         counters = self._counters.get(table)
         if counters is None:
             return super().sampler(table, batch_size, timeout=timeout)
@@ -259,7 +259,7 @@ class SingleProcessReverbReplay(ReverbReplay):
             writer.try_confirm()
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """See `Replay`."""
+        """Implements `Replay.can_insert`."""
         counters = self._counters.get(table)
         if counters is None:
             return super().can_insert(table, num_items)
@@ -267,7 +267,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         return counters.can_insert(num_items)
 
     def info(self, table: str) -> TableInfo:
-        """See `Replay`; counts what was created and handed out."""
+        """Implements `Replay.info`; counts what was created and handed out."""
         counters = self._counters.get(table)
         if counters is None:
             return super().info(table)
@@ -275,7 +275,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         return counters.info()
 
     def reset(self, table: str) -> None:
-        """See `Replay`."""
+        """Implements `Replay.reset`."""
         self._send_all()  # else they would come back
         super().reset(table)
         if table in self._counters:
@@ -285,7 +285,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         return {name: counters.sampled for name, counters in self._counters.items()}
 
     def restore(self, directory: pathlib.Path) -> None:
-        """See `Replay`."""
+        """Implements `Replay.restore`."""
         try:
             super().restore(directory)
         except CheckpointError:

@@ -139,7 +139,7 @@ def check_power(table: Table, priority: float) -> None:
 
 
 def group_tables(tables: Mapping[str, Table]) -> list[TableGroup]:
-    """The tables' columns, one entry for every step structure among them."""
+    """Returns the tables' columns, one entry for every step structure among them."""
     groups: dict[str, list[Table]] = {}
     for table in tables.values():
         key = repr((describe_leaves(table.layout.step), tree.map_structure(lambda _: 0, table.layout.step)))
@@ -148,7 +148,7 @@ def group_tables(tables: Mapping[str, Table]) -> list[TableGroup]:
 
 
 class ReverbWriter(Writer):
-    """See `Writer`. Items are confirmed in the background; at most `MAX_IN_FLIGHT` are on their way.
+    """Writes one stream of steps; see `Writer`. Items are confirmed in the background, `MAX_IN_FLIGHT` at a time.
 
     Nothing is sent that would harm the server: structure, shapes, dtypes, priorities and ranges are
     checked here. Reverb's own episodes are not used: ending one would wait for the rate limiter.
@@ -216,7 +216,7 @@ class ReverbWriter(Writer):
         self._wait_period = max(1, self._columns.max_in_flight // 10)
 
     def append(self, step: Nest) -> int:
-        """See `Writer`."""
+        """Implements `Writer.append`."""
         self._check_open()
         columns = self._columns
         if columns is None:
@@ -260,7 +260,7 @@ class ReverbWriter(Writer):
     def create_item(
         self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int | None:
-        """See `Writer`. Reverb names the item later: returns None."""
+        """Implements `Writer.create_item`. Reverb names the item later: returns None."""
         self._check_open()
         plan = self._plan(table)
         priority = float(priority)
@@ -350,7 +350,7 @@ class ReverbWriter(Writer):
         )
 
     def end_episode(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.end_episode`."""
         self._check_open()
         if self._unchecked and time.monotonic() - self._sent > PROMPT_SECONDS / 10:
             self._hurry()
@@ -365,17 +365,17 @@ class ReverbWriter(Writer):
         self._sent = time.monotonic()
 
     def flush(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.flush`."""
         self._check_open()
         if self._writer is not None:
             self._wait(0)
 
     def num_unconfirmed(self, table: str) -> int:
-        """The most items that may be on their way to this table."""
+        """Returns the most items that may be on their way to this table."""
         return self._unconfirmed.get(table, 0)
 
     def try_confirm(self) -> bool:
-        """Whether all items so far are confirmed, or become so in a moment; from any thread."""
+        """Returns whether all items so far are confirmed, or become so in a moment; from any thread."""
         with self._lock:
             if self._closed or not self._unconfirmed:
                 return True
@@ -415,7 +415,7 @@ class ReverbWriter(Writer):
             raise ReplayClosedError("This writer, or its replay, is closed.")
 
     def close(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.close`."""
         if self._closed:
             return
         try:
