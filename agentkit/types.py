@@ -73,14 +73,12 @@ class SampleInfo(NamedTuple):
     """Holds what replay knows of a batch of sampled items; every field is an array ``[B]``.
 
     Attributes:
-        key: uint64, the item's name for `Replay.update_priorities`.
         probability: float64, the chance with which the sampler drew this item.
         table_size: int64, items in the table when it was drawn.
         priority: float64, the item's priority when it was drawn.
         times_sampled: int32, how often it has been drawn, this time included.
     """
 
-    key: Array
     probability: Array
     table_size: Array
     priority: Array
@@ -92,6 +90,18 @@ class ReplaySample(NamedTuple):
 
     info: SampleInfo
     data: Nest
+
+
+class DrawnBatch(NamedTuple):
+    """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
+
+    Attributes:
+        keys: uint64 ``[B]``, for `Replay.update_priorities`. They stay on the host: JAX would truncate them.
+        sample: what the learner's update gets.
+    """
+
+    keys: Array
+    sample: ReplaySample
 
 
 class LossOutput(NamedTuple):

@@ -16,7 +16,7 @@ from agentkit.replay.base import Writer, check_steps
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.step_store import make_columns
 from agentkit.replay.table import FromStep, Select, Table
-from agentkit.types import Nest, ReplaySample, SampleInfo, Seed
+from agentkit.types import DrawnBatch, Nest, ReplaySample, SampleInfo, Seed
 
 
 class Items(Protocol):
@@ -208,10 +208,10 @@ class TransitionsDataset:
         """How many items there are."""
         return len(self._items)
 
-    def __iter__(self) -> Iterator[ReplaySample]:
+    def __iter__(self) -> Iterator[DrawnBatch]:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch."""
         plan, size = self._plan, len(self._items)
         count = plan.batch_size * plan.num_updates
@@ -219,16 +219,15 @@ class TransitionsDataset:
         np.add.at(self._times, indices, np.int32(1))
         self.num_sampled += count
         info = SampleInfo(
-            key=indices.astype(np.uint64),
             probability=np.full(count, 1.0 / size),
             table_size=np.full(count, size, np.int64),
             priority=np.ones(count),
             times_sampled=self._times[indices],
         )
-        sample = ReplaySample(info, self._items.take(indices))
+        batch = DrawnBatch(indices.astype(np.uint64), ReplaySample(info, self._items.take(indices)))
         if plan.num_updates == 1:
-            return sample
-        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), sample)
+            return batch
+        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), batch)
 
     def ready(self) -> bool:
         """Returns True, always."""

@@ -8,7 +8,7 @@ import tree
 
 from agentkit.core import BatchPlan
 from agentkit.replay.base import Replay, Sampler
-from agentkit.types import ReplaySample
+from agentkit.types import DrawnBatch
 
 
 class ReplayDataset:
@@ -50,22 +50,22 @@ class ReplayDataset:
             size += info.num_sampled - self._num_taken
         return self._limiter.can_sample(self._num_items, size=size, inserted=info.num_inserted, sampled=self._num_taken)
 
-    def __iter__(self) -> Iterator[ReplaySample]:
+    def __iter__(self) -> Iterator[DrawnBatch]:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch.
 
         Raises:
             ReplayTimeoutError: none within the timeout.
             ReplayClosedError: replay was closed.
         """
-        sample = next(self._sampler)
+        batch = next(self._sampler)
         self._num_taken += self._num_items
         plan = self._plan
         if plan.num_updates == 1:
-            return sample
-        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), sample)
+            return batch
+        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), batch)
 
     def close(self) -> None:
         """Stops sampling."""

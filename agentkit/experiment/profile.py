@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from agentkit.errors import ConfigError
-from agentkit.types import ReplaySample
+from agentkit.types import DrawnBatch
 
 PARTS = (
     "environment", "acting", "adding", "sampling", "update", "waiting", "evaluation", "saving", "logging", "rest",
@@ -338,7 +338,7 @@ class _TimedDataset:
     def __iter__(self) -> _TimedDataset:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         return self._next()
 
 
@@ -354,5 +354,5 @@ class _TimedSampler:
     def __iter__(self) -> _TimedSampler:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         return next(self._sampler) if self._sampler.ready() else self._next_late()

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentkit import nests
 from agentkit.errors import ConfigError
-from agentkit.types import Array, LossOutput, Nest, ReplaySample
+from agentkit.types import Array, DrawnBatch, LossOutput, Nest, ReplaySample
 
 if TYPE_CHECKING:
     import optax
@@ -105,7 +105,7 @@ class Learner:
     def __init__(
         self,
         update: Update,
-        dataset: Iterator[ReplaySample],
+        dataset: Iterator[DrawnBatch],
         key: jax.Array,
         *,
         num_updates: int = 1,
@@ -184,15 +184,12 @@ class Learner:
             ReplayTimeoutError, ReplayClosedError: from the dataset.
             ConfigError: the batch cannot be divided among the devices.
         """
-        batch = next(self._dataset)
-        # Keys are uint64, which JAX would truncate; they stay on the host.
-        keys = batch.info.key
+        keys, batch = next(self._dataset)
         if self._mesh is not None and np.shape(keys)[-1] % self._mesh.size:
             raise ConfigError(
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        batch = batch._replace(info=batch.info._replace(key=np.zeros(np.shape(keys), np.uint32)))
         self._state, output, variables = self._compiled(self._state, batch)
         self._version += self._num_updates
         self._publish(variables)

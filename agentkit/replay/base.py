@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit.errors import ConfigError, SpecError, unknown_name
 from agentkit.replay.table import Table
-from agentkit.types import Nest, ReplaySample, TableInfo
+from agentkit.types import DrawnBatch, Nest, TableInfo
 
 
 class Writer(abc.ABC):
@@ -92,8 +92,8 @@ class Sampler(abc.ABC):
         """Returns whether `__next__` would return a batch without waiting."""
 
     @abc.abstractmethod
-    def __next__(self) -> ReplaySample:
-        """The next batch; info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
+    def __next__(self) -> DrawnBatch:
+        """The next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
 
         Raises:
             ReplayTimeoutError: no batch within the timeout.

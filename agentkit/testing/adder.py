@@ -494,7 +494,7 @@ class AdderContract(abc.ABC):
         sampler = replay.sampler(table, 1)
         try:
             for _ in range(count):
-                items.append(tree.map_structure(lambda x: x[0], next(sampler).data))
+                items.append(tree.map_structure(lambda x: x[0], next(sampler).sample.data))
         finally:
             sampler.close()
         return items
@@ -541,7 +541,7 @@ class AdderContract(abc.ABC):
             adder.close()
             assert_items(seen, case.items, table.signature)
             sampler = replay.sampler("table", 1)
-            priorities = [next(sampler).info.priority[0] for _ in seen]
+            priorities = [next(sampler).sample.info.priority[0] for _ in seen]
             sampler.close()
         assert priorities == [float(i + 1) for i in range(len(seen))]
 

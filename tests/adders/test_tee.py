@@ -32,7 +32,7 @@ def play(environment, adder, num_episodes):
 
 def rewards(replay, count):
     sampler = replay.sampler("t", 1)
-    return sorted({float(next(sampler).data.reward[0]) for _ in range(count)})
+    return sorted({float(next(sampler).sample.data.reward[0]) for _ in range(count)})
 
 
 def test_each_gets_all_steps_as_if_it_were_alone():

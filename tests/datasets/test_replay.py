@@ -84,22 +84,22 @@ def _value(sample: ReplaySample) -> float:
 
 def test_one_batch_has_a_batch_axis() -> None:
     with _replay() as replay:
-        batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
+        keys, batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
         assert batch.data["n"].shape == (4,) and batch.data["pair"].shape == (4, 2)
-        assert all(np.shape(field) == (4,) for field in batch.info)
+        assert all(np.shape(field) == (4,) for field in (keys, *batch.info))
 
 
 def test_several_updates_have_an_axis_of_their_own_and_are_the_same_items() -> None:
     with _replay() as replay, _replay() as same:
-        stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
-        flat = next(ReplayDataset(same, BatchPlan("items", 12)))
+        keys, stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
+        flat_keys, flat = next(ReplayDataset(same, BatchPlan("items", 12)))
         assert stacked.data["n"].shape == (3, 4) and stacked.data["pair"].shape == (3, 4, 2)
-        assert all(np.shape(field) == (3, 4) for field in stacked.info)
-        assert stacked.info.key.dtype == np.uint64
+        assert all(np.shape(field) == (3, 4) for field in (keys, *stacked.info))
+        assert keys.dtype == np.uint64
         np.testing.assert_array_equal(stacked.data["pair"].reshape(12, 2), flat.data["pair"])
-        np.testing.assert_array_equal(stacked.info.key.reshape(-1), flat.info.key)
+        np.testing.assert_array_equal(keys.reshape(-1), flat_keys)
         # Info belongs to its item: keys count from the first item inserted, in order.
-        order = np.argsort(stacked.info.key.reshape(-1), kind="stable")
+        order = np.argsort(keys.reshape(-1), kind="stable")
         assert np.all(np.diff(stacked.data["n"].reshape(-1)[order]) >= 0)
 
 
@@ -107,7 +107,7 @@ def test_equal_seeds_give_equal_batches() -> None:
     def draw(seed: int) -> np.ndarray:
         with _replay(seed=seed) as replay:
             dataset = ReplayDataset(replay, BatchPlan("items", 8))
-            return np.stack([next(dataset).data["n"] for _ in range(3)])
+            return np.stack([next(dataset).sample.data["n"] for _ in range(3)])
 
     np.testing.assert_array_equal(draw(1), draw(1))
     assert np.any(draw(1) != draw(2))
@@ -122,7 +122,7 @@ def test_it_is_ready_when_the_rate_limit_lets_a_batch_through() -> None:
         writer = replay.writer(history=1)
         writer.append({"n": np.float32(9), "pair": np.zeros(2, np.float32)})
         writer.create_item("items", 1.0, 0, 1)
-        assert dataset.ready() and next(iter(dataset)).data["n"].shape == (2,)
+        assert dataset.ready() and next(iter(dataset)).sample.data["n"].shape == (2,)
         dataset.close()
         with pytest.raises(ReplayClosedError):
             next(dataset)

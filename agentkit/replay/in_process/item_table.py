@@ -24,7 +24,7 @@ from agentkit.replay.table import (
     Select,
     Table,
 )
-from agentkit.types import ReplaySample, SampleInfo, TableInfo
+from agentkit.types import DrawnBatch, ReplaySample, SampleInfo, TableInfo
 
 EMPTY = -1
 """What `times_sampled` holds for a slot without an item."""
@@ -212,7 +212,7 @@ class ItemTable:
 
     # --- sampling --------------------------------------------------------------------------------
 
-    def sample(self, count: int) -> ReplaySample:
+    def sample(self, count: int) -> DrawnBatch:
         """Draws `count` items; the caller has asked `can_sample`."""
         self.num_sampled += count
         if self._max_times:
@@ -223,10 +223,10 @@ class ItemTable:
         np.add.at(self._times, slots, self._ones)  # with an array of its dtype a fifth of the time
         probability = chance if isinstance(chance, np.ndarray) else _full(count, chance, np.float64)
         table_size = _full(count, self._slots.size, np.int64)
-        info = self._info(slots, self._keys.take(slots), probability, table_size, self._times.take(slots))
-        return ReplaySample(info, self._gather(slots))
+        info = self._info(slots, probability, table_size, self._times.take(slots))
+        return DrawnBatch(self._keys.take(slots).view(np.uint64), ReplaySample(info, self._gather(slots)))
 
-    def _sample_one_by_one(self, count: int) -> ReplaySample:
+    def _sample_one_by_one(self, count: int) -> DrawnBatch:
         """Draws in turn, since an item that was drawn often enough is not there for the next draw."""
         slots, table_size = np.empty(count, np.intp), np.empty(count, np.int64)
         probability, times = np.empty(count, np.float64), np.empty(count, np.int32)
@@ -243,15 +243,14 @@ class ItemTable:
             if times[i] >= self._max_times:
                 self._forget(slot)
                 spent.append(slot)
-        sample = ReplaySample(self._info(slots, keys, probability, table_size, times), self._gather(slots))
+        sample = ReplaySample(self._info(slots, probability, table_size, times), self._gather(slots))
         if spent:
             self.store.release_references(self._rows[spent])
-        return sample
+        return DrawnBatch(keys.view(np.uint64), sample)
 
     def _info(
         self,
         slots: np.ndarray,
-        keys: np.ndarray,
         probability: np.ndarray,
         table_size: np.ndarray,
         times: np.ndarray,
@@ -260,7 +259,7 @@ class ItemTable:
             priority = _full(slots.shape[0], 1.0, np.float64)
         else:
             priority = self._priorities.take(slots)
-        return SampleInfo(keys.view(np.uint64), probability, table_size, priority, times)
+        return SampleInfo(probability, table_size, priority, times)
 
     def _gather(self, slots: np.ndarray) -> Any:
         """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""

@@ -18,7 +18,7 @@ from agentkit.replay import base
 from agentkit.replay.in_process.shared import STATE_FILE, SharedTables
 from agentkit.replay.in_process.writer import InProcessWriter
 from agentkit.replay.table import Table
-from agentkit.types import Nest, ReplaySample, Seed, TableInfo
+from agentkit.types import DrawnBatch, Nest, Seed, TableInfo
 
 
 class InProcessReplay(base.Replay):
@@ -166,7 +166,7 @@ class InProcessSampler(base.Sampler):
             raise ReplayClosedError("This sampler is closed; make a new one with replay.sampler(...).")
         return self._shared.items[self._table].can_sample(self._batch_size)
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch; waits while the rate limiter forbids it. See `Sampler`."""
         shared = self._shared
         with shared.lock:

@@ -24,11 +24,11 @@ from agentkit.replay.base import Sampler, check_timeout
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.replay import ReverbReplay
-from agentkit.replay.reverb.sampler import Piece, as_sample, cut, join
+from agentkit.replay.reverb.sampler import Piece, as_batch, cut, join
 from agentkit.replay.reverb.streams import make_pieces
 from agentkit.replay.reverb.tables import make_table
 from agentkit.replay.table import Table
-from agentkit.types import ReplaySample, TableInfo
+from agentkit.types import DrawnBatch, TableInfo
 
 NUM_PREFETCHED = 1
 """Batches that are put together in advance, beside what is in flight (`streams.IN_FLIGHT`)."""
@@ -137,7 +137,7 @@ class SingleProcessSampler(Sampler):
         """Implements `Sampler.ready`."""
         return not self._closed and self._counters.can_sample(self._batch_size)
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """See `Sampler`."""
         deadline = time.monotonic() + self._timeout
         while not self._counters.try_sample(self._batch_size):
@@ -147,7 +147,7 @@ class SingleProcessSampler(Sampler):
             time.sleep(POLL_SECONDS)
         try:
             with self._fetching:
-                return as_sample(self._fetch(deadline), self._build)
+                return as_batch(self._fetch(deadline), self._build)
         except BaseException:
             self._counters.give_back(self._batch_size)
             raise

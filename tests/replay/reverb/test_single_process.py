@@ -42,7 +42,7 @@ def turns(replay, plan, num_steps, start=0):
         index = writer.append(make_step(i))
         writer.create_item("pairs", 1.0, index, index + 1, inline=np.float32(0))
         while dataset.ready():
-            batch = next(dataset)
+            batch = next(dataset).sample
             assert batch.data.action.shape == (plan.batch_size,) and batch.data.action.max() <= i
             updates += 1
         done.append(updates)
@@ -97,7 +97,7 @@ def test_a_queue_keeps_its_limit_on_the_server():
         write_pairs(writer, "pairs", range(8))
         assert not replay.can_insert("pairs")
         sampler = replay.sampler("pairs", 2)
-        assert next(sampler).data.action.tolist() == [0, 1]
+        assert next(sampler).sample.data.action.tolist() == [0, 1]
         time.sleep(0.3)
         assert replay.info("pairs").num_sampled == 4  # one batch ahead
         writer.close()
