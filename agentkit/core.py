@@ -39,7 +39,7 @@ from agentkit.types import Nest
 
 @runtime_checkable
 class Saveable(Protocol):
-    """Something a checkpoint holds.
+    """Declares what a checkpoint can hold.
 
     `save` returns a nest of dicts with string keys whose leaves are numpy arrays, numbers,
     strings, bools or None (no pickle anywhere); `restore` takes the same back and must leave the
@@ -48,7 +48,7 @@ class Saveable(Protocol):
     """
 
     def save(self) -> dict[str, Any]:
-        """The state, as a nest of dicts of arrays and plain values."""
+        """Returns the state, as a nest of dicts of arrays and plain values."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Actor(abc.ABC):
 
     @abc.abstractmethod
     def select_action(self, observation: Nest) -> Nest:
-        """The action for `observation`, as numpy of the action spec's shape and dtype."""
+        """Returns the action for `observation`, as numpy of the action spec's shape and dtype."""
 
     @abc.abstractmethod
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
@@ -108,7 +108,7 @@ class Adder(abc.ABC):
 
 
 class Versioned(NamedTuple):
-    """Parameters by name.
+    """Holds parameters by name.
 
     Attributes:
         version: the number of learner updates they have seen.
@@ -122,7 +122,7 @@ class Versioned(NamedTuple):
 
 
 class VariableSource(abc.ABC):
-    """Where actors and evaluators get parameters from.
+    """Gives actors and evaluators their parameters.
 
     Versions go up while a learner lives. One that restarts from an older checkpoint begins again at a
     lower version, under a new generation (each publisher has its own). All of a new generation is
@@ -133,7 +133,7 @@ class VariableSource(abc.ABC):
 
     @abc.abstractmethod
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """The newest parameters of these names; None if none newer than version `newer_than`.
+        """Returns the newest parameters of these names; None if none newer than version `newer_than`.
 
         Raises:
             UnknownNameError: if a name was never published.
@@ -143,11 +143,11 @@ class VariableSource(abc.ABC):
 
 
 class Parameters(Protocol):
-    """What an actor needs of its variable client (`agentkit.variables.VariableClient`)."""
+    """Declares what an actor needs of its variable client (`agentkit.variables.VariableClient`)."""
 
     @property
     def params(self) -> Nest:
-        """The parameters to act with."""
+        """Returns the parameters to act with."""
         ...
 
     def update(self, wait: bool = False) -> None:
@@ -155,16 +155,8 @@ class Parameters(Protocol):
         ...
 
 
-class Learner(abc.ABC):
-    """Improves parameters from batches of data."""
-
-    @abc.abstractmethod
-    def step(self) -> None:
-        """Takes one (stacked) batch, runs its updates and publishes the new parameters."""
-
-
 class BatchPlan(NamedTuple):
-    """How an agent's learner draws its data.
+    """Says how an agent's learner draws its data.
 
     Attributes:
         table: the replay table to sample.
@@ -178,7 +170,7 @@ class BatchPlan(NamedTuple):
 
 
 class Agent(Protocol):
-    """An algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
+    """Is an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
 
     `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
     functions. An `environment_spec` is a `specs.EnvironmentSpec`.
@@ -198,25 +190,25 @@ class Agent(Protocol):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """How the learner draws its data."""
+        """Returns how the learner draws its data."""
         ...
 
     def make_networks(self, environment_spec: Any) -> Any:
-        """The networks for an environment."""
+        """Makes the networks for an environment."""
         ...
 
     def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        """The `Policy` to explore with, or the one to be judged by; its `spread` makes actors explore differently."""
+        """Makes the exploration policy, or the evaluation policy; its `spread` makes actors explore differently."""
         ...
 
     def make_update(self, networks: Any) -> Any:
-        """The `Update`."""
+        """Makes the `Update`."""
         ...
 
     def make_tables(self, environment_spec: Any) -> Sequence[Any]:
-        """The replay tables, as data."""
+        """Makes the replay tables, as data."""
         ...
 
     def make_adder(self, replay: Any, environment_spec: Any) -> Adder:
-        """A new adder on a writer of its own, for one environment."""
+        """Makes an adder on a writer of its own, for one environment."""
         ...

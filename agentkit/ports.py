@@ -59,7 +59,7 @@ def restrict_to_device(port: int, device: str, what: str) -> None:
     Args:
         port: it is open by now.
         device: "lo" is this machine alone, "all" leaves the port open to every device.
-        what: listens there, for people, e.g. "The mailbox".
+        what: listens there, for people, e.g. "The Reverb server".
 
     Raises:
         ConfigError: there is no such device. Close the port.
@@ -115,7 +115,7 @@ def _accept_only(listening: socket.socket, devices: Sequence[int]) -> None:
 
 
 def device_address(device: str) -> str:
-    """The address at which others reach a server that listens on a device.
+    """Returns the address at which others reach a server that listens on a device.
 
     Args:
         device: "lo" for this machine alone; "all" for the address that packets to elsewhere leave from; or

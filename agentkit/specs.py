@@ -23,7 +23,7 @@ ILLEGAL_VALUE = -1e9
 
 
 class EnvironmentSpec(NamedTuple):
-    """What an environment takes and gives. Specs are of one environment, without a batch axis."""
+    """Holds the specs of one environment, without a batch axis: what it takes and gives."""
 
     observations: Nest
     actions: Nest
@@ -42,27 +42,27 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:
 
 
 def is_spec(value: Any) -> bool:
-    """True for a single array spec, False for nests and arrays."""
+    """Returns whether `value` is a single array spec, and no nest or array."""
     return isinstance(value, specs.Array)
 
 
 def zeros(spec: Nest) -> Nest:
-    """A nest of zero arrays of `spec`'s shapes and dtypes."""
+    """Returns a nest of zero arrays of `spec`'s shapes and dtypes."""
     return tree.map_structure(lambda s: np.zeros(s.shape, s.dtype), spec)
 
 
 def add_leading(spec: Nest, length: int) -> Nest:
-    """`spec` with every leaf's shape ``[...]`` made ``[length, ...]``; bounds are dropped."""
+    """Makes every leaf's shape ``[...]`` of `spec` ``[length, ...]``; bounds are dropped."""
     return tree.map_structure(lambda s: specs.Array((length, *s.shape), s.dtype, s.name), spec)
 
 
 def to_arrays(spec: Nest) -> Nest:
-    """`spec` with bounds dropped: what tables store are plain arrays."""
+    """Drops the bounds of `spec`: what tables store are plain arrays."""
     return tree.map_structure(lambda s: specs.Array(s.shape, s.dtype, s.name), spec)
 
 
 def num_discrete_actions(actions: Nest, agent: str) -> int:
-    """A, where `actions` is one choice among A.
+    """Returns A, where `actions` is one choice among A.
 
     Raises:
         SpecError: it is anything else; `agent` is who needs it.
@@ -76,7 +76,7 @@ def num_discrete_actions(actions: Nest, agent: str) -> int:
 
 
 def canonical_action_size(actions: Nest, agent: str) -> int:
-    """A, where `actions` is one continuous array ``[A]`` in [-1, 1].
+    """Returns A, where `actions` is one continuous array ``[A]`` in [-1, 1].
 
     Raises:
         SpecError: it is anything else; `agent` is who needs it.
@@ -96,12 +96,12 @@ def canonical_action_size(actions: Nest, agent: str) -> int:
 
 
 def leaf_names(nest: Nest) -> list[str]:
-    """The path of every leaf, in flattening order, e.g. ``observation/position``."""
+    """Returns the path of every leaf, in flattening order, e.g. ``observation/position``."""
     return ["/".join(map(str, path)) or "value" for path, _ in tree.flatten_with_path(nest)]
 
 
 def spec_of(nest: Nest) -> Nest:
-    """The plain array specs of a nest of arrays or scalars."""
+    """Returns the plain array specs of a nest of arrays or scalars."""
     return tree.map_structure(lambda x: specs.Array(np.shape(x), np.asarray(x).dtype), nest)
 
 
@@ -141,5 +141,5 @@ def check_is_environment(environment: Any) -> None:
 
 
 def is_batched(environment: Any) -> bool:
-    """True where an environment steps `num_envs` environments at once (leading axis [N])."""
+    """Returns whether an environment steps `num_envs` environments at once (leading axis [N])."""
     return getattr(environment, "num_envs", None) is not None

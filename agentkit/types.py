@@ -29,7 +29,7 @@ FIRST, MID, LAST = 0, 1, 2
 
 
 class Transition(NamedTuple):
-    """An n-step transition; what `agentkit.adders.NStepAdder` writes.
+    """Holds an n-step transition; `agentkit.adders.NStepAdder` writes it.
 
     Attributes:
         observation: o_t, nest of ``[...]``.
@@ -49,7 +49,7 @@ class Transition(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of a sequence or an episode; leaves are ``[T, ...]`` once written as an item.
+    """Holds one step of a sequence or an episode; leaves are ``[T, ...]`` once written as an item.
 
     Attributes:
         observation: o_t.
@@ -70,17 +70,15 @@ class Step(NamedTuple):
 
 
 class SampleInfo(NamedTuple):
-    """What replay knows of a batch of sampled items; every field is an array ``[B]``.
+    """Holds what replay knows of a batch of sampled items; every field is an array ``[B]``.
 
     Attributes:
-        key: uint64, the item's name for `Replay.update_priorities`.
         probability: float64, the chance with which the sampler drew this item.
         table_size: int64, items in the table when it was drawn.
         priority: float64, the item's priority when it was drawn.
         times_sampled: int32, how often it has been drawn, this time included.
     """
 
-    key: Array
     probability: Array
     table_size: Array
     priority: Array
@@ -88,14 +86,38 @@ class SampleInfo(NamedTuple):
 
 
 class ReplaySample(NamedTuple):
-    """A batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
+    """Holds a batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
 
     info: SampleInfo
     data: Nest
 
 
+class DrawnBatch(NamedTuple):
+    """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
+
+    Attributes:
+        keys: uint64 ``[B]``, for `Replay.update_priorities`. They stay on the host: JAX would truncate them.
+        sample: what the learner's update gets.
+    """
+
+    keys: Array
+    sample: ReplaySample
+
+
+class DrawnBatch(NamedTuple):
+    """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
+
+    Attributes:
+        keys: uint64 ``[B]``, for `Replay.update_priorities`. They stay on the host: JAX would truncate them.
+        sample: what the learner's update gets.
+    """
+
+    keys: Array
+    sample: ReplaySample
+
+
 class LossOutput(NamedTuple):
-    """What a loss returns.
+    """Holds what a loss returns.
 
     Attributes:
         loss: scalar to minimise.
@@ -109,7 +131,7 @@ class LossOutput(NamedTuple):
 
 
 class TableInfo(NamedTuple):
-    """A table's counters at one instant; the same fields from every replay backend."""
+    """Holds a table's counters at one instant; the same fields from every replay backend."""
 
     name: str
     size: int
@@ -119,7 +141,7 @@ class TableInfo(NamedTuple):
 
     @property
     def samples_per_insert(self) -> float:
-        """Items sampled per item inserted since the table was made; 0 before the first insert."""
+        """Returns items sampled per item inserted since the table was made; 0 before the first insert."""
         return self.num_sampled / self.num_inserted if self.num_inserted else 0.0
 
 
@@ -128,7 +150,7 @@ Seed = int | np.random.SeedSequence
 
 
 def has_action(start_of_episode: Array) -> Array:
-    """Which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final observation.
+    """Returns which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final one.
 
     Args:
         start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an

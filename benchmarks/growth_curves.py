@@ -81,7 +81,7 @@ def replay_size(sizes: Sequence[int], number: int, largest_prioritised: int = 1_
         if size <= largest_prioritised:
 
             def update() -> None:
-                ranked.update_priorities("t", next(draw_ranked).info.key, priorities)
+                ranked.update_priorities("t", next(draw_ranked).keys, priorities)
 
             contestants["sample by priority, write back"] = repeat(update, number)
         curves.add(size, contestants, BATCH)

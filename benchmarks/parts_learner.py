@@ -20,7 +20,7 @@ from agentkit.datasets import FixedDataset, ReplayDataset
 from agentkit.experiment import ExperimentConfig
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import InProcessReplay
-from agentkit.types import ReplaySample, SampleInfo
+from agentkit.types import DrawnBatch, DrawnBatch, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
 LEARNER = "Learner update"
@@ -38,7 +38,7 @@ def make_agent(name: str) -> tuple[Any, specs.EnvironmentSpec]:
     return registry.make(name, settings), environment_spec(VECTOR)
 
 
-def random_batch(table: Any, batch_size: int, num: int = 4) -> list[ReplaySample]:
+def random_batch(table: Any, batch_size: int, num: int = 4) -> list[DrawnBatch]:
     """Batches of a table's signature with random numbers, as replay would give them."""
     rng = np.random.default_rng(0)
 
@@ -49,13 +49,14 @@ def random_batch(table: Any, batch_size: int, num: int = 4) -> list[ReplaySample
         return np.zeros(shape, spec.dtype)  # no episode starts here; the first action
 
     info = SampleInfo(
-        np.arange(batch_size, dtype=np.uint64), np.full(batch_size, 1e-3), np.full(batch_size, 1000),
+        np.full(batch_size, 1e-3), np.full(batch_size, 1000),
         np.ones(batch_size), np.ones(batch_size, np.int32),
     )  # fmt: skip
-    return [ReplaySample(info, tree.map_structure(leaf, table.signature)) for _ in range(num)]
+    keys = np.arange(batch_size, dtype=np.uint64)
+    return [DrawnBatch(keys, ReplaySample(info, tree.map_structure(leaf, table.signature))) for _ in range(num)]
 
 
-def _learner(agent: Any, spec: specs.EnvironmentSpec, dataset: Iterator[ReplaySample]) -> Learner:
+def _learner(agent: Any, spec: specs.EnvironmentSpec, dataset: Iterator[DrawnBatch]) -> Learner:
     update = agent.make_update(agent.make_networks(spec))
     callbacks = LearnerCallbacks(publisher=VariableStore())
     return Learner(update, dataset, jax.random.PRNGKey(0), callbacks=callbacks)
@@ -98,10 +99,10 @@ def _bare(learner: Learner, number: int, num_batches: int = 4) -> Callable[[], f
     return run
 
 
-def _products(agent: Any, spec: specs.EnvironmentSpec, batch: ReplaySample, number: int) -> tuple[Callable, float]:
+def _products(agent: Any, spec: specs.EnvironmentSpec, batch: DrawnBatch, number: int) -> tuple[Callable, float]:
     update = agent.make_update(agent.make_networks(spec))
     state = update.init(jax.random.PRNGKey(0))
-    placed = jax.tree.map(np.asarray, batch._replace(info=batch.info._replace(key=np.zeros(1, np.uint32))))
+    placed = jax.tree.map(np.asarray, batch.sample)
     # Where the policy learns at every second update, the updates between have fewer products.
     period = getattr(agent.config, "policy_delay", 1)
     found = [find_products(update.update, state, placed, choose=max if i == 0 else min) for i in range(period)]

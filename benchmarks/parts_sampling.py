@@ -50,10 +50,10 @@ def sampling_lines(sizes: tuple[int, ...], number: int) -> list[Line]:
         priorities = np.random.default_rng(2).random((100, BATCH)) + 0.1
         turns = itertools.cycle(priorities)
         for _ in range(200):  # so that the priorities are not all the same
-            ranked.update_priorities("t", next(draw_ranked).info.key, next(turns))
+            ranked.update_priorities("t", next(draw_ranked).keys, next(turns))
 
         def draw_and_update(replay=ranked, sampler=draw_ranked, values=turns) -> None:
-            replay.update_priorities("t", next(sampler).info.key, next(values))
+            replay.update_priorities("t", next(sampler).keys, next(values))
 
         fancy_name, take_name = "column[index], bare", "column.take(index), bare"
         times = in_turns(

@@ -134,7 +134,7 @@ def our_sampler(replay: ReverbReplay, table: str, batch_size: int) -> Iterator[S
     sampler = replay.sampler(table, batch_size)
 
     def take() -> int:
-        return len(next(sampler).info.key)
+        return len(next(sampler).keys)
 
     yield take
     sampler.close()

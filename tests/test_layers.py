@@ -30,7 +30,7 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = [
-    "types", "specs", "errors", "core", "ports", "envs", "wrappers", "adders", "replay", "loggers", "counting",
+    "types", "specs", "errors", "core", "nests", "ports", "envs", "wrappers", "adders", "replay", "loggers", "counting",
     "checkpoint", "distributed",
 ]  # fmt: skip
 HEAVY = {

@@ -97,15 +97,15 @@ def test_addresses_of_devices():
 def test_a_port_that_cannot_be_confined_is_refused_or_told_of(monkeypatch, caplog):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"The mailbox on port {port} could not be confined .*'nonsense0'"):
-            ports.restrict_to_device(port, "nonsense0", "The mailbox")
+        with pytest.raises(ConfigError, match=f"The server on port {port} could not be confined .*'nonsense0'"):
+            ports.restrict_to_device(port, "nonsense0", "The server")
         for device in ("lo", "all"):
-            ports.restrict_to_device(port, device, "The mailbox")
+            ports.restrict_to_device(port, device, "The server")
         assert not caplog.messages
         monkeypatch.setattr(ports, "bind_to_device", lambda port, device: False)  # An old kernel.
-        ports.restrict_to_device(port, "all", "The mailbox")
+        ports.restrict_to_device(port, "all", "The server")
         assert not caplog.messages
-        ports.restrict_to_device(port, "lo", "The mailbox")
+        ports.restrict_to_device(port, "lo", "The server")
     assert "Set a firewall" in caplog.messages[0]
 
 

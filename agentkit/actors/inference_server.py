@@ -34,7 +34,7 @@ from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Se
 from agentkit.core import Parameters
 from agentkit.distributed.run_store_client import keep_alive
 from agentkit.errors import ConfigError, SpecError
-from agentkit.replay.nest_codec import make_builder
+from agentkit.nests import make_builder
 
 MAX_WAIT_SECONDS = 0.002
 """How long the first observation of a batch waits for the others."""

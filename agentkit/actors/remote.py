@@ -20,7 +20,7 @@ from agentkit.actors.remote_protocol import FrameReader, InferenceClosedError, K
 from agentkit.core import Actor, Adder
 from agentkit.distributed.run_store_client import RunStoreError, WrongRunError, keep_alive
 from agentkit.errors import ConfigError, SpecError
-from agentkit.replay.nest_codec import LeafReader, make_builder
+from agentkit.nests import LeafReader, make_builder
 from agentkit.types import FIRST, Nest
 
 FIRST_PAUSE = 0.05

@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.errors import AgentkitError, SpecError
 from agentkit.types import Nest
 
-PROTOCOL = 1
+PROTOCOL = 2
 NONCE_BYTES = PROOF_BYTES = 32
 MAX_HANDSHAKE = 1 << 20
 """The longest frame, bytes, that is read from a peer that has not proved anything yet."""
@@ -178,59 +178,40 @@ def difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
 
 
 def describe(spec: Nest) -> Any:
-    """A nest of array specs as JSON has it; `build` takes it back.
+    """Returns a nest of array specs as JSON has it; `build` takes it back.
 
     Raises:
         SpecError: a container other than dict (with string keys), list, tuple and named tuple, or a leaf that
             is no array of numbers.
     """
-    kind = type(spec)
-    if kind is dict and all(isinstance(key, str) for key in spec):
-        return {"dict": {key: describe(child) for key, child in spec.items()}}
-    if kind in (list, tuple):
-        return {kind.__name__: [describe(child) for child in spec]}
-    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
-        return {"namedtuple": [kind.__module__, kind.__qualname__], "fields": [describe(child) for child in spec]}
-    if specs.is_spec(spec) and not np.dtype(spec.dtype).hasobject:
-        return {"array": [np.dtype(spec.dtype).name, list(spec.shape)]}
-    raise SpecError(
-        f"Expected a dict with string keys, list, tuple, named tuple or numeric array, found {spec!r}. "
-        "Only these can go to an inference server and back: use one of them, or act without (num_inference=0)."
-    )
+
+    def describe_leaf(leaf: Any, path: str) -> dict[str, Any]:
+        if not (specs.is_spec(leaf) and nests.is_numeric(np.dtype(leaf.dtype))):
+            raise SpecError(f"{path}: expected a numeric array, found {leaf!r}.")
+        return {"array": [np.dtype(leaf.dtype).name, list(leaf.shape)]}
+
+    try:
+        return nests.describe(spec, describe_leaf, "spec")
+    except SpecError as error:
+        raise SpecError(
+            f"An inference server cannot send this: {error} Or act without one (num_inference=0)."
+        ) from error
 
 
 def build(node: Any) -> Nest:
-    """The nest of array specs that `describe` described.
+    """Returns the nest of array specs that `describe` described.
 
     Raises:
         SpecError: no such description, or a named tuple whose class is not loaded in this process.
     """
-    match node:
-        case {"array": [str(name), list(shape)]}:
-            return specs.Array(tuple(shape), _dtype(name))
-        case {"dict": dict(children)}:
-            return {key: build(child) for key, child in children.items()}
-        case {"list": list(children)}:
-            return [build(child) for child in children]
-        case {"tuple": list(children)}:
-            return tuple(build(child) for child in children)
-        case {"namedtuple": [str(module), str(name)], "fields": list(children)}:
-            found: Any = sys.modules.get(module)  # Nothing is imported because data says so.
-            for part in name.split("."):
-                found = getattr(found, part, None)
-            if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_make"):
-                return found._make(build(child) for child in children)
-            raise SpecError(f"The server sends a named tuple {module}.{name}: import its module before acting.")
-    raise SpecError(f"Expected the description of a nest of arrays, found {node!r}.")
 
+    def build_leaf(leaf: dict[str, Any]) -> specs.Array:
+        match leaf:
+            case {"array": [str(name), list(shape)]}:
+                return specs.Array(tuple(shape), nests.numeric_dtype(name))
+        raise SpecError(f"Expected the description of a nest of arrays, found {leaf!r}.")
 
-def _dtype(name: str) -> np.dtype:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # bfloat16 and its kind; comes with JAX
-
-        return np.dtype(getattr(ml_dtypes, name))
+    return nests.build(node, build_leaf)
 
 
 def request_dtype(observations: Nest, num_envs: int | None) -> np.dtype:

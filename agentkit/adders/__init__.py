@@ -2,16 +2,15 @@
 
 from agentkit.adders.base import PriorityFn, Tables
 from agentkit.adders.episode import EpisodeAdder
-from agentkit.adders.fork import ForkAdder, WithoutExtras
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
 from agentkit.adders.segment import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.adders.sequence import SequenceAdder
+from agentkit.adders.tee import TeeAdder, WithoutExtras
 
 __all__ = [
     "BatchedSegmentAdder",
     "EpisodeAdder",
-    "ForkAdder",
     "Hindsight",
     "HindsightAdder",
     "NStepAdder",
@@ -19,6 +18,7 @@ __all__ = [
     "SegmentAdder",
     "SequenceAdder",
     "Tables",
+    "TeeAdder",
     "WithoutExtras",
     "segment_layout",
 ]

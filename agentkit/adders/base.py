@@ -11,7 +11,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import FromStep, Layout, Select
@@ -34,13 +34,6 @@ def parse_tables(tables: Tables) -> tuple[tuple[str, PriorityFn | None], ...]:
         if function is not None and not callable(function):
             raise ConfigError(f"Table {name!r}: expected a priority function or None, found {type(function).__name__}.")
     return pairs
-
-
-def owned(nest: Nest) -> Nest:
-    """A copy of a nest's arrays, so that an environment may reuse its buffers."""
-    if isinstance(nest, np.ndarray):
-        return nest.copy()
-    return tree.map_structure(np.array, nest)
 
 
 def check_first(timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, in_episode: bool) -> None:
@@ -93,12 +86,12 @@ def check_extras(extras: Nest, extras_spec: Nest) -> None:
 
 
 def is_scalar(spec: Nest) -> bool:
-    """True for one array spec of shape ``[]``."""
+    """Returns whether `spec` is one array spec of shape ``[]``."""
     return specs.is_spec(spec) and spec.shape == ()
 
 
 def make_cast(spec: Nest, what: str) -> Callable[[Nest], Nest]:
-    """A function that checks a nest against `spec` and casts it to the spec's dtypes.
+    """Returns a function that checks a nest against `spec` and casts it to the spec's dtypes.
 
     Environments give rewards as Python floats, which would be float64; a scalar spec takes a path
     without any tree operation.
@@ -122,27 +115,8 @@ def make_cast(spec: Nest, what: str) -> Callable[[Nest], Nest]:
     return cast
 
 
-def pack(nest: Nest) -> dict[str, np.ndarray]:
-    """The leaves of a nest as a dict that a checkpoint can hold."""
-    return {str(i): np.asarray(leaf) for i, leaf in enumerate(tree.flatten(nest))}
-
-
-def unpack(state: dict[str, Any], spec: Nest, what: str) -> Nest:
-    """The nest that `pack` packed.
-
-    Raises:
-        CheckpointError: the leaves are not those of `spec`.
-    """
-    try:
-        nest = tree.unflatten_as(spec, [np.asarray(state[str(i)]) for i in range(len(state))])
-        specs.validate(nest, spec, what)
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"The saved {what} does not fit this adder's spec: {error}") from error
-    return nest
-
-
 def read(state: dict[str, Any], *names: str) -> list[Any]:
-    """The values of these names in a saved state.
+    """Returns the values of these names in a saved state.
 
     Raises:
         CheckpointError: one is missing.
@@ -156,12 +130,12 @@ def read(state: dict[str, Any], *names: str) -> list[Any]:
 
 
 def read_list(state: dict[str, Any]) -> list[Any]:
-    """The values of a saved dict with keys "0", "1", ..., in this order."""
+    """Returns the values of a saved dict with keys "0", "1", ..., in this order."""
     return read(state, *(str(i) for i in range(len(state))))
 
 
 def step_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest) -> Layout:
-    """The layout of items that are `Step` of ``[length, ...]``."""
+    """Returns the layout of items that are `Step` of ``[length, ...]``."""
     step = specs.to_arrays(
         Step(
             observation=spec.observations,
@@ -176,7 +150,7 @@ def step_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest) -> 
     return Layout(step=step, data=tree.unflatten_as(step, columns), length=length)
 
 
-class StepStream:
+class StepWriter:
     """Writes a stream of time steps as rows of `Step`, and creates items over the newest of them.
 
     It knows how a row is made, and nothing of where sequences begin and end.
@@ -209,13 +183,13 @@ class StepStream:
 
     @property
     def in_episode(self) -> bool:
-        """True between the first time step and LAST."""
+        """Returns True between the first time step and LAST."""
         return self._observation is not None
 
     def first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
         check_first(timestep, self._spec, self.in_episode)
-        self._observation = owned(timestep.observation)
+        self._observation = nests.copy_nest(timestep.observation)
         self._is_first = True
 
     def append(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest) -> int:
@@ -232,7 +206,7 @@ class StepStream:
             extras,
         )
         index = self._append(row)
-        self._observation = owned(next_timestep.observation)
+        self._observation = nests.copy_nest(next_timestep.observation)
         self._is_first = False
         return index
 
@@ -245,11 +219,11 @@ class StepStream:
     def _append(self, row: Step) -> int:
         index = self._writer.append(row)
         if self._recent is not None:
-            self._recent.append(owned(row))
+            self._recent.append(nests.copy_nest(row))
         return index
 
     def create_items(self, start: int, stop: int) -> None:
-        """One item in every table over rows ``[start, stop)``, `stop - 1` the newest, zero padded."""
+        """Creates one item in every table over rows ``[start, stop)``, `stop - 1` the newest, zero padded."""
         padding = self._length - (stop - start)
         data = None
         for table, function in self._tables:
@@ -276,20 +250,20 @@ class StepStream:
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state in mid-episode, that of the writer included."""
+        """Returns the state in mid-episode, that of the writer included."""
         return {
             "writer": self._writer.save(),
-            "observation": pack(self._observation) if self.in_episode else None,
+            "observation": nests.number_leaves(self._observation) if self.in_episode else None,
             "is_first": self._is_first,
-            "recent": {str(i): pack(row) for i, row in enumerate(self._recent or ())},
+            "recent": {str(i): nests.number_leaves(row) for i, row in enumerate(self._recent or ())},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `save` returned."""
         writer, observation, is_first, recent = read(state, "writer", "observation", "is_first", "recent")
         if observation is not None:
-            observation = unpack(observation, self._spec.observations, "observation")
-        rows = [unpack(row, self._row_spec, "row") for row in read_list(recent)]
+            observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")
+        rows = [nests.restore_from_numbers(row, self._row_spec, "row") for row in read_list(recent)]
         self._writer.restore(writer)
         self._observation = observation
         self._is_first = bool(is_first)

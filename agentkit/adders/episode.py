@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import dm_env
 
 from agentkit import core, specs
-from agentkit.adders.base import StepStream, Tables, read, step_layout
+from agentkit.adders.base import StepWriter, Tables, read, step_layout
 from agentkit.errors import ConfigError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout
@@ -64,7 +64,7 @@ class EpisodeAdder(core.Adder):
             raise ConfigError(f"max_length counts the final row too and must be at least 2, found {max_length}.")
         if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be one of {get_args(TooLong)}, found {too_long!r}.")
-        self._stream = StepStream(writer, spec, tables, max_length, extras_spec)
+        self._stream = StepWriter(writer, spec, tables, max_length, extras_spec)
         self._max_length = max_length
         self._too_long = too_long
         self._start = 0  # of this piece
@@ -72,17 +72,17 @@ class EpisodeAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Layout:
-        """How the items are made; for `Table.layout`."""
+        """Returns how the items are made; for `Table.layout`."""
         return step_layout(spec, max_length, extras_spec)
 
     @staticmethod
     def signature(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Nest:
-        """Specs of an item's data: `Step` of ``[max_length, ...]``."""
+        """Returns the specs of an item's data: `Step` of ``[max_length, ...]``."""
         return step_layout(spec, max_length, extras_spec).signature
 
     @staticmethod
     def history(max_length: int) -> int:
-        """What `Replay.writer` needs to be made with."""
+        """Returns what `Replay.writer` needs to be made with."""
         return max_length
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -125,7 +125,7 @@ class EpisodeAdder(core.Adder):
         self._stream.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {"stream": self._stream.save(), "start": self._start, "stop": self._stop}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import core, specs
+from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.base import Writer
@@ -27,7 +27,7 @@ GoalFn = Callable[[np.ndarray, np.ndarray], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight:
-    """What other goals a step gets, and what they make of it.
+    """Says which other goals a step gets, and what they make of it.
 
     Attributes:
         compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
@@ -58,7 +58,7 @@ class Hindsight:
 
 
 class HindsightRow(NamedTuple):
-    """What is stored of every step: o_t without the goal that was asked for, a_t and the policy's extras."""
+    """Holds what is stored of every step: o_t without the goal that was asked for, a_t and the policy's extras."""
 
     observation: dict[str, Nest]
     action: Nest
@@ -66,7 +66,7 @@ class HindsightRow(NamedTuple):
 
 
 class HindsightInline(NamedTuple):
-    """What an item itself carries: a goal, and what it makes of the step."""
+    """Holds what an item itself carries: a goal, and what it makes of the step."""
 
     reward: Nest
     discount: Nest
@@ -151,7 +151,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """How the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
+        """Returns how the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
 
         Raises:
             SpecError: the environment has no goals, or rewards or discounts that are no scalars.
@@ -178,13 +178,13 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def history() -> int:
-        """What `Replay.writer` needs to be made with: the rows of two observations."""
+        """Returns what `Replay.writer` needs to be made with: the rows of two observations."""
         return 2
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
         base.check_first(timestep, self._spec, self._observation is not None)
-        self._observation = base.owned(timestep.observation)
+        self._observation = nests.copy_nest(timestep.observation)
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """Keeps a step; on LAST writes the episode's items."""
@@ -192,10 +192,10 @@ class HindsightAdder(core.Adder):
         if not self._steps:
             base.check_extras(extras, self._extras_spec)
         goalless = {key: self._observation[key] for key in GOAL_KEYS if key != "desired_goal"}
-        row = HindsightRow(goalless, base.owned(self._cast_action(action)), base.owned(extras))
+        row = HindsightRow(goalless, nests.copy_nest(self._cast_action(action)), nests.copy_nest(extras))
         reward, discount = self._cast_reward(next_timestep.reward), self._cast_discount(next_timestep.discount)
         self._steps.append(_Step(row, self._observation["desired_goal"], reward, discount))
-        self._observation = base.owned(next_timestep.observation)
+        self._observation = nests.copy_nest(next_timestep.observation)
         if next_timestep.last():
             self._write_episode()
             self.reset()
@@ -283,11 +283,11 @@ class HindsightAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {
             "writer": self._writer.save(),
-            "observation": None if self._observation is None else base.pack(self._observation),
-            "steps": {str(i): base.pack(step) for i, step in enumerate(self._steps)},
+            "observation": None if self._observation is None else nests.number_leaves(self._observation),
+            "steps": {str(i): nests.number_leaves(step) for i, step in enumerate(self._steps)},
             "num_episodes": self._num_episodes,
         }
 
@@ -295,8 +295,8 @@ class HindsightAdder(core.Adder):
         """Takes back what `save` returned, after the replay was restored."""
         writer, observation, steps, episodes = base.read(state, "writer", "observation", "steps", "num_episodes")
         if observation is not None:
-            observation = base.unpack(observation, self._spec.observations, "observation")
-        restored = [base.unpack(step, self._step_spec, "step") for step in base.read_list(steps)]
+            observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")
+        restored = [nests.restore_from_numbers(step, self._step_spec, "step") for step in base.read_list(steps)]
         self._writer.restore(writer)
         self._observation = observation
         self._steps = restored

@@ -10,7 +10,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import core, specs
+from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay.base import Writer
@@ -19,7 +19,7 @@ from agentkit.types import Nest, Transition
 
 
 class NStepRow(NamedTuple):
-    """What is stored of every step: o_t, a_t and the policy's extras."""
+    """Holds what is stored of every step: o_t, a_t and the policy's extras."""
 
     observation: Nest
     action: Nest
@@ -27,7 +27,7 @@ class NStepRow(NamedTuple):
 
 
 class NStepReturn(NamedTuple):
-    """What an item itself carries; see `Transition`."""
+    """Holds what an item itself carries; see `Transition`."""
 
     reward: Nest
     discount: Nest
@@ -117,7 +117,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """How the items are made; for `Table.layout`.
+        """Returns how the items are made; for `Table.layout`.
 
         Raises:
             SpecError: the discounts do not go with the rewards.
@@ -142,18 +142,18 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def signature(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Nest:
-        """Specs of an item's data, a `Transition`."""
+        """Returns the specs of an item's data, a `Transition`."""
         return NStepAdder.layout(spec, extras_spec).signature
 
     @staticmethod
     def history(n: int) -> int:
-        """What `Replay.writer` needs to be made with: the rows of n + 1 observations."""
+        """Returns what `Replay.writer` needs to be made with: the rows of n + 1 observations."""
         return n + 1
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
         base.check_first(timestep, self._spec, self._observation is not None)
-        self._observation = base.owned(timestep.observation)
+        self._observation = nests.copy_nest(timestep.observation)
         self._is_first = True
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
@@ -167,7 +167,7 @@ class NStepAdder(core.Adder):
         if self._window:
             self._create_items(index)
         self._window.append(pair)
-        self._observation = base.owned(next_timestep.observation)
+        self._observation = nests.copy_nest(next_timestep.observation)
         if next_timestep.last():
             index = self._append(self._zero._replace(observation=self._observation))
             while self._window:
@@ -178,7 +178,7 @@ class NStepAdder(core.Adder):
     def _append(self, row: NStepRow) -> int:
         index = self._writer.append(row)
         if self._recent is not None:
-            self._recent.append(base.owned(row))
+            self._recent.append(nests.copy_nest(row))
         return index
 
     def _create_items(self, index: int) -> None:
@@ -206,13 +206,13 @@ class NStepAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {
             "writer": self._writer.save(),
-            "observation": None if self._observation is None else base.pack(self._observation),
+            "observation": None if self._observation is None else nests.number_leaves(self._observation),
             "is_first": self._is_first,
-            "window": {str(i): base.pack(pair) for i, pair in enumerate(self._window)},
-            "recent": {str(i): base.pack(row) for i, row in enumerate(self._recent or ())},
+            "window": {str(i): nests.number_leaves(pair) for i, pair in enumerate(self._window)},
+            "recent": {str(i): nests.number_leaves(row) for i, row in enumerate(self._recent or ())},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -221,13 +221,13 @@ class NStepAdder(core.Adder):
             state, "writer", "observation", "is_first", "window", "recent"
         )
         if observation is not None:
-            observation = base.unpack(observation, self._spec.observations, "observation")
+            observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")
         if len(window) > (self._window.maxlen or 0):
             raise CheckpointError(
                 f"The saved adder sums more steps ({len(window)}) than this one (n = {self._window.maxlen})."
             )
         pairs = [self._returns.unpack(pair) for pair in base.read_list(window)]
-        rows = [base.unpack(row, self._row_spec, "row") for row in base.read_list(recent)]
+        rows = [nests.restore_from_numbers(row, self._row_spec, "row") for row in base.read_list(recent)]
         self._writer.restore(writer)
         self._observation = observation
         self._is_first = bool(is_first)
@@ -286,7 +286,7 @@ class _Returns:
 
     def unpack(self, state: dict[str, np.ndarray]) -> tuple[Any, Any]:
         """The pair that was packed in a checkpoint."""
-        reward, discount = base.unpack(state, self._pair_spec, "rewards and discounts")
+        reward, discount = nests.restore_from_numbers(state, self._pair_spec, "rewards and discounts")
         if self._scalar:
             return float(reward), float(discount)
         return tree.flatten(reward), tree.flatten(discount)

@@ -160,7 +160,7 @@ class BatchedSegmentAdder(core.Adder):
         self._extend(latest, np.full(self._num_envs, FIRST))
 
     def begin_episode(self, observation: Nest) -> None:
-        """After `end_episode`: the first observations, leaves ``[N, ...]``, of the next episodes."""
+        """Takes, after `end_episode`, the first observations of the next episodes, leaves ``[N, ...]``."""
         for column, leaf in zip(self._observations, tree.flatten(observation), strict=True):
             column[:, self._row] = leaf
 
@@ -175,7 +175,7 @@ class BatchedSegmentAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """The unfinished segments (a `Saveable`); the writer holds nothing of them."""
+        """Returns the unfinished segments (a `Saveable`); the writer holds nothing of them."""
         rows = [column[:, : self._row + 1].copy() for column in tree.flatten(self._segments)]
         return {"row": self._row, "was_last": self._was_last.copy(), "rows": {str(i): x for i, x in enumerate(rows)}}
 
@@ -198,7 +198,7 @@ class BatchedSegmentAdder(core.Adder):
 
 
 class SegmentAdder(core.Adder):
-    """A `BatchedSegmentAdder` for one environment: one item at a time, and nothing has a leading ``[N]``.
+    """Is a `BatchedSegmentAdder` for one environment: one item at a time, and nothing has a leading ``[N]``.
 
     An episode's final row is there as soon as the episode ends.
     """
@@ -241,7 +241,7 @@ class SegmentAdder(core.Adder):
         self._batch.close()
 
     def save(self) -> dict[str, Any]:
-        """The unfinished segment (a `Saveable`)."""
+        """Returns the unfinished segment (a `Saveable`)."""
         return {"batch": self._batch.save(), "started": self._started, "in_episode": self._in_episode}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class SegmentAdder(core.Adder):
 
 
 def segment_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-    """How the items of a table for segments of `length` rows are made; for `Table.layout`."""
+    """Returns how the items of a table for segments of `length` rows are made; for `Table.layout`."""
     segment = step_layout(spec, length + 1, extras_spec).signature
     return dataclasses.replace(row_layout(segment), length=1)
 

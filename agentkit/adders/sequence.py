@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import dm_env
 
 from agentkit import core, specs
-from agentkit.adders.base import StepStream, Tables, read, step_layout
+from agentkit.adders.base import StepWriter, Tables, read, step_layout
 from agentkit.errors import ConfigError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout
@@ -83,7 +83,7 @@ class SequenceAdder(core.Adder):
             )
         if end_of_episode not in get_args(EndOfEpisode):
             raise ConfigError(f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}.")
-        self._stream = StepStream(writer, spec, tables, length, extras_spec)
+        self._stream = StepWriter(writer, spec, tables, length, extras_spec)
         self._length = length
         self._period = period
         self._end_of_episode = end_of_episode
@@ -92,17 +92,17 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-        """How the items are made; for `Table.layout`."""
+        """Returns how the items are made; for `Table.layout`."""
         return step_layout(spec, length, extras_spec)
 
     @staticmethod
     def signature(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Nest:
-        """Specs of an item's data: `Step` of ``[length, ...]``."""
+        """Returns the specs of an item's data: `Step` of ``[length, ...]``."""
         return step_layout(spec, length, extras_spec).signature
 
     @staticmethod
     def history(length: int) -> int:
-        """What `Replay.writer` needs to be made with."""
+        """Returns what `Replay.writer` needs to be made with."""
         return length
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -141,7 +141,7 @@ class SequenceAdder(core.Adder):
         self._stream.close()
 
     def save(self) -> dict[str, Any]:
-        """The state, in mid-episode too (a `Saveable`), with that of the writer."""
+        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
         return {"stream": self._stream.save(), "start": self._start, "covered": self._covered}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -3,22 +3,19 @@
 from agentkit.datasets.episode_files import EpisodeData, read_episodes, write_episodes
 from agentkit.datasets.episodes import Episode, EpisodeRecorder, add_episode, describe_actions, split_steps
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
-from agentkit.datasets.replay import FixedDataset, Prefetch, ReplayDataset, to_device
+from agentkit.datasets.replay import ReplayDataset
 
 __all__ = [
     "Columns",
     "Episode",
     "EpisodeData",
     "EpisodeRecorder",
-    "FixedDataset",
     "ItemStore",
-    "Prefetch",
     "ReplayDataset",
     "TransitionsDataset",
     "add_episode",
     "describe_actions",
     "read_episodes",
     "split_steps",
-    "to_device",
     "write_episodes",
 ]

@@ -34,7 +34,7 @@ _INDEX = "_index_"
 
 
 class EpisodeData(NamedTuple):
-    """What a file holds.
+    """Holds the contents of a file.
 
     Attributes:
         episodes: in order.

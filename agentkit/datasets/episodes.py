@@ -9,7 +9,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import core, specs
+from agentkit import core, nests, specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
 
@@ -20,7 +20,7 @@ _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.
 
 
 class Episode(NamedTuple):
-    """An episode of T steps, in Minari's terms.
+    """Holds an episode of T steps, in Minari's terms.
 
     Attributes:
         observations: o_0 to o_T, nest of ``[T + 1, ...]``.
@@ -74,7 +74,7 @@ def check_episode(episode: Episode, name: str) -> None:
 
 
 def fit_episode(episode: Episode, spec: specs.EnvironmentSpec, actions: ActionSpace | None, name: str) -> Episode:
-    """The episode as an agent for `spec` takes it: of the spec's dtypes, its actions mapped onto the spec's bounds.
+    """Casts an episode to the spec's dtypes, and maps its actions onto the spec's bounds.
 
     Args:
         episode: one that `check_episode` lets pass.
@@ -139,7 +139,7 @@ def _map_actions(actions: np.ndarray, spec: specs.Array, space: ActionSpace) -> 
 
 
 def describe_actions(spec: Nest) -> ActionSpace | None:
-    """The action space of an action spec, for a file; None for what a file need not describe."""
+    """Returns the action space of an action spec, for a file; None for what a file need not describe."""
     if isinstance(spec, specs.DiscreteArray):
         return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(spec.num_values)}
     if isinstance(spec, specs.BoundedArray):
@@ -149,7 +149,7 @@ def describe_actions(spec: Nest) -> ActionSpace | None:
 
 
 def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> specs.EnvironmentSpec:
-    """The specs of the environment that episodes are of, where nobody gave an environment.
+    """Returns the specs of the environment that episodes are of, where nobody gave an environment.
 
     Continuous actions are in [-1, 1], onto which bounds that `actions` tells of are mapped. Whole numbers are
     one discrete action, of as many values as `actions` says or as the episodes show.
@@ -194,7 +194,7 @@ def _at(nest: Nest, index: int) -> Nest:
 
 @final
 class EpisodeRecorder(core.Adder):
-    """An adder that keeps the episodes themselves.
+    """Keeps the episodes themselves; an adder.
 
     Attributes:
         episodes: those that have ended.
@@ -207,7 +207,7 @@ class EpisodeRecorder(core.Adder):
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
         self.reset()
-        self._observations.append(_copied(timestep.observation))
+        self._observations.append(nests.copy_nest(timestep.observation))
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """Adds a step; what the policy says beside its action is not kept.
@@ -222,9 +222,9 @@ class EpisodeRecorder(core.Adder):
                 "Episodes are recorded with scalar rewards, and discounts of 1, or 0 at a termination; found reward "
                 f"{reward!r} and discount {discount!r}. Files of episodes have no place for others."
             )
-        self._actions.append(_copied(action))
+        self._actions.append(nests.copy_nest(action))
         self._rewards.append(float(reward))
-        self._observations.append(_copied(next_timestep.observation))
+        self._observations.append(nests.copy_nest(next_timestep.observation))
         if next_timestep.last():
             ended = np.zeros((2, len(self._rewards)), bool)
             ended[0 if discount == 0 else 1, -1] = True
@@ -239,11 +239,7 @@ class EpisodeRecorder(core.Adder):
         self._rewards: list[float] = []
 
     def close(self) -> None:
-        """Nothing to free."""
-
-
-def _copied(nest: Nest) -> Nest:
-    return tree.map_structure(np.array, nest)
+        """Does nothing: there is nothing to free."""
 
 
 def _stack(rows: Sequence[Nest]) -> Nest:
@@ -251,7 +247,7 @@ def _stack(rows: Sequence[Nest]) -> Nest:
 
 
 def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
-    """Episodes out of columns of steps in RLDS's terms (Ramos et al. 2021, 2111.02767), of many episodes in a row.
+    """Cuts columns of many episodes' steps, in RLDS's terms (Ramos et al. 2021, 2111.02767), into episodes.
 
     Row t has o_t, a_t, and the reward and the end that followed a_t; the last row of an episode has its final
     observation, and its action and reward mean nothing.
@@ -293,7 +289,7 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
 def fit_episodes(
     episodes: Iterable[Episode], spec: specs.EnvironmentSpec, actions: ActionSpace | None
 ) -> list[Episode]:
-    """`check_episode` and `fit_episode` for each.
+    """Applies `check_episode` and `fit_episode` to each.
 
     Raises:
         SpecError: the first that does not fit, by its number.

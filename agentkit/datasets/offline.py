@@ -11,29 +11,29 @@ import tree
 
 from agentkit.core import BatchPlan
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.nests import LeafReader, make_builder
 from agentkit.replay.base import Writer, check_steps
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.step_store import make_columns
-from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.replay.table import FromStep, Select, Table
-from agentkit.types import Nest, ReplaySample, SampleInfo, Seed
+from agentkit.types import DrawnBatch, Nest, ReplaySample, SampleInfo, Seed
 
 
 class Items(Protocol):
-    """Data that batches are drawn from: N items, each a nest of arrays."""
+    """Holds data that batches are drawn from: N items, each a nest of arrays."""
 
     def __len__(self) -> int:
         """N."""
         ...
 
     def take(self, indices: np.ndarray) -> Nest:
-        """The items of these numbers ``[B]``, leaves ``[B, ...]``."""
+        """Returns the items of these numbers ``[B]``, leaves ``[B, ...]``."""
         ...
 
 
 @final
 class Columns:
-    """Items that are rows of columns: any nest of arrays ``[N, ...]``, such as a `Transition` of them."""
+    """Holds items that are rows of columns: any nest of arrays ``[N, ...]``, such as a `Transition` of them."""
 
     def __init__(self, data: Nest):
         """Takes the columns, which are not copied.
@@ -52,13 +52,13 @@ class Columns:
         return self._size
 
     def take(self, indices: np.ndarray) -> Nest:
-        """The rows of these numbers."""
+        """Returns the rows of these numbers."""
         return tree.map_structure(lambda leaf: leaf[indices], self._data)
 
 
 @final
 class ItemStore:
-    """Items as an adder writes them: each step stored once, an item the numbers of its first and its last step.
+    """Holds items as an adder writes them: each step stored once, an item the numbers of its first and last step.
 
     Made for `core.Agent.make_adder`, which takes it for a replay::
 
@@ -94,7 +94,7 @@ class ItemStore:
         return self._size
 
     def writer(self, history: int, *, timeout: float | None = None) -> Writer:
-        """A writer; see `Replay.writer`."""
+        """Makes a writer; see `Replay.writer`."""
         del timeout  # Nothing is waited for.
         return _StoreWriter(self, history)
 
@@ -114,7 +114,7 @@ class ItemStore:
         return row
 
     def take(self, indices: np.ndarray) -> Nest:
-        """The items of these numbers."""
+        """Returns the items of these numbers."""
         first, last = self._ends[indices].T
 
         def leaf(source: Any) -> np.ndarray:
@@ -174,7 +174,7 @@ class _StoreWriter(Writer):
 
 @final
 class TransitionsDataset:
-    """An endless iterator of batches that are drawn uniformly, with replacement: a `Saveable`.
+    """Draws batches for ever, uniformly and with replacement: an iterator and a `Saveable`.
 
     With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``. `info` is as
     replay's uniform sampler gives it; the keys are the items' numbers.
@@ -208,10 +208,10 @@ class TransitionsDataset:
         """How many items there are."""
         return len(self._items)
 
-    def __iter__(self) -> Iterator[ReplaySample]:
+    def __iter__(self) -> Iterator[DrawnBatch]:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch."""
         plan, size = self._plan, len(self._items)
         count = plan.batch_size * plan.num_updates
@@ -219,26 +219,25 @@ class TransitionsDataset:
         np.add.at(self._times, indices, np.int32(1))
         self.num_sampled += count
         info = SampleInfo(
-            key=indices.astype(np.uint64),
             probability=np.full(count, 1.0 / size),
             table_size=np.full(count, size, np.int64),
             priority=np.ones(count),
             times_sampled=self._times[indices],
         )
-        sample = ReplaySample(info, self._items.take(indices))
+        batch = DrawnBatch(indices.astype(np.uint64), ReplaySample(info, self._items.take(indices)))
         if plan.num_updates == 1:
-            return sample
-        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), sample)
+            return batch
+        return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), batch)
 
     def ready(self) -> bool:
-        """Always True."""
+        """Returns True, always."""
         return True
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Does nothing: there is nothing to free."""
 
     def fingerprint(self) -> dict[str, int]:
-        """What tells these data from others: how many they are, and a checksum of up to 1,000 of them."""
+        """Returns what tells these data from others: their number, and a checksum of up to 1,000 of them."""
         some = np.unique(np.linspace(0, len(self._items) - 1, 1_000).astype(np.int64))
         checksum = 0
         for leaf in tree.flatten(self._items.take(some)):
@@ -246,7 +245,7 @@ class TransitionsDataset:
         return {"size": len(self._items), "checksum": checksum}
 
     def save(self) -> dict[str, Any]:
-        """Where the drawing stands; not the data."""
+        """Returns where the drawing stands; not the data."""
         state = self._rng.bit_generator.state
         words = {name: str(value) for name, value in state["state"].items()}  # 128 bits
         return {

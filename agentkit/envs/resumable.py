@@ -9,7 +9,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
 
@@ -42,7 +42,7 @@ class ResumableEnvironment(dm_env.Environment):
         _check_repeatable(environment)
         self._environment = environment
         self._action_spec = environment.action_spec()
-        self._copy_action = np.array if specs.is_spec(self._action_spec) else _copy_nest
+        self._copy_action = np.array if specs.is_spec(self._action_spec) else nests.copy_nest
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -198,10 +198,6 @@ def _check_repeatable(environment: Any) -> None:
             "cannot be saved in mid-episode. Give it a method reseed(seed: int) after which the next "
             "reset() begins an episode that depends on that seed alone."
         )
-
-
-def _copy_nest(action: Nest) -> Nest:
-    return tree.map_structure(np.array, action)
 
 
 def _unstack(stacked: dict[str, np.ndarray], spec: Nest, num_steps: int) -> list[Nest]:

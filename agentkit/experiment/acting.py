@@ -10,7 +10,7 @@ import jax
 from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
-from agentkit.adders import ForkAdder
+from agentkit.adders import TeeAdder
 from agentkit.agents.common.agent import Agent as Value
 from agentkit.core import Actor, Adder, Agent
 from agentkit.counting import Counter
@@ -29,7 +29,7 @@ def make_adder(environment: Any, spec: EnvironmentSpec, destinations: Sequence[t
         destinations: agents, each with the replay that it learns from.
     """
     adders = [_make_adder(environment, spec, agent, replay) for agent, replay in destinations]
-    return adders[0] if len(adders) == 1 else ForkAdder(adders)
+    return adders[0] if len(adders) == 1 else TeeAdder(adders)
 
 
 def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Any, replay: Replay) -> Adder:

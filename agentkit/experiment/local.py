@@ -229,6 +229,8 @@ def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     tables = experiment.agent.make_tables(spec)
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
-    from agentkit.replay.reverb.single_process import ReverbInTurns  # Loads TensorFlow: only when asked for.
+    from agentkit.replay.reverb.single_process import (
+        SingleProcessReverbReplay,  # Loads TensorFlow: only when asked for.
+    )
 
-    return ReverbInTurns(tables)
+    return SingleProcessReverbReplay(tables)

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agentkit import core
+from agentkit import nests
 from agentkit.errors import ConfigError
-from agentkit.learning.state_arrays import by_path, like
 from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import Nest, ReplaySample
+from agentkit.types import DrawnBatch, Nest, ReplaySample
 
 
 class Publisher(Protocol):
@@ -65,13 +64,13 @@ def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     return lowered.compile()(key)
 
 
-class Learner(core.Learner):
+class Learner:
     """Runs an `Update`. Single-threaded: one `step` at a time."""
 
     def __init__(
         self,
         update: Update,
-        dataset: Iterator[ReplaySample],
+        dataset: Iterator[DrawnBatch],
         key: jax.Array,
         *,
         num_updates: int = 1,
@@ -150,15 +149,12 @@ class Learner(core.Learner):
             ReplayTimeoutError, ReplayClosedError: from the dataset.
             ConfigError: the batch cannot be divided among the devices.
         """
-        batch = next(self._dataset)
-        # Keys are uint64, which JAX would truncate; they stay on the host.
-        keys = batch.info.key
+        keys, batch = next(self._dataset)
         if self._mesh is not None and np.shape(keys)[-1] % self._mesh.size:
             raise ConfigError(
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        batch = batch._replace(info=batch.info._replace(key=np.zeros(np.shape(keys), np.uint32)))
         self._state, output, variables = self._compiled(self._state, batch)
         self._version += self._num_updates
         self._publish(variables)
@@ -186,7 +182,8 @@ class Learner(core.Learner):
 
     def save(self) -> dict[str, Any]:
         """Returns the training state by path, and the number of updates."""
-        return {"num_updates": self._version, "state": by_path(jax.device_get(self._state))}
+        leaves = nests.flatten_to_paths(jax.device_get(self._state))
+        return {"num_updates": self._version, "state": {path: np.asarray(leaf) for path, leaf in leaves.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `save` returned, and publishes its parameters.
@@ -194,6 +191,7 @@ class Learner(core.Learner):
         Raises:
             CheckpointError: an array is missing, unknown, or of another shape or dtype.
         """
-        self._state = self._place(like(self._state, state["state"]))
+        restored = nests.restore_from_paths(self._state, state["state"], "Learner state")
+        self._state = self._place(jax.tree.map(jnp.array, restored))
         self._version = self._log_version = int(state["num_updates"])
         self._publish(jax.jit(self._variables)(self._state))

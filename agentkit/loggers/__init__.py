@@ -1,8 +1,8 @@
 """Loggers: rows of named numbers to the terminal, CSV files, TensorBoard, or through filters.
 
 A logger has `write(values)` and `close()`, and is a context manager. Acme's users know the names:
-`Dispatcher` to several, `EveryNSeconds` and `EveryNSteps` to thin out, `DropNone` and `DropNonFinite`
-to clean, `OnlyKeys` to choose, `BestEffortLogger` to outlive a full disk, `InMemoryLogger` to look at.
+`Dispatcher` to several, `EveryNSeconds` to thin out, `BestEffortLogger` to outlive a full disk, `InMemoryLogger` to
+look at.
 """
 
 from agentkit.loggers.base import InMemoryLogger, Logger, to_numbers
@@ -10,11 +10,7 @@ from agentkit.loggers.best_effort import BestEffortLogger
 from agentkit.loggers.csv import CsvLogger, read_csv
 from agentkit.loggers.filters import (
     Dispatcher,
-    DropNone,
-    DropNonFinite,
     EveryNSeconds,
-    EveryNSteps,
-    OnlyKeys,
 )
 from agentkit.loggers.tensorboard import TensorboardLogger
 from agentkit.loggers.terminal import TerminalLogger
@@ -23,13 +19,9 @@ __all__ = [
     "BestEffortLogger",
     "CsvLogger",
     "Dispatcher",
-    "DropNonFinite",
-    "DropNone",
     "EveryNSeconds",
-    "EveryNSteps",
     "InMemoryLogger",
     "Logger",
-    "OnlyKeys",
     "TensorboardLogger",
     "TerminalLogger",
     "read_csv",

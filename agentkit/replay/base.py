@@ -12,7 +12,7 @@ import numpy as np
 
 from agentkit.errors import ConfigError, SpecError, unknown_name
 from agentkit.replay.table import Table
-from agentkit.types import Nest, ReplaySample, TableInfo
+from agentkit.types import DrawnBatch, Nest, TableInfo
 
 
 class Writer(abc.ABC):
@@ -73,7 +73,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def save(self) -> dict[str, Any]:
-        """Which stored steps this writer still refers to, so that its episode can go on after `restore`.
+        """Returns which stored steps this writer still refers to, so that its episode can go on after `restore`.
 
         Raises:
             CheckpointError: where `Replay.resumable` is False.
@@ -89,11 +89,11 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> bool:
-        """True if `__next__` would return a batch without waiting."""
+        """Returns whether `__next__` would return a batch without waiting."""
 
     @abc.abstractmethod
-    def __next__(self) -> ReplaySample:
-        """The next batch; info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
+    def __next__(self) -> DrawnBatch:
+        """The next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
 
         Raises:
             ReplayTimeoutError: no batch within the timeout.
@@ -109,7 +109,7 @@ class Sampler(abc.ABC):
 
 
 class Replay(abc.ABC):
-    """A set of tables: written through writers, read through samplers. A context manager.
+    """Holds a set of tables, written through writers and read through samplers. A context manager.
 
     `timeout` is in seconds and bounds every wait in a writer or sampler; None means the replay's
     own default (`default_timeout`, 60 s unless set).
@@ -121,7 +121,7 @@ class Replay(abc.ABC):
 
     @abc.abstractmethod
     def writer(self, history: int, *, timeout: float | None = None) -> Writer:
-        """A new writer, for one stream of steps.
+        """Makes a writer, for one stream of steps.
 
         Args:
             history: how many of its last steps items may still refer to.
@@ -130,11 +130,11 @@ class Replay(abc.ABC):
 
     @abc.abstractmethod
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
-        """Batches of `batch_size` items of `table`."""
+        """Makes a sampler of batches of `batch_size` items of `table`."""
 
     @abc.abstractmethod
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """True if the rate limiter lets `num_items` items in now."""
+        """Returns whether the rate limiter lets `num_items` items in now."""
 
     @abc.abstractmethod
     def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
@@ -146,7 +146,7 @@ class Replay(abc.ABC):
 
     @abc.abstractmethod
     def info(self, table: str) -> TableInfo:
-        """The table's counters now."""
+        """Returns the table's counters now."""
 
     @abc.abstractmethod
     def reset(self, table: str) -> None:
@@ -175,14 +175,14 @@ class Replay(abc.ABC):
         self.close()
 
     def table(self, name: str) -> Table:
-        """The description of the table of this name."""
+        """Returns the description of the table of this name."""
         if name not in self.tables:
             raise unknown_name("replay table", name, self.tables)
         return self.tables[name]
 
 
 def index_tables(tables: Sequence[Table]) -> dict[str, Table]:
-    """Tables by name; refuses none at all, and two of one name."""
+    """Returns tables by name; refuses none at all, and two of one name."""
     if not tables:
         raise ConfigError("A replay needs at least one table, found none.")
     names = [table.name for table in tables]
@@ -201,7 +201,7 @@ def check_priority(table: str, priority: float) -> None:
 
 
 def check_priorities(table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
-    """`check_priority` for the vectors ``[B]`` given to `Replay.update_priorities`."""
+    """Applies `check_priority` to the vectors ``[B]`` given to `Replay.update_priorities`."""
     if np.shape(keys) != np.shape(priorities) or np.ndim(keys) != 1:
         raise SpecError(
             f"Table {table!r}: expected keys and priorities of one shape [B], "

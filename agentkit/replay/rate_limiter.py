@@ -22,7 +22,7 @@ from agentkit.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class RateLimiter:
-    """When inserts and samples may proceed. Usually one of the constructors below makes it.
+    """Says when inserts and samples may proceed. Usually one of the constructors below makes it.
 
     Attributes:
         samples_per_insert: how often, on average, each item is to be drawn.
@@ -62,13 +62,13 @@ class RateLimiter:
             )
 
     def can_insert(self, num_items: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """True if `num_items` more items may be inserted."""
+        """Returns whether `num_items` more items may be inserted."""
         if size + num_items <= self.min_size_to_sample:
             return True
         return (inserted + num_items) * self.samples_per_insert - sampled <= self.max_difference
 
     def can_sample(self, num_items: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """True if `num_items` more items may be drawn."""
+        """Returns whether `num_items` more items may be drawn."""
         if size < self.min_size_to_sample:
             return False
         return inserted * self.samples_per_insert - (sampled + num_items) >= self.min_difference
@@ -114,7 +114,7 @@ class RateLimiter:
 
 
 def MinSize(min_size_to_sample: int) -> RateLimiter:  # noqa: N802 (Reverb's name for it)
-    """Samples wait until the table holds this many items; nothing else waits."""
+    """Makes samples wait until the table holds this many items; nothing else waits."""
     return RateLimiter(1.0, min_size_to_sample, -math.inf, math.inf)
 
 
@@ -161,7 +161,7 @@ def Lockstep(samples_per_insert: float, min_size_to_sample: int) -> RateLimiter:
 
 
 def Queue(size: int) -> RateLimiter:  # noqa: N802
-    """Each item is drawn once, in a table of `size` items; inserts wait when it is full.
+    """Limits a table of `size` items, each of which is drawn once: inserts wait when it is full.
 
     Use it with Fifo sampler and remover and ``max_times_sampled=1``.
     """
@@ -169,5 +169,5 @@ def Queue(size: int) -> RateLimiter:  # noqa: N802
 
 
 def Stack(size: int) -> RateLimiter:  # noqa: N802
-    """`Queue` for a Lifo sampler and remover."""
+    """Limits as `Queue` does, for a Lifo sampler and remover."""
     return Queue(size)

@@ -26,7 +26,7 @@ from agentkit.types import Nest
 
 
 class Select(enum.Enum):
-    """Which of an item's steps a leaf of its data takes."""
+    """Says which of an item's steps a leaf of its data takes."""
 
     FIRST = "first"  # the first step: a leaf of [...]
     LAST = "last"  # the last step: a leaf of [...]
@@ -35,7 +35,7 @@ class Select(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class FromStep:
-    """A leaf of an item taken from leaf number `column` of the (flattened) steps."""
+    """Takes a leaf of an item from leaf number `column` of the (flattened) steps."""
 
     column: int
     select: Select
@@ -43,14 +43,14 @@ class FromStep:
 
 @dataclasses.dataclass(frozen=True)
 class FromInline:
-    """A leaf of an item taken from leaf number `column` of the (flattened) inline values."""
+    """Takes a leaf of an item from leaf number `column` of the (flattened) inline values."""
 
     column: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How an item's data is made of steps and inline values.
+    """Says how an item's data is made of steps and inline values.
 
     Attributes:
         step: nest of array specs of one appended step.
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def signature(self) -> Nest:
-        """Nest of array specs of an item's data: what a sample holds, without the batch axis."""
+        """Returns a nest of array specs of an item's data: what a sample holds, without the batch axis."""
         step, inline = tree.flatten(self.step), tree.flatten(self.inline)
 
         def leaf(source: FromStep | FromInline) -> specs.Array:
@@ -99,7 +99,7 @@ class Layout:
 
 
 def row_layout(step: Nest) -> Layout:
-    """The layout of items that are one step each, as it was appended: for data that is no trajectory.
+    """Returns the layout of items that are one step each, as it was appended: for data that is no trajectory.
 
     Args:
         step: nest of array specs, e.g. those of gradients.
@@ -110,32 +110,32 @@ def row_layout(step: Nest) -> Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """Every item with the same chance."""
+    """Selects every item with the same chance."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fifo:
-    """The oldest item."""
+    """Selects the oldest item."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Lifo:
-    """The newest item."""
+    """Selects the newest item."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MinHeap:
-    """The item of least priority; of equals the one inserted or updated longest ago."""
+    """Selects the item of least priority; of equals the one inserted or updated longest ago."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MaxHeap:
-    """The item of greatest priority; of equals the one inserted or updated longest ago."""
+    """Selects the item of greatest priority; of equals the one inserted or updated longest ago."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Prioritized:
-    """Item i with chance p_i**exponent / sum_k p_k**exponent (Schaul et al. 2016, eq. 1).
+    """Selects item i with chance p_i**exponent / sum_k p_k**exponent (Schaul et al. 2016, eq. 1).
 
     Attributes:
         exponent: alpha >= 0; 0 is uniform over the items whose priority is not 0.
@@ -155,7 +155,7 @@ Selector = Uniform | Fifo | Lifo | MinHeap | MaxHeap | Prioritized
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A replay table, as data.
+    """Describes a replay table, as data.
 
     Attributes:
         name: unique within a replay.
@@ -217,11 +217,11 @@ class Table:
 
     @property
     def signature(self) -> Nest:
-        """Nest of array specs of one item's data."""
+        """Returns a nest of array specs of one item's data."""
         return self.layout.signature
 
     def fingerprint(self) -> dict[str, Any]:
-        """All settings as plain values, to tell whether a checkpoint was made by the same table."""
+        """Returns all settings as plain values, to tell whether a checkpoint was made by the same table."""
         return {
             "name": self.name,
             "max_size": int(self.max_size),
@@ -238,7 +238,7 @@ class Table:
 
 
 def queue_table(name: str, layout: Layout, size: int) -> Table:
-    """A table as a queue: each item is drawn once, oldest first; writers wait while it is full.
+    """Makes a table that is a queue: each item is drawn once, oldest first; writers wait while it is full.
 
     Args:
         name: the table's.
@@ -249,7 +249,7 @@ def queue_table(name: str, layout: Layout, size: int) -> Table:
 
 
 def describe_leaves(spec: Nest) -> list[str]:
-    """Name, dtype and shape of every leaf of a nest of specs, as one string each."""
+    """Returns name, dtype and shape of every leaf of a nest of specs, as one string each."""
     leaves = zip(specs.leaf_names(spec), tree.flatten(spec), strict=True)
     return [f"{name}: {leaf.dtype.name}{list(leaf.shape)}" for name, leaf in leaves]
 

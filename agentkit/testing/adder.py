@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import core, specs
+from agentkit import core, nests, specs
 from agentkit.adders import EpisodeAdder, NStepAdder, SequenceAdder, Tables
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.base import Replay, Writer, check_priority, index_tables
@@ -425,7 +425,7 @@ class RecordingWriter(Writer):
         """See `Writer`."""
         specs.validate(step, self._step, "step")
         assert not self._ended, "a step was appended behind padding"
-        self._rows.append(tree.map_structure(np.array, step))
+        self._rows.append(nests.copy_nest(step))
         return len(self._rows) - 1
 
     def create_item(
@@ -469,7 +469,7 @@ class RecordingWriter(Writer):
 
     def save(self) -> dict[str, Any]:
         """See `Writer`; the items are not in it."""
-        rows = {str(i): {str(j): x for j, x in enumerate(tree.flatten(r))} for i, r in enumerate(self._rows)}
+        rows = {str(i): nests.number_leaves(r) for i, r in enumerate(self._rows)}
         return {"rows": rows}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -494,7 +494,7 @@ class AdderContract(abc.ABC):
         sampler = replay.sampler(table, 1)
         try:
             for _ in range(count):
-                items.append(tree.map_structure(lambda x: x[0], next(sampler).data))
+                items.append(tree.map_structure(lambda x: x[0], next(sampler).sample.data))
         finally:
             sampler.close()
         return items
@@ -541,7 +541,7 @@ class AdderContract(abc.ABC):
             adder.close()
             assert_items(seen, case.items, table.signature)
             sampler = replay.sampler("table", 1)
-            priorities = [next(sampler).info.priority[0] for _ in seen]
+            priorities = [next(sampler).sample.info.priority[0] for _ in seen]
             sampler.close()
         assert priorities == [float(i + 1) for i in range(len(seen))]
 

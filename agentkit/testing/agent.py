@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import checkpoint, core, envs, specs
+from agentkit import checkpoint, core, envs, nests, specs
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, Result, run
@@ -283,9 +283,9 @@ class AgentContract(abc.ABC):
                     timestep = timestep._replace(step_type=dm_env.StepType.LAST, discount=np.float32(last_discount))
                 adder.add(action, timestep, extras)
             dataset = ReplayDataset(replay, agent.batch_plan._replace(batch_size=64, num_updates=1), timeout=1.0)
-            keys = np.unique(next(dataset).info.key)
+            keys = np.unique(next(dataset).keys)
             replay.update_priorities(agent.batch_plan.table, keys, rng.uniform(0.1, 1.0, len(keys)))
-            return next(dataset)
+            return next(dataset).sample
 
     def _make_act(self, agent: core.Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
         """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
@@ -309,7 +309,6 @@ class AgentContract(abc.ABC):
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         state, output = update.init(_KEY), None
         step = self._compiled(update.update)
-        batch = batch._replace(info=batch.info._replace(key=()))
         for _ in range(3):
             state, output = step(state, batch)
         return _by_name({"state": state, "priorities": () if output is None else output.priorities})
@@ -326,7 +325,7 @@ class AgentContract(abc.ABC):
         seen: dict[str, Any] = {
             "plan": agent.batch_plan,
             "tables": [table.fingerprint() for table in agent.make_tables(spec)],
-            **_by_name({"batch": batch._replace(info=batch.info._replace(key=()))}),
+            **_by_name({"batch": batch}),
             **self._learned(agent, batch),
         }
         update = agent.make_update(networks)
@@ -372,8 +371,7 @@ def _random_action(spec: Any, rng: np.random.Generator) -> Any:
 
 
 def _by_name(nest: Any) -> dict[str, np.ndarray]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(nest)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {path: np.asarray(leaf) for path, leaf in nests.flatten_to_paths(nest).items()}
 
 
 def _differ(a: Any, b: Any) -> bool:

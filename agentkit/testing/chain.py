@@ -107,8 +107,7 @@ def learned(
                 timestep = environment.reset()
                 adder.add_first(timestep)
         dataset = ReplayDataset(replay, agent.batch_plan._replace(num_updates=_NUM_BATCHES), timeout=10.0)
-        batches = next(dataset)
-    batches = batches._replace(info=batches.info._replace(key=()))  # Which are uint64, and not JAX's.
+        batches = next(dataset).sample
     run = jax.jit(lambda state: jax.lax.scan(update.update, state, batches)[0])
     state = jax.jit(update.init)(jax.random.PRNGKey(0))
     for _ in range(num_updates // _NUM_BATCHES):

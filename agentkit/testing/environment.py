@@ -19,7 +19,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.types import Nest
 
 _PLAIN = (np.ndarray, np.generic, int, float, str, bool, type(None))
@@ -147,7 +147,7 @@ class _Contract(abc.ABC):
         environment = self.make_environment()
         try:
             given = [environment.reset(), *self.rollout(environment, 20)]
-            copies = [tree.map_structure(np.array, timestep.observation) for timestep in given]
+            copies = [nests.copy_nest(timestep.observation) for timestep in given]
             self.rollout(environment, 20, seed=1)
             for timestep, copy in zip(given, copies, strict=True):
                 tree.map_structure(np.testing.assert_array_equal, timestep.observation, copy)

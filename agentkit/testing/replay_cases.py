@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tree
 
 from agentkit import errors, specs
 from agentkit.replay.base import Replay, Writer
@@ -86,15 +85,35 @@ def write_pairs(
     writer.flush()
 
 
-def draw(replay: Replay, table: str, count: int, batch_size: int = 1) -> list[tuple[int, Any]]:
+class DrawnItem(NamedTuple):
+    """Holds what `draw` tells of an item: its key, and the fields of `SampleInfo`."""
+
+    key: np.uint64
+    probability: np.float64
+    table_size: np.int64
+    priority: np.float64
+    times_sampled: np.int32
+
+
+class DrawnItem(NamedTuple):
+    """Holds what `draw` tells of an item: its key, and the fields of `SampleInfo`."""
+
+    key: np.uint64
+    probability: np.float64
+    table_size: np.int64
+    priority: np.float64
+    times_sampled: np.int32
+
+
+def draw(replay: Replay, table: str, count: int, batch_size: int = 1) -> list[tuple[int, DrawnItem]]:
     """Draws `count` items with a new sampler: (number, info of one item) of each, in order."""
     sampler = replay.sampler(table, batch_size, timeout=LONG)
-    drawn: list[tuple[int, Any]] = []
+    drawn: list[tuple[int, DrawnItem]] = []
     try:
         while len(drawn) < count:
-            sample = next(sampler)
+            keys, sample = next(sampler)
             for i in range(batch_size):
-                info = tree.map_structure(lambda x, i=i: x[i], sample.info)
+                info = DrawnItem(*(x[i] for x in (keys, *sample.info)))
                 drawn.append((int(sample.data.action[i]), info))
     finally:
         sampler.close()

@@ -50,7 +50,7 @@ class ContentsContract(ReplayCases):
                     writer.create_item("pairs", 1.0, i - 2, i + 1, inline=np.float32(10 * i))
             writer.flush()
             sampler = replay.sampler("pairs", 3)
-            sample = next(sampler)
+            keys, sample = next(sampler)
             sampler.close()
             assert type(sample.data) is Pair
             np.testing.assert_array_equal(sample.data.first, [[0, 0], [1, -1], [2, -2]])
@@ -59,10 +59,10 @@ class ContentsContract(ReplayCases):
             np.testing.assert_array_equal(sample.data.value, [20, 30, 40])
             for leaf, spec in zip(sample.data, replay.table("pairs").signature, strict=True):
                 assert leaf.dtype == spec.dtype and leaf.shape == (3, *spec.shape)
-            dtypes = [np.asarray(x).dtype.name for x in sample.info]
+            dtypes = [np.asarray(x).dtype.name for x in (keys, *sample.info)]
             assert dtypes == ["uint64", "float64", "int64", "float64", "int32"]
-            assert all(x.shape == (3,) for x in sample.info)
-            assert len(set(sample.info.key.tolist())) == 3
+            assert all(x.shape == (3,) for x in (keys, *sample.info))
+            assert len(set(keys.tolist())) == 3
 
     def test_sequences_take_all_steps_and_pad_with_zeros(self) -> None:
         """ALL takes every step in order; what the episode lacks is zeros."""
@@ -77,7 +77,7 @@ class ContentsContract(ReplayCases):
             writer.end_episode()
             writer.flush()
             sampler = replay.sampler("sequences", 3)
-            data = next(sampler).data
+            data = next(sampler).sample.data
             sampler.close()
             np.testing.assert_array_equal(data["action"], [[1, 2, 3], [3, 4, 0], [4, 0, 0]])
             np.testing.assert_array_equal(data["observation"][1], [[3, -3], [4, -4], [0, 0]])
@@ -96,7 +96,7 @@ class ContentsContract(ReplayCases):
             writer.flush()
             assert numbers(draw(replay, "pairs", 4)) == [0, 1, 2, 3]
             sampler = replay.sampler("sequences", 3)
-            np.testing.assert_array_equal(next(sampler).data["action"], [[0, 1], [1, 2], [2, 3]])
+            np.testing.assert_array_equal(next(sampler).sample.data["action"], [[0, 1], [1, 2], [2, 3]])
             sampler.close()
 
     def test_episodes_begin_at_zero_and_items_outlive_them(self) -> None:
@@ -138,7 +138,7 @@ class ContentsContract(ReplayCases):
             writer.create_item("kinds", 1.0, 0, 2, {"a": np.ones(3, np.float32), "b": np.bool_(True)})
             writer.flush()
             sampler = replay.sampler("kinds", 1)
-            got = next(sampler).data
+            got = next(sampler).sample.data
             sampler.close()
             tree.assert_same_structure(got, table.signature)
             np.testing.assert_array_equal(got["0"][0], np.stack([image, image + 1]))
@@ -158,7 +158,7 @@ class ContentsContract(ReplayCases):
             writer.flush()
             sampler = replay.sampler("pairs", 1)
             for _ in range(3):
-                batch = next(sampler).data
+                batch = next(sampler).sample.data
                 np.testing.assert_array_equal(batch.first, [[7, -7]])
                 batch.first[:] = 55
             sampler.close()

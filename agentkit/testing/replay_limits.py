@@ -50,7 +50,7 @@ class LimitsContract(ReplayCases):
             write_pairs(writer, "pairs", [2])
             sampler = replay.sampler("pairs", 2, timeout=LONG)
             assert wait_until(sampler.ready)
-            assert next(sampler).data.action.shape == (2,)
+            assert next(sampler).sample.data.action.shape == (2,)
             sampler.close()
 
     def test_a_sampler_that_timed_out_goes_on(self) -> None:
@@ -61,7 +61,7 @@ class LimitsContract(ReplayCases):
                 next(sampler)
             write_pairs(writer, "pairs", [5])
             assert wait_until(sampler.ready)
-            assert next(sampler).data.action.tolist() == [5]
+            assert next(sampler).sample.data.action.tolist() == [5]
             sampler.close()
 
     def test_sampler_wakes_when_items_come(self) -> None:
@@ -73,7 +73,7 @@ class LimitsContract(ReplayCases):
             thread.start()
             write_pairs(writer, "pairs", range(4))
             thread.join(LONG)
-            assert not thread.is_alive() and got[0].data.action.shape == (2,)
+            assert not thread.is_alive() and got[0].sample.data.action.shape == (2,)
             sampler.close()
 
     def test_a_full_queue_makes_inserts_wait(self) -> None:
@@ -90,7 +90,7 @@ class LimitsContract(ReplayCases):
                 hasty.create_item("pairs", 1.0, 0, 1, inline=np.float32(4))
                 hasty.flush()
             sampler = replay.sampler("pairs", 4, timeout=LONG)
-            assert next(sampler).data.action.tolist() == [0, 1, 2, 3]
+            assert next(sampler).sample.data.action.tolist() == [0, 1, 2, 3]
             sampler.close()
             assert wait_until(lambda: replay.can_insert("pairs"))
             with contextlib.suppress(errors.ReplayTimeoutError):
@@ -225,7 +225,7 @@ class LimitsContract(ReplayCases):
             del dying
             write_pairs(survivor, "pairs", [50, 51, 52, 53])
             sampler = replay.sampler("pairs", 8)
-            data = next(sampler).data
+            data = next(sampler).sample.data
             sampler.close()
             assert data.action.tolist() == [0, 1, 2, 3, 50, 51, 52, 53]
             np.testing.assert_array_equal(data.last[:, 0], [1, 2, 3, 4, 50, 51, 52, 53])
@@ -249,7 +249,7 @@ class LimitsContract(ReplayCases):
                 thread.start()
             sampler = replay.sampler("pairs", 16)
             for _ in range(50):
-                data = next(sampler).data
+                data = next(sampler).sample.data
                 np.testing.assert_array_equal(data.first[:, 0], data.action)
                 np.testing.assert_array_equal(data.first[:, 1], -data.action)
                 np.testing.assert_array_equal(data.value, data.action)

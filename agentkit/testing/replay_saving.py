@@ -61,7 +61,7 @@ class SavingContract(ReplayCases):
             assert {(n, info.priority) for n, info in drawn} == {(2, 3.0), (4, 5.0), (5, 6.0)}
             sampler = replay.sampler("sequences", 6)
             actions = [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5]]
-            np.testing.assert_array_equal(next(sampler).data["action"], actions)
+            np.testing.assert_array_equal(next(sampler).sample.data["action"], actions)
             sampler.close()
             writer = replay.writer(1)
             write_pairs(writer, "pairs", [9], [1000.0])
@@ -169,7 +169,7 @@ class SavingContract(ReplayCases):
                 writer.create_item("pairs", 1.0, 1, 5, inline=np.float32(0))
             writer.flush()
             sampler = replay.sampler("pairs", 1)
-            data = next(sampler).data
+            data = next(sampler).sample.data
             assert (data.action.tolist(), data.last[0, 0]) == ([2], 4)
             sampler.close()
             writer.close()

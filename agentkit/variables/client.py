@@ -70,19 +70,19 @@ class VariableClient:
 
     @property
     def version(self) -> int:
-        """How many learner updates the held parameters have seen; -1 before the first fetch."""
+        """Returns how many learner updates the held parameters have seen; -1 before the first fetch."""
         return self._version
 
     @property
     def params(self) -> Nest:
-        """The held parameters; the first access waits for some to be published."""
+        """Returns the held parameters; the first access waits for some to be published."""
         if self._version < 0:
             self.update(wait=True)
         return self._params
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the held parameters were published; infinite before the first fetch.
+        """Returns how long ago the held parameters were published; infinite before the first fetch.
 
         It compares this host's clock with the learner's.
         """
@@ -90,7 +90,7 @@ class VariableClient:
 
     @property
     def lost(self) -> bool:
-        """Whether the source could not be reached when it was last asked."""
+        """Returns whether the source could not be reached when it was last asked."""
         return self._lost is not None
 
     def update(self, wait: bool = False) -> None:

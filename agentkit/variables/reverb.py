@@ -10,20 +10,20 @@ import numpy as np
 
 from agentkit.core import VariableSource, Versioned
 from agentkit.errors import ConfigError, ReplayClosedError, SpecError
-from agentkit.replay.reverb.parameter_server import Letter, MailboxClient, ReverbMailbox, Stamp
+from agentkit.replay.reverb.parameter_server import ParameterServerClient, Publication, ReverbParameterServer, Stamp
 from agentkit.types import Nest
 from agentkit.variables import layout
 
 
 class ReverbPublisher:
-    """The learner's end, with the server in it. Thread-safe.
+    """Publishes parameters, on a server of its own in this process. Thread-safe.
 
     A publication costs a copy to the server, about 2 ms per MB: `BackgroundPublisher` takes it out of
     the learner's way.
     """
 
     def __init__(self, run_id: str, *, port: int | None = None, listen: str = "lo", timeout: float = 60.0):
-        """Starts the server; see `ReverbMailbox`, also for the errors.
+        """Starts the server; see `ReverbParameterServer`, also for the errors.
 
         Args:
             run_id: sources of another run do not read from it.
@@ -31,23 +31,23 @@ class ReverbPublisher:
             listen: the network device to listen on; "lo" is this machine alone.
             timeout: seconds that `publish` waits for the server.
         """
-        self._mailbox = ReverbMailbox(run_id, port=port, listen=listen, timeout=timeout)
+        self._server = ReverbParameterServer(run_id, port=port, listen=listen, timeout=timeout)
         self._lock = threading.Lock()
         self._version = -1
 
     @property
     def address(self) -> str:
-        """What sources on this machine connect to, "localhost:port"."""
-        return self._mailbox.address
+        """Returns the address for sources on this machine, "localhost:port"."""
+        return self._server.address
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
-        return self._mailbox.port
+        """Returns the port that the server listens on."""
+        return self._server.port
 
     @property
     def version(self) -> int:
-        """The newest version, -1 before the first one."""
+        """Returns the newest version, -1 before the first one."""
         return self._version
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
@@ -66,16 +66,16 @@ class ReverbPublisher:
                     "learner updates and never go down; make a new publisher for a new learner."
                 )
             header = {"version": int(version), "published": time.time(), "layout": description}
-            self._mailbox.put(header, [_to_plain(leaf) for leaf in leaves])
+            self._server.put(header, [_to_plain(leaf) for leaf in leaves])
             self._version = version
 
     def close(self) -> None:
         """Ends the server. May be called twice."""
-        self._mailbox.close()
+        self._server.close()
 
 
 class ReverbSource(VariableSource):
-    """A reader's end: one for each `VariableClient`. Thread-safe.
+    """Reads parameters, for one `VariableClient`. Thread-safe.
 
     To ask costs about a millisecond, so set `VariableClient.update_seconds`. While the server is away,
     the first call waits for the timeout and later ones return at once.
@@ -89,13 +89,13 @@ class ReverbSource(VariableSource):
             run_id: the publisher's.
             timeout: seconds that a call waits for an answer.
         """
-        self._client = MailboxClient(address, run_id, timeout=timeout)
+        self._client = ParameterServerClient(address, run_id, timeout=timeout)
         self._lock = threading.Lock()
-        self._letter: Letter | None = None
+        self._publication: Publication | None = None
         self._handed_out: dict[tuple[str, ...], Stamp] = {}
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """See `core.VariableSource`.
+        """Implements `core.VariableSource.get`.
 
         Raises:
             UnknownNameError: if a name was never published.
@@ -104,36 +104,36 @@ class ReverbSource(VariableSource):
         """
         names = tuple(names)
         with self._lock:
-            letter = self._newest()
-            if letter is None:
+            publication = self._newest()
+            if publication is None:
                 return None
-            sender = letter.stamp.sender
-            if self._handed_out.get(names, letter.stamp).sender != sender:
+            sender = publication.stamp.sender
+            if self._handed_out.get(names, publication.stamp).sender != sender:
                 newer_than = -1
-            if int(letter.header["version"]) <= newer_than:
+            if int(publication.header["version"]) <= newer_than:
                 return None
-            layout.check_names(names, letter.header["layout"])
-            found = _unpack(letter, names)
-            self._handed_out[names] = letter.stamp
+            layout.check_names(names, publication.header["layout"])
+            found = _unpack(publication, names)
+            self._handed_out[names] = publication.stamp
             return found
 
     def close(self) -> None:
         """Frees what it holds; a later `get` fetches anew."""
         with self._lock:
-            self._letter = None
+            self._publication = None
 
-    def _newest(self) -> Letter | None:
+    def _newest(self) -> Publication | None:
         try:
-            letter = self._client.get(None if self._letter is None else self._letter.stamp)
+            publication = self._client.get(None if self._publication is None else self._publication.stamp)
         except ReplayClosedError as error:
             raise ConnectionError(str(error)) from error
-        if letter is not None:
-            header = letter.header
+        if publication is not None:
+            header = publication.header
             kinds = {"version": int, "published": float, "layout": dict}
             if not all(isinstance(header.get(key), kind) for key, kind in kinds.items()):
                 raise ConnectionError(f"What is published at {self._client.address} are no parameters: {header}")
-            self._letter = letter
-        return self._letter
+            self._publication = publication
+        return self._publication
 
 
 def _to_plain(leaf: np.ndarray) -> np.ndarray:
@@ -141,19 +141,19 @@ def _to_plain(leaf: np.ndarray) -> np.ndarray:
     return leaf if leaf.dtype.isbuiltin == 1 else leaf.view(f"u{leaf.dtype.itemsize}")
 
 
-def _unpack(letter: Letter, names: Sequence[str]) -> Versioned:
+def _unpack(publication: Publication, names: Sequence[str]) -> Versioned:
     """The variables of these names, as copies."""
-    description, variables, start = letter.header["layout"], {}, 0
+    description, variables, start = publication.header["layout"], {}, 0
     for name, node in description.items():
         expected = list(layout.arrays_of(node))
-        leaves = letter.arrays[start : start + len(expected)]
+        leaves = publication.arrays[start : start + len(expected)]
         start += len(expected)
         if name in names:
             made = [_from_plain(*pair) for pair in zip(leaves, expected, strict=False)]
             if len(made) != len(expected):
                 raise SpecError(f"Variable {name!r}: expected {len(expected)} arrays, found {len(made)}.")
             variables[name] = layout.build(node, iter(made))
-    return Versioned(int(letter.header["version"]), variables, float(letter.header["published"]))
+    return Versioned(int(publication.header["version"]), variables, float(publication.header["published"]))
 
 
 def _from_plain(leaf: np.ndarray, expected: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:

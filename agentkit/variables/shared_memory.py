@@ -42,7 +42,7 @@ _HEADER_BYTES = 256
 
 
 def shared_memory_path(name_or_path: str | os.PathLike[str]) -> pathlib.Path:
-    """Where parameters of this name are: in memory where the system has /dev/shm, else a file.
+    """Returns the path of the parameters of this name: in memory where the system has /dev/shm, else a file.
 
     Args:
         name_or_path: a run's id, or a path with a "/" in it, which is taken as it is.
@@ -69,7 +69,7 @@ def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
 
 
 class SharedMemoryPublisher:
-    """The learner's end. Thread-safe.
+    """Publishes parameters to the processes of this machine. Thread-safe.
 
     The newest publisher of a name takes it over; an older one, such as a learner that hung and was
     replaced, is told so when it publishes again. The memory taken is twice the parameters; `close`
@@ -96,7 +96,7 @@ class SharedMemoryPublisher:
 
     @property
     def version(self) -> int:
-        """The newest version, -1 before the first one."""
+        """Returns the newest version, -1 before the first one."""
         return self._version
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
@@ -163,7 +163,7 @@ class SharedMemoryPublisher:
 
 
 class SharedMemorySource(VariableSource):
-    """A reader's end: one for each `VariableClient`. Thread-safe.
+    """Reads parameters, for one `VariableClient`. Thread-safe.
 
     What it hands out are copies of the reader's own. While there is no publisher, the last parameters
     stay readable; before the first, there are none.
@@ -183,7 +183,7 @@ class SharedMemorySource(VariableSource):
         self._handed_out: dict[tuple[str, ...], int] = {}  # the generation, by names
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """See `core.VariableSource`. Asking costs microseconds where nothing is newer.
+        """Implements `core.VariableSource.get`. Asking costs microseconds where nothing is newer.
 
         Raises:
             UnknownNameError: if a name was never published.

@@ -12,7 +12,7 @@ from agentkit.types import Nest
 
 
 class VariableStore(VariableSource):
-    """The learner publishes into it, actors of the same process get from it. Thread-safe.
+    """Holds parameters: the learner publishes them, actors of the same process get them. Thread-safe.
 
     Nothing is copied: what is published must not be changed (or donated) afterwards.
     """
@@ -23,7 +23,7 @@ class VariableStore(VariableSource):
 
     @property
     def version(self) -> int:
-        """The newest version, -1 before the first one."""
+        """Returns the newest version, -1 before the first one."""
         return self._current.version
 
     def publish(self, version: int, variables: Mapping[str, Nest]) -> None:
@@ -41,7 +41,7 @@ class VariableStore(VariableSource):
             self._current = Versioned(version, dict(variables), time.time())
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """See `core.VariableSource`."""
+        """Implements `core.VariableSource.get`."""
         current = self._current
         if current.version <= newer_than:
             return None

@@ -8,7 +8,7 @@ import dm_env
 import numpy as np
 import tree
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.types import Nest
 from agentkit.wrappers.base import EnvironmentWrapper
 
@@ -55,7 +55,7 @@ class ObservationActionReward(EnvironmentWrapper):
         return timestep._replace(observation=shown)
 
     def _first(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        action, reward = tree.map_structure(np.array, (self._no_action, self._no_reward))
+        action, reward = nests.copy_nest((self._no_action, self._no_reward))
         return timestep._replace(observation=OAR(timestep.observation, action, reward))
 
     def observation_spec(self) -> OAR:

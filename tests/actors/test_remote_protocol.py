@@ -179,7 +179,7 @@ def test_descriptions_come_back_as_they_were() -> None:
     nest = {"b": (array, [SCALAR]), "a": Extras(specs.Array((0, 3), ml_dtypes.bfloat16), ())}
     found = remote_protocol.build(remote_protocol.describe(nest))
     assert found == nest and type(found["a"]) is Extras
-    with pytest.raises(SpecError, match="import its module"):
-        remote_protocol.build({"namedtuple": ["no.such.module", "A"], "fields": []})
+    with pytest.raises(SpecError, match="Import its module"):
+        remote_protocol.build({"namedtuple": ["no.such.module", "A"], "fields": {}})
     with pytest.raises(SpecError, match="Expected the description"):
         remote_protocol.build({"array": 3})

@@ -330,7 +330,7 @@ def test_through_a_queue(make_replay):
             for _ in range(3):
                 actions, timesteps = zip(*(s.advance() for s in streams), strict=True)
                 adder.add(np.stack(actions), stack(timesteps))
-            drawn = {name: next(sampler).data for name, sampler in samplers.items()}
+            drawn = {name: next(sampler).sample.data for name, sampler in samplers.items()}
             for i in range(2):
                 one = {name: tree.map_structure(lambda x: x[i], data) for name, data in drawn.items()}  # noqa: B023
                 assert rows_of(one["a"]) == rows_of(one["b"]) == rows_of(seen[-2 + i])

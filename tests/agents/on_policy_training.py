@@ -57,8 +57,7 @@ class Training:
         """Acts until learning is due."""
         while not self.dataset.ready():
             self.loop.step()
-        batch = next(self.dataset)
-        return batch._replace(info=batch.info._replace(key=()))
+        return next(self.dataset).sample
 
     def learn(self, batch: Any) -> dict[str, float]:
         self.state, output = self.compiled(self.state, batch)

@@ -88,7 +88,7 @@ def test_priorities_are_the_divergences_and_the_loss_weighs_them() -> None:
     update = agent.make_update(nets)
     state = jax.jit(update.init)(jax.random.PRNGKey(0))
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
     _, output = jax.jit(update.update)(state, batch)
 

@@ -74,7 +74,7 @@ def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
     state = update.init(jax.random.PRNGKey(0))
     states, actions = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     _, output = update.update(state, ReplaySample(info, Transition(states, actions, reward, discount, states[::-1])))
 
     next_action = networks.policy.apply(state.target_policy, states[::-1])

@@ -80,7 +80,7 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     losses = discrete_sac.make_losses(_tabular_networks(), config)
     reward, discount = np.array([1.0, -2.0], np.float32), np.array([0.9, 0.0], np.float32)
     observation, action = np.zeros((2, 1), np.float32), np.array([2, 0], np.int32)
-    info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(observation, action, reward, discount, observation))
     critics = (np.array([0.5, 0.0, -1.0], np.float32), np.array([0.0, 1.0, 3.0], np.float32))
     output = losses.critic(critics, _state(critics, TWINS), batch, KEY)

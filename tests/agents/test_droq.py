@@ -81,7 +81,7 @@ def test_targets_are_the_smaller_of_two_draws_that_drop_units_of_their_own() -> 
     twins = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), state.critics)
     zeros = jax.tree.map(jnp.zeros_like, twins)  # Of which every value is 0, and a priority the target's size.
     same, actions, ones = np.tile(STATES[:1], (256, 1)), np.zeros((256, 1), np.float32), np.ones(256, np.float32)
-    info = SampleInfo((), ones / 256, 256 * ones, (), ())
+    info = SampleInfo(ones / 256, 256 * ones, (), ())
     batch = ReplaySample(info, Transition(same, actions, 100 * ones, ones, same))
     state = state._replace(target_critics=twins, log_alpha=jnp.float32(-np.inf))
     output = losses.critic(zeros, state, batch, KEY)
@@ -100,7 +100,7 @@ def test_a_hidden_layer_is_normalised_whatever_the_scale_of_its_inputs() -> None
 
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     certain = {"max_log_std": -20.0, "min_log_std": -21.0}  # So that the sampled action is known.
     networks, state, losses = _setup(dropout_rate=0.0, prioritized=True, importance_exponent=0.5, **certain)
     next_states = STATES[::-1]

@@ -96,7 +96,7 @@ def _sequence(length: int, starts: tuple[int, ...], rewards: list[float], discou
 def _batch(*sequences: Step) -> ReplaySample:
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *sequences)
     ones = np.ones(len(sequences))
-    return ReplaySample(SampleInfo(ones, ones, ones, ones, ones), stacked)
+    return ReplaySample(SampleInfo(ones, ones, ones, ones), stacked)
 
 
 def _learner(**changes: Any) -> tuple[Any, Any, Any]:

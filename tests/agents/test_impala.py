@@ -133,8 +133,7 @@ class Training:
     def next_batch(self) -> Any:
         while not self.dataset.ready():
             self.loop.step()
-        batch = next(self.dataset)
-        return batch._replace(info=batch.info._replace(key=()))
+        return next(self.dataset).sample
 
     def learn(self, batch: Any) -> dict[str, float]:
         self.state, output = self.update(self.state, batch)

@@ -71,7 +71,7 @@ def test_the_values_loss_by_hand() -> None:
 
 
 def test_the_critics_loss_by_hand_and_priorities_are_the_first_ones_absolute_errors() -> None:
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
     losses = _losses(prioritized=True, importance_exponent=0.5)
     found = losses.critic(CRITICS, _state(jnp.float32([100.0, 100.0])), BATCH._replace(info=info), KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]

@@ -97,7 +97,7 @@ def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_prio
     loss = mpo.make_loss(_linear_networks(), config)
     reward, discount = np.array([1.0, -1.0], np.float32), np.array([0.5, 0.0], np.float32)
     ones = np.ones((2, 1), np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(ones, 0.5 * ones, reward, discount, ones))
     certain = jnp.array([0.25, -20.0], jnp.float32)
     params = mpo.MPOParams(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))

@@ -165,7 +165,7 @@ class Example:
                 return x
 
             data = data._replace(**{name: tree.map_structure(add, getattr(data, name))})
-        info = SampleInfo((), np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
+        info = SampleInfo(np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
         output = self._loss(*self.params, ReplaySample(info, data), KEY)
         return np.array([output.loss, *output.priorities])
 

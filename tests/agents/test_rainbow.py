@@ -85,7 +85,7 @@ def _parts() -> tuple[Agent[nets.CategoricalNetwork], nets.CategoricalNetwork, A
     observation = np.eye(4, dtype=np.float32)
     action, reward = np.int32([0, 1, 0, 1]), np.float32([0, 1, 2, -1])
     data = Transition(observation, action, reward, np.full(4, 0.9, np.float32), observation[::-1])
-    info = SampleInfo((), np.array([0.4, 0.4, 0.1, 0.01]), np.full(4, 50), np.ones(4), np.ones(4, np.int32))
+    info = SampleInfo(np.array([0.4, 0.4, 0.1, 0.01]), np.full(4, 50), np.ones(4), np.ones(4, np.int32))
     return agent, networks, networks.init(jax.random.PRNGKey(0)), ReplaySample(info, data)
 
 

@@ -109,7 +109,7 @@ def test_the_policy_climbs_the_mean_of_all_critics() -> None:
 
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     config = redq.Config(num_critics=3, subset_size=3, prioritized=True, importance_exponent=0.5)
-    info = SampleInfo((), np.array([0.4, 0.1]), np.full(2, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1]), np.full(2, 10), (), ())
     critics, targets = np.array([1.0, 2.0, 6.0], np.float32), np.array([3.0, 2.0, 5.0], np.float32)
     loss = redq.make_losses(_constant_networks(), config).critic
     output = loss(critics, _state(critics, targets, 1e-30), _batch(2, info), KEY)

@@ -59,7 +59,7 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     state = agent.make_update(networks).init(KEY)
     losses, alpha = sac.make_losses(networks, config), jnp.float32(0.3)
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
     targets = state.critics[::-1]
     state = state._replace(target_critics=targets, log_alpha=jnp.log(alpha))

@@ -88,7 +88,7 @@ def test_priorities_are_the_first_critics_absolute_errors_and_the_loss_weighs_bo
     losses = td3.make_losses(_linear_networks(), config)
     observation, discount = np.array([[1.0], [2.0], [-3.0]], np.float32), np.zeros(3, np.float32)
     critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
-    info = SampleInfo((), np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
+    info = SampleInfo(np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
     batch = _batch(observation, discount, info)
     output = losses.critic(critics, _state(critics, critics), batch, KEY)
 

@@ -84,23 +84,23 @@ def test_items_and_info_are_as_replay_gives_them() -> None:
         adder = agent.make_adder(replay, SPEC)
         for episode in EPISODES:
             add_episode(adder, episode)
-        sample = next(ReplayDataset(replay, agent.batch_plan._replace(batch_size=300)))
+        theirs = next(ReplayDataset(replay, agent.batch_plan._replace(batch_size=300)))
         stored, _ = replay.contents(agent.batch_plan.table)
     mine = next(TransitionsDataset(store, BatchPlan("transitions", 300), seed=0))
     tree.map_structure(np.testing.assert_array_equal, store.take(np.arange(len(store))), stored)
-    for found, expected in zip(tree.flatten(mine), tree.flatten(sample), strict=True):
+    for found, expected in zip(tree.flatten(mine), tree.flatten(theirs), strict=True):
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_array_equal(mine.info.probability, sample.info.probability)
-    np.testing.assert_array_equal(mine.info.table_size, sample.info.table_size)
-    keys = mine.info.key.astype(int)
-    np.testing.assert_array_equal(mine.data.reward, stored.reward[keys])
+    keys, sample = mine.keys.astype(int), mine.sample
+    np.testing.assert_array_equal(sample.info.probability, theirs.sample.info.probability)
+    np.testing.assert_array_equal(sample.info.table_size, theirs.sample.info.table_size)
+    np.testing.assert_array_equal(sample.data.reward, stored.reward[keys])
     assert set(keys) == set(range(len(store)))
-    np.testing.assert_array_equal(mine.info.times_sampled, np.bincount(keys)[keys])
+    np.testing.assert_array_equal(sample.info.times_sampled, np.bincount(keys)[keys])
 
 
 def test_batches_are_drawn_uniformly() -> None:
     dataset = TransitionsDataset(Columns(np.arange(10)), BatchPlan("x", 1_000), seed=1)
-    counts = sum(np.bincount(next(dataset).data, minlength=10) for _ in range(20))
+    counts = sum(np.bincount(next(dataset).sample.data, minlength=10) for _ in range(20))
     assert abs(counts - 2_000).max() < 4 * np.sqrt(20_000 * 0.1 * 0.9)
 
 
@@ -110,9 +110,9 @@ def test_stacked_batches_are_the_same_draws() -> None:
     )
     batches = [next(one) for _ in range(3)]
     found = next(stacked)
-    assert found.data.observation.shape == (3, 4, 2) and found.info.key.shape == (3, 4)
+    assert found.sample.data.observation.shape == (3, 4, 2) and found.keys.shape == (3, 4)
     for i, batch in enumerate(batches):
-        tree.map_structure(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), found.data, batch.data)
+        tree.map_structure(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), found.sample, batch.sample)
 
 
 def test_it_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
@@ -138,7 +138,7 @@ def test_other_data_are_not_restored_into() -> None:
 
 def test_seeds_differ() -> None:
     first, same, other = (
-        next(TransitionsDataset(Columns(np.arange(50)), BatchPlan("x", 20), s)).data for s in (0, 0, 1)
+        next(TransitionsDataset(Columns(np.arange(50)), BatchPlan("x", 20), s)).sample.data for s in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, same)
     assert np.any(first != other)

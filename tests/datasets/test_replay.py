@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from agentkit import specs
 from agentkit.core import BatchPlan
-from agentkit.datasets import FixedDataset, Prefetch, ReplayDataset, to_device
+from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError, UnknownNameError
 from agentkit.replay import (
     Fifo,
@@ -85,22 +84,22 @@ def _value(sample: ReplaySample) -> float:
 
 def test_one_batch_has_a_batch_axis() -> None:
     with _replay() as replay:
-        batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
+        keys, keys, batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
         assert batch.data["n"].shape == (4,) and batch.data["pair"].shape == (4, 2)
-        assert all(np.shape(field) == (4,) for field in batch.info)
+        assert all(np.shape(field) == (4,) for field in (keys, *batch.info))
 
 
 def test_several_updates_have_an_axis_of_their_own_and_are_the_same_items() -> None:
     with _replay() as replay, _replay() as same:
-        stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
-        flat = next(ReplayDataset(same, BatchPlan("items", 12)))
+        keys, keys, stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
+        flat_keys, flat_keys, flat = next(ReplayDataset(same, BatchPlan("items", 12)))
         assert stacked.data["n"].shape == (3, 4) and stacked.data["pair"].shape == (3, 4, 2)
-        assert all(np.shape(field) == (3, 4) for field in stacked.info)
-        assert stacked.info.key.dtype == np.uint64
+        assert all(np.shape(field) == (3, 4) for field in (keys, *stacked.info))
+        assert keys.dtype == np.uint64
         np.testing.assert_array_equal(stacked.data["pair"].reshape(12, 2), flat.data["pair"])
-        np.testing.assert_array_equal(stacked.info.key.reshape(-1), flat.info.key)
+        np.testing.assert_array_equal(keys.reshape(-1), flat_keys)
         # Info belongs to its item: keys count from the first item inserted, in order.
-        order = np.argsort(stacked.info.key.reshape(-1), kind="stable")
+        order = np.argsort(keys.reshape(-1), kind="stable")
         assert np.all(np.diff(stacked.data["n"].reshape(-1)[order]) >= 0)
 
 
@@ -108,7 +107,7 @@ def test_equal_seeds_give_equal_batches() -> None:
     def draw(seed: int) -> np.ndarray:
         with _replay(seed=seed) as replay:
             dataset = ReplayDataset(replay, BatchPlan("items", 8))
-            return np.stack([next(dataset).data["n"] for _ in range(3)])
+            return np.stack([next(dataset).sample.data["n"] for _ in range(3)])
 
     np.testing.assert_array_equal(draw(1), draw(1))
     assert np.any(draw(1) != draw(2))
@@ -123,7 +122,7 @@ def test_it_is_ready_when_the_rate_limit_lets_a_batch_through() -> None:
         writer = replay.writer(history=1)
         writer.append({"n": np.float32(9), "pair": np.zeros(2, np.float32)})
         writer.create_item("items", 1.0, 0, 1)
-        assert dataset.ready() and next(iter(dataset)).data["n"].shape == (2,)
+        assert dataset.ready() and next(iter(dataset)).sample.data["n"].shape == (2,)
         dataset.close()
         with pytest.raises(ReplayClosedError):
             next(dataset)
@@ -151,122 +150,6 @@ def test_impossible_plans_are_refused_when_built() -> None:
             ReplayDataset(replay, BatchPlan("items", 4, num_updates=0))
         with pytest.raises(UnknownNameError, match="Did you mean 'items'"):
             ReplayDataset(replay, BatchPlan("item", 4))
-
-
-def test_prefetch_keeps_the_order_and_draws_no_further_than_told() -> None:
-    dataset = FakeDataset(_numbers)
-    prefetch = Prefetch(dataset, size=3)
-    assert [_value(next(prefetch)) for _ in range(5)] == [0, 1, 2, 3, 4]
-    deadline = time.monotonic() + 5
-    while dataset.num_drawn < 9 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    assert dataset.num_drawn == 9  # Five taken, three held, one in the thread's hand.
-    assert prefetch.ready()
-    prefetch.close()
-
-
-def test_prefetch_transfers_in_its_thread() -> None:
-    threads = []
-
-    def transfer(sample: ReplaySample) -> ReplaySample:
-        threads.append(threading.current_thread())
-        return sample._replace(data={"x": sample.data["x"] * 10})
-
-    prefetch = Prefetch(FakeDataset(_numbers), transfer=transfer)
-    next(prefetch)
-    assert _value(next(iter(prefetch))) == 10.0
-    prefetch.close()
-    assert threading.current_thread() not in threads
-
-
-@pytest.mark.parametrize("where", ["dataset", "transfer"])
-def test_an_error_in_the_thread_is_raised_after_what_came_before_it(where: str) -> None:
-    def fail_at_2(value: Any) -> ReplaySample:
-        number = value if isinstance(value, int) else int(_value(value))
-        if number == 2:
-            raise ZeroDivisionError("in the thread")
-        return _numbers(number)
-
-    if where == "dataset":
-        prefetch = Prefetch(FakeDataset(fail_at_2), timeout=10)
-    else:
-        prefetch = Prefetch(FakeDataset(_numbers), transfer=fail_at_2, timeout=10)
-    assert [_value(next(prefetch)) for _ in range(2)] == [0, 1]
-    with pytest.raises(ZeroDivisionError, match="in the thread"):
-        next(prefetch)
-    with pytest.raises(ReplayClosedError):
-        next(prefetch)
-    prefetch.close()
-    assert not prefetch._thread.is_alive()
-
-
-def test_the_end_of_a_dataset_ends_the_iteration() -> None:
-    def three(n: int) -> ReplaySample:
-        if n == 3:
-            raise StopIteration
-        return _numbers(n)
-
-    assert [_value(sample) for sample in Prefetch(FakeDataset(three), timeout=10)] == [0, 1, 2]
-
-
-def test_prefetch_that_gets_nothing_times_out_by_name() -> None:
-    """Timeouts of the dataset itself are no error: the consumer's deadline counts."""
-
-    def never(n: int) -> ReplaySample:
-        time.sleep(0.01)
-        raise ReplayTimeoutError("not yet")
-
-    prefetch = Prefetch(FakeDataset(never), timeout=0.2)
-    assert not prefetch.ready()
-    with pytest.raises(ReplayTimeoutError, match=r"within 0\.2 s"):
-        next(prefetch)
-    prefetch.close()
-
-
-@pytest.mark.parametrize("full", [True, False])
-def test_closing_ends_the_thread_whether_it_waits_for_data_or_for_room(full: bool) -> None:
-    replay = _replay(num_items=3, min_size=1 if full else 10)
-    dataset = ReplayDataset(replay, BatchPlan("items", 2), timeout=60)
-    prefetch = Prefetch(dataset, size=1)
-    time.sleep(0.2)
-    start = time.monotonic()
-    prefetch.close()
-    assert time.monotonic() - start < 3
-    assert not prefetch._thread.is_alive()
-    with pytest.raises(ReplayClosedError, match="closed"):
-        next(prefetch)
-    replay.close()
-
-
-def test_replay_closed_under_a_prefetch_is_an_error_for_its_consumer() -> None:
-    replay = _replay(num_items=3, min_size=10)
-    prefetch = Prefetch(ReplayDataset(replay, BatchPlan("items", 2)), timeout=20)
-    replay.close()
-    with pytest.raises(ReplayClosedError):
-        next(prefetch)
-    prefetch.close()
-
-
-def test_a_prefetch_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1 batch, found size 0"):
-        Prefetch(FakeDataset(_numbers), size=0)
-
-
-def test_to_device_moves_the_data_and_leaves_the_keys_whole() -> None:
-    import jax
-
-    moved = to_device(jax.devices()[0])(_sample(3.0))
-    assert isinstance(moved.data["x"], jax.Array) and isinstance(moved.info.probability, jax.Array)
-    assert isinstance(moved.info.key, np.ndarray) and moved.info.key.dtype == np.uint64
-    assert int(moved.info.key[0]) == BIG
-
-
-def test_a_fixed_dataset_cycles() -> None:
-    dataset = FixedDataset([_numbers(0), _numbers(1)])
-    assert dataset.ready()
-    assert [_value(next(dataset)) for _ in range(5)] == [0, 1, 0, 1, 0]
-    dataset.close()
 
 
 class _DrawsAhead:

@@ -72,15 +72,15 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
     seen = []
     for _ in range(12):
         batch = next_batch(data)
-        (shard,) = set(batch.data.reward.tolist())  # All of one server.
+        (shard,) = set(batch.sample.data.reward.tolist())  # All of one server.
         seen.append(int(shard))
-        data.write_priorities(batch.info.key, np.full(4, 10.0 + shard))
+        data.write_priorities(batch.keys, np.full(4, 10.0 + shard))
     assert seen.count(0) >= 3 and seen.count(1) >= 3
     for number, server in enumerate(servers):
         found = set()
         deadline = time.monotonic() + 60.0
         while found - {1.0} != {10.0 + number} and time.monotonic() < deadline:
-            found |= set(next(server.sampler("transitions", 4, timeout=30.0)).info.priority.tolist())
+            found |= set(next(server.sampler("transitions", 4, timeout=30.0)).sample.info.priority.tolist())
         assert found - {1.0} == {10.0 + number}
     assert data.waited_seconds > 0.0
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]

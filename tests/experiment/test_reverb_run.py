@@ -14,7 +14,7 @@ from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig, local, run
 from agentkit.learning import Learner
 from agentkit.loggers import read_csv
-from agentkit.replay.reverb.single_process import ReverbInTurns
+from agentkit.replay.reverb.single_process import SingleProcessReverbReplay
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
 pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
@@ -119,7 +119,7 @@ def test_a_saved_run_goes_on_with_what_it_had(tmp_path: pathlib.Path, monkeypatc
 
     infos = []
 
-    class Looks(ReverbInTurns):  # type: ignore[misc]  # To see what is there after `restore`.
+    class Looks(SingleProcessReverbReplay):  # type: ignore[misc]  # To see what is there after `restore`.
         def restore(self, directory: pathlib.Path) -> None:
             super().restore(directory)
             infos.append(self.info("transitions"))

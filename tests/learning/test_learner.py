@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import pathlib
@@ -11,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tree
 
 import agentkit
 from agentkit import checkpoint
-from agentkit.datasets import FixedDataset
 from agentkit.errors import CheckpointError, ConfigError, ReplayTimeoutError
 from agentkit.learning import Learner, LearnerCallbacks, Update, periodic, sgd
-from agentkit.types import LossOutput, ReplaySample, SampleInfo
+from agentkit.types import DrawnBatch, LossOutput, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
 KEY = jax.random.PRNGKey(3)
@@ -41,23 +42,36 @@ def _update(hidden: int = 3) -> Update:
     return sgd(_loss, lambda key: _init(key, hidden), optax.adam(0.05), periodic(2))
 
 
-def _batches(num: int, num_updates: int | None = None, size: int = SIZE) -> list[ReplaySample]:
+class FixedDataset:
+    """Cycles through a list for ever."""
+
+    def __init__(self, batches: list[DrawnBatch]):
+        self._batches = itertools.cycle(batches)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> DrawnBatch:
+        return next(self._batches)
+
+
+def _batches(num: int, num_updates: int | None = None, size: int = SIZE) -> list[DrawnBatch]:
     """The same data, as `num` batches of [B] or as stacks of [K, B]."""
     rng = np.random.default_rng(0)
     shape = (num, size)
     info = SampleInfo(
-        key=(np.uint64(2**63) + np.arange(num * size, dtype=np.uint64)).reshape(shape),
         probability=rng.uniform(0.1, 1, shape),
         table_size=np.full(shape, 100),
         priority=np.ones(shape),
         times_sampled=np.ones(shape, np.int32),
     )
     data = {"x": rng.normal(size=(*shape, 2)).astype(np.float32), "y": rng.normal(size=shape).astype(np.float32)}
-    whole = ReplaySample(info, data)
+    keys = (np.uint64(2**63) + np.arange(num * size, dtype=np.uint64)).reshape(shape)
+    whole = DrawnBatch(keys, ReplaySample(info, data))
     if num_updates is None:
-        return [jax.tree.map(lambda x, i=i: x[i], whole) for i in range(num)]
-    stacked = jax.tree.map(lambda x: x.reshape(num // num_updates, num_updates, *x.shape[1:]), whole)
-    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(num // num_updates)]
+        return [tree.map_structure(lambda x, i=i: x[i], whole) for i in range(num)]
+    stacked = tree.map_structure(lambda x: x.reshape(num // num_updates, num_updates, *x.shape[1:]), whole)
+    return [tree.map_structure(lambda x, i=i: x[i], stacked) for i in range(num // num_updates)]
 
 
 def _learner(num_updates: int = 1, callbacks: LearnerCallbacks | None = None, key: jax.Array = KEY) -> Learner:
@@ -66,7 +80,7 @@ def _learner(num_updates: int = 1, callbacks: LearnerCallbacks | None = None, ke
 
 
 def _copy(nest: Any) -> Any:
-    return jax.tree.map(lambda x: np.array(x, copy=True), nest)
+    return tree.map_structure(lambda x: np.array(x, copy=True), nest)
 
 
 def _assert_same(found: Any, expected: Any) -> None:
@@ -217,9 +231,8 @@ def test_priorities_go_back_with_their_own_whole_keys(num_updates: int) -> None:
     assert all(k.shape == p.shape == (num_updates * SIZE,) for k, p in written)
     for i, batch in enumerate(batches):
         chosen = slice(SIZE * i, SIZE * (i + 1))
-        np.testing.assert_array_equal(keys[chosen], batch.info.key)
-        info = batch.info._replace(key=())
-        state, output = reference.update(state, batch._replace(info=info))
+        np.testing.assert_array_equal(keys[chosen], batch.keys)
+        state, output = reference.update(state, batch.sample)
         np.testing.assert_allclose(priorities[chosen], output.priorities, rtol=1e-4, atol=1e-5)
 
 
@@ -264,7 +277,7 @@ def test_an_error_of_the_dataset_leaves_the_learner_usable() -> None:
     class Late(FixedDataset):
         fail = True
 
-        def __next__(self) -> ReplaySample:
+        def __next__(self) -> DrawnBatch:
             if self.fail:
                 raise ReplayTimeoutError("no data yet")
             return super().__next__()

@@ -111,6 +111,6 @@ def test_a_queue_of_rows_gives_each_once_in_order(backend):
         writer.flush()
         sampler = replay.sampler("rows", 1, timeout=10.0)
         for number in range(5):
-            data = next(sampler).data
+            data = next(sampler).sample.data
             assert data["w"].shape == (1, 2, 3) and (data["w"] == number).all()
             assert data["b"] == [number]

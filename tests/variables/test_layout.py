@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agentkit import nests
 from agentkit.errors import SpecError, UnknownNameError
 from agentkit.variables import layout
 
@@ -84,7 +85,7 @@ def test_a_named_tuple_that_is_not_loaded_is_not_imported():
 @pytest.mark.parametrize("name", ["object", "O", "U4", "nonsense", "bfloat", "finfo"])
 def test_what_is_no_numeric_dtype_is_refused(name):
     with pytest.raises(SpecError, match="numeric dtype"):
-        layout.dtype_of(name)
+        nests.numeric_dtype(name)
 
 
 @pytest.mark.parametrize("node", [3, "x", {}, {"other": 1}])

@@ -1,4 +1,4 @@
-"""The mailbox, and parameters in it: what only Reverb has. The hammers are other processes."""
+"""The parameter server, and parameters in it: what only Reverb has. The hammers are other processes."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ pytest.importorskip("reverb")
 
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay.reverb import parameter_server
-from agentkit.replay.reverb.parameter_server import MailboxClient, ReverbMailbox, Stamp
+from agentkit.replay.reverb.parameter_server import ParameterServerClient, ReverbParameterServer, Stamp
 from agentkit.variables import ReverbPublisher, ReverbSource
 
 HAMMER = pathlib.Path(__file__).with_name("hammer.py")
@@ -45,43 +45,43 @@ def last_line(process):
     return json.loads(out.splitlines()[-1])
 
 
-# --- the mailbox -------------------------------------------------------------------------------------
+# --- the parameter server -------------------------------------------------------------------------------------
 
 
 def test_a_letter_is_read_once_by_each_reader():
-    with contextlib.closing(ReverbMailbox("run")) as mailbox:
-        client, other = MailboxClient(mailbox.address, "run"), MailboxClient(mailbox.address, "run")
+    with contextlib.closing(ReverbParameterServer("run")) as server:
+        client, other = ParameterServerClient(server.address, "run"), ParameterServerClient(server.address, "run")
         assert client.get() is None
-        stamp = mailbox.put({"x": [1, None]}, [np.arange(3), np.ones((), np.float32), np.zeros((0, 2), bool)])
-        assert stamp == Stamp(mailbox.sender, 1)
-        letter = client.get()
-        assert (letter.stamp, letter.header) == (stamp, {"x": [1, None]})
-        assert [(a.dtype, a.shape) for a in letter.arrays] == [("int64", (3,)), ("float32", ()), ("bool", (0, 2))]
+        stamp = server.put({"x": [1, None]}, [np.arange(3), np.ones((), np.float32), np.zeros((0, 2), bool)])
+        assert stamp == Stamp(server.sender, 1)
+        publication = client.get()
+        assert (publication.stamp, publication.header) == (stamp, {"x": [1, None]})
+        assert [(a.dtype, a.shape) for a in publication.arrays] == [("int64", (3,)), ("float32", ()), ("bool", (0, 2))]
         assert client.get(stamp) is None
         assert client.get(Stamp("another", 1)).stamp == other.get().stamp == stamp
-        mailbox.put({}, [])
-        assert client.get(stamp).stamp == Stamp(mailbox.sender, 2)
+        server.put({}, [])
+        assert client.get(stamp).stamp == Stamp(server.sender, 2)
 
 
-def test_a_mailbox_of_another_run_is_not_read():
+def test_a_parameter_server_of_another_run_is_not_read():
     import reverb
 
-    with contextlib.closing(ReverbMailbox("secret of/run a")) as mailbox:
-        mailbox.put({}, [])
-        with pytest.raises(ReplayClosedError, match=r"expected this run's mailbox mailbox/\w+, found the tables"):
-            MailboxClient(mailbox.address, "run", timeout=0.5).get()
-        (table,) = reverb.Client(mailbox.address).server_info(5)
+    with contextlib.closing(ReverbParameterServer("secret of/run a")) as server:
+        server.put({}, [])
+        with pytest.raises(ReplayClosedError, match=r"expected the table parameters/\w+ of this run, found the tables"):
+            ParameterServerClient(server.address, "run", timeout=0.5).get()
+        (table,) = reverb.Client(server.address).server_info(5)
         assert "secret" not in table
-        assert MailboxClient(mailbox.address, "secret of/run a").get().stamp.number == 1
+        assert ParameterServerClient(server.address, "secret of/run a").get().stamp.number == 1
     with pytest.raises(ConfigError, match="run id"):
-        ReverbMailbox("")
+        ReverbParameterServer("")
     with pytest.raises(ConfigError, match="run id"):
-        MailboxClient("localhost:1", "")
+        ParameterServerClient("localhost:1", "")
 
 
 def test_a_server_that_is_away_costs_one_timeout_and_then_nothing():
     port = free_port()
-    client = MailboxClient(f"localhost:{port}", "run", timeout=1.0)
+    client = ParameterServerClient(f"localhost:{port}", "run", timeout=1.0)
     start_time = time.monotonic()
     with pytest.raises(ReplayClosedError, match=rf"localhost:{port} (has not answered for 1\.\d|cannot be read)"):
         client.get()
@@ -92,71 +92,71 @@ def test_a_server_that_is_away_costs_one_timeout_and_then_nothing():
         with pytest.raises(ReplayClosedError):
             client.get()
     assert time.monotonic() - start_time < 0.5
-    with contextlib.closing(ReverbMailbox("run", port=port)) as mailbox:
-        mailbox.put({}, [])
+    with contextlib.closing(ReverbParameterServer("run", port=port)) as server:
+        server.put({}, [])
         deadline = time.monotonic() + LONG
-        letter = None
-        while letter is None and time.monotonic() < deadline:
+        publication = None
+        while publication is None and time.monotonic() < deadline:
             with contextlib.suppress(ReplayClosedError):
-                letter = client.get()
+                publication = client.get()
             time.sleep(0.02)
-        assert letter.stamp == Stamp(mailbox.sender, 1)
+        assert publication.stamp == Stamp(server.sender, 1)
 
 
 def test_a_sample_that_hangs_is_given_up(monkeypatch):
     """As with a host that lost its power: no answer ever, and no reset."""
     monkeypatch.setattr(parameter_server, "ABANDON_SECONDS", 0.5)
-    with contextlib.closing(ReverbMailbox("run")) as mailbox:
-        client = MailboxClient(mailbox.address, "run", timeout=0.1)
+    with contextlib.closing(ReverbParameterServer("run")) as server:
+        client = ParameterServerClient(server.address, "run", timeout=0.1)
         read, over = client._read, threading.Event()
         client._read = lambda *args: over.wait(10 * LONG)
         with pytest.raises(ReplayClosedError, match="has not answered"):
             client.get()
         client._read = read
         time.sleep(0.5)
-        mailbox.put({}, [])
+        server.put({}, [])
         deadline = time.monotonic() + LONG
-        letter = None
-        while letter is None and time.monotonic() < deadline:
+        publication = None
+        while publication is None and time.monotonic() < deadline:
             with contextlib.suppress(ReplayClosedError):
-                letter = client.get()
+                publication = client.get()
             time.sleep(0.01)
         over.set()
-        assert letter is not None and letter.stamp.number == 1
+        assert publication is not None and publication.stamp.number == 1
 
 
 def test_a_letter_that_is_not_taken_in_time():
-    with contextlib.closing(ReverbMailbox("run", timeout=0.2)) as mailbox:
-        mailbox._client = type("Hanging", (), {"insert": staticmethod(lambda *_: time.sleep(5))})
-        with pytest.raises(ReplayTimeoutError, match=r"did not take a letter of 24 bytes within 0\.2 s"):
-            mailbox.put({}, [np.zeros(3)])
+    with contextlib.closing(ReverbParameterServer("run", timeout=0.2)) as server:
+        server._client = type("Hanging", (), {"insert": staticmethod(lambda *_: time.sleep(5))})
+        with pytest.raises(ReplayTimeoutError, match=r"did not take a publication of 24 bytes within 0\.2 s"):
+            server.put({}, [np.zeros(3)])
 
 
-def test_what_reverb_cannot_carry_is_refused_and_the_mailbox_lives():
-    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+def test_what_reverb_cannot_carry_is_refused_and_the_parameter_server_lives():
+    with contextlib.closing(ReverbParameterServer("run")) as server:
         with pytest.raises(ConfigError, match=r"dtypes: \['object'\]"):
-            mailbox.put({}, [np.array([None])])
-        mailbox.put({}, [])
-        assert MailboxClient(mailbox.address, "run").get().stamp.number == 1
+            server.put({}, [np.array([None])])
+        server.put({}, [])
+        assert ParameterServerClient(server.address, "run").get().stamp.number == 1
 
 
-def test_two_mailboxes_on_one_port_are_refused():
-    with contextlib.closing(ReverbMailbox("run")) as mailbox, pytest.raises(ConfigError, match="is taken"):
-        ReverbMailbox("run", port=mailbox.port)
+def test_two_parameter_servers_on_one_port_are_refused():
+    with contextlib.closing(ReverbParameterServer("run")) as server, pytest.raises(ConfigError, match="is taken"):
+        ReverbParameterServer("run", port=server.port)
 
 
 def test_an_unknown_device_is_refused():
     with pytest.raises(ConfigError, match="network device 'nowhere9'"):
-        ReverbMailbox("run", listen="nowhere9")
+        ReverbParameterServer("run", listen="nowhere9")
 
 
 def test_other_machines_cannot_reach_it():
     own = _own_address()
     if own is None:
         pytest.skip("this machine has no address but loopback")
-    with contextlib.closing(ReverbMailbox("run")) as mailbox:
+    with contextlib.closing(ReverbParameterServer("run")) as server:
         # Traffic to an own address goes over lo; a device that is not lo must not see the socket.
-        listening = subprocess.run(["ss", "-ltnH", f"sport = :{mailbox.port}"], capture_output=True, text=True)
+        listening = subprocess.run(["ss", "-ltnH", f"sport = :{server.port}"], capture_output=True, text=True)
         if listening.returncode:
             pytest.skip("no ss")
         assert "%lo:" in listening.stdout
@@ -173,18 +173,18 @@ def _own_address():
 
 def test_the_same_process_id_in_another_container_is_refused_on_loopback(monkeypatch):
     """Reverb takes it for the same process, and crashes."""
-    with contextlib.closing(ReverbMailbox("run")) as mailbox:
-        mailbox.put({}, [])
+    with contextlib.closing(ReverbParameterServer("run")) as server:
+        server.put({}, [])
         monkeypatch.setattr(parameter_server, "_process", lambda: f"{os.getpid()}-elsewhere")
         with pytest.raises(ReplayClosedError, match="both have process id"):
-            MailboxClient(mailbox.address, "run", timeout=0.2).get()
+            ParameterServerClient(server.address, "run", timeout=0.2).get()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe", "no letter of this program"),
-        (b"[]", "no letter of this program"),
+        (b"\xff\xfe", "no publication of this program"),
+        (b"[]", "no publication of this program"),
         (b'{"sender": "s", "number": 1, "header": {"version": "x"}}', "are no parameters"),
     ],
 )

@@ -144,7 +144,7 @@ def gradient_node(
             while not context.should_stop:
                 loop.step()
                 while batches.ready():
-                    grads = gradient(client.params, next(batches), jax.random.fold_in(loss_key, num_sent))
+                    grads = gradient(client.params, next(batches).sample, jax.random.fold_in(loss_key, num_sent))
                     index = writer.append(jax.device_get(grads))
                     writer.create_item(TABLE, 1.0, index, index + 1)
                     num_sent += 1
@@ -163,7 +163,6 @@ def _gradient(update: Update) -> Callable[[Any, ReplaySample, jax.Array], Any]:
     compiled = jax.jit(update.gradient)
 
     def gradient(params: Any, batch: ReplaySample, key: jax.Array) -> Any:
-        # Keys are uint64, which JAX would truncate; no gradient depends on them.
-        return compiled(params, batch._replace(info=batch.info._replace(key=np.zeros(0, np.uint32))), key)
+        return compiled(params, batch, key)
 
     return gradient

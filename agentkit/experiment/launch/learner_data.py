@@ -17,7 +17,7 @@ from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.launch.common import KEEP_ALIVE_SECONDS
 from agentkit.experiment.launch.replay import connect_to_replay, contents_name
 from agentkit.specs import EnvironmentSpec
-from agentkit.types import ReplaySample
+from agentkit.types import DrawnBatch
 
 BATCH_SECONDS = 0.5
 """How long one call waits for a batch, before the learner looks at what else there is to do."""
@@ -51,10 +51,10 @@ class ServerData:
         self.replay = connect_to_replay(self._tables, endpoint, timeout=10.0, wait=120.0, draw_ahead=True)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 
-    def __iter__(self) -> Iterator[ReplaySample]:
+    def __iter__(self) -> Iterator[DrawnBatch]:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch.
 
         Raises:
@@ -134,10 +134,10 @@ class ShardedData:
         self.address = ", ".join(shard.address for shard in self._shards)
         self.waited_seconds = 0.0
 
-    def __iter__(self) -> Iterator[ReplaySample]:
+    def __iter__(self) -> Iterator[DrawnBatch]:
         return self
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch of the next shard that has one; raises as `ServerData` does."""
         start = time.monotonic()
         try:

@@ -36,7 +36,7 @@ def write(directory: pathlib.Path, name: str, array: np.ndarray) -> dict[str, ob
 def read(
     directory: pathlib.Path, name: str, saved: dict[str, object], dtype: np.dtype, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The array that `write` wrote; it owns its memory, so that it can grow.
+    """Returns the array that `write` wrote; it owns its memory, so that it can grow.
 
     Raises:
         CheckpointError: missing, cut short, too long, or not of this dtype and shape.

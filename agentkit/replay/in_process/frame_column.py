@@ -30,7 +30,7 @@ ZERO_REFERENCES = 2**30
 
 
 def stack_axis(spec: specs.Array) -> Literal[0, 2] | None:
-    """The axis along which images of `spec` are stacks of frames; None where they are to be stored as they are.
+    """Returns the axis along which images of `spec` are stacks of frames; None where they are to be stored as they are.
 
     Stacks are uint8 ``[H, W, k]``, as `agentkit.wrappers.FrameStack` and `AtariPreprocessing` make them, or
     ``[k, H, W]``, as EnvPool does: the shorter of the outer axes is the stack's. Coloured frames joined along
@@ -81,7 +81,7 @@ class FrameColumn:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Returns the memory held, in bytes."""
         counts = sum(x.itemsize * len(x) for x in (self._references, self._free))
         return self.frame_numbers.nbytes + self._frames.nbytes + counts
 
@@ -139,7 +139,7 @@ class FrameColumn:
                 self._free.append(number)
 
     def take(self, rows: np.ndarray, axis: Literal[0] = 0) -> np.ndarray:
-        """The stacks of some rows, as ``np.ndarray.take(rows, 0)`` gives those of a plain column.
+        """Returns the stacks of some rows, as ``np.ndarray.take(rows, 0)`` gives those of a plain column.
 
         Args:
             rows: intp ``[B]`` or ``[B, T]``.

@@ -10,11 +10,11 @@ import numpy as np
 import tree
 
 from agentkit.errors import CheckpointError, SpecError
+from agentkit.nests import LeafReader, make_builder
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
 from agentkit.replay.in_process.slots import Slots
 from agentkit.replay.in_process.step_store import StepStore, make_columns
-from agentkit.replay.nest_codec import LeafReader, make_builder
 from agentkit.replay.table import (
     Fifo,
     FromStep,
@@ -24,14 +24,14 @@ from agentkit.replay.table import (
     Select,
     Table,
 )
-from agentkit.types import ReplaySample, SampleInfo, TableInfo
+from agentkit.types import DrawnBatch, ReplaySample, SampleInfo, TableInfo
 
 EMPTY = -1
 """What `times_sampled` holds for a slot without an item."""
 
 
 class ItemTable:
-    """The items of one table. Not thread-safe; waiting and locking are its owner's.
+    """Holds the items of one table. Not thread-safe; waiting and locking are its owner's.
 
     Args:
         table: the description.
@@ -79,13 +79,13 @@ class ItemTable:
     # --- rate limit ------------------------------------------------------------------------------
 
     def can_insert(self, num_items: int) -> bool:
-        """True if the rate limiter lets `num_items` in now."""
+        """Returns whether the rate limiter lets `num_items` in now."""
         return self.table.rate_limiter.can_insert(
             num_items, size=self._slots.size, inserted=self.num_inserted, sampled=self.num_sampled
         )
 
     def can_sample(self, num_items: int) -> bool:
-        """True if `num_items` can be drawn now: the limiter allows it, and the items last so long."""
+        """Returns whether `num_items` can be drawn now: the limiter allows it, and the items last so long."""
         if self._max_times and self._draws_left < num_items:
             return False
         return self.table.rate_limiter.can_sample(
@@ -93,12 +93,12 @@ class ItemTable:
         )
 
     def info(self) -> TableInfo:
-        """The counters now."""
+        """Returns the counters now."""
         max_size = int(self.table.max_size)
         return TableInfo(self.table.name, self._slots.size, max_size, self.num_inserted, self.num_sampled)
 
     def describe(self) -> str:
-        """The counters and the limit, for errors."""
+        """Returns the counters and the limit, for errors."""
         return f"{self.info()}, {self.table.rate_limiter}"
 
     # --- inserting, removing, updating -----------------------------------------------------------
@@ -120,9 +120,9 @@ class ItemTable:
             self._grow(slot + 1)
         self._rows[slot] = rows
         if self.takes_all:
-            self.store.keep_all(self._rows[slot])
+            self.store.add_references(self._rows[slot])
         else:
-            self.store.keep_ends(rows[0], rows[1])
+            self.store.add_end_references(rows[0], rows[1])
         for column, leaf in zip(self._inline, inline, strict=True):
             column[slot] = leaf
         self._times[slot] = 0
@@ -156,9 +156,9 @@ class ItemTable:
     def _remove(self, slot: int) -> None:
         self._forget(slot)
         if self.takes_all:
-            self.store.release_all(self._rows[slot])
+            self.store.release_references(self._rows[slot])
         else:
-            self.store.release_ends(*self._rows[slot].tolist())
+            self.store.release_end_references(*self._rows[slot].tolist())
 
     def _forget(self, slot: int) -> None:
         """Removes an item, and keeps its rows for the batch that it is still to be in."""
@@ -204,7 +204,7 @@ class ItemTable:
     def reset(self) -> None:
         """Removes every item and zeroes the counters; keys go on, so that old ones name nothing."""
         slots = self._slots.by_age()
-        self.store.release_all(self._rows[slots])
+        self.store.release_references(self._rows[slots])
         self._keys[slots] += self._capacity
         self._times[:] = EMPTY
         self.num_inserted = self.num_sampled = 0
@@ -212,7 +212,7 @@ class ItemTable:
 
     # --- sampling --------------------------------------------------------------------------------
 
-    def sample(self, count: int) -> ReplaySample:
+    def sample(self, count: int) -> DrawnBatch:
         """Draws `count` items; the caller has asked `can_sample`."""
         self.num_sampled += count
         if self._max_times:
@@ -223,10 +223,10 @@ class ItemTable:
         np.add.at(self._times, slots, self._ones)  # with an array of its dtype a fifth of the time
         probability = chance if isinstance(chance, np.ndarray) else _full(count, chance, np.float64)
         table_size = _full(count, self._slots.size, np.int64)
-        info = self._info(slots, self._keys.take(slots), probability, table_size, self._times.take(slots))
-        return ReplaySample(info, self._gather(slots))
+        info = self._info(slots, probability, table_size, self._times.take(slots))
+        return DrawnBatch(self._keys.take(slots).view(np.uint64), ReplaySample(info, self._gather(slots)))
 
-    def _sample_one_by_one(self, count: int) -> ReplaySample:
+    def _sample_one_by_one(self, count: int) -> DrawnBatch:
         """Draws in turn, since an item that was drawn often enough is not there for the next draw."""
         slots, table_size = np.empty(count, np.intp), np.empty(count, np.int64)
         probability, times = np.empty(count, np.float64), np.empty(count, np.int32)
@@ -243,15 +243,14 @@ class ItemTable:
             if times[i] >= self._max_times:
                 self._forget(slot)
                 spent.append(slot)
-        sample = ReplaySample(self._info(slots, keys, probability, table_size, times), self._gather(slots))
+        sample = ReplaySample(self._info(slots, probability, table_size, times), self._gather(slots))
         if spent:
-            self.store.release_all(self._rows[spent])
-        return sample
+            self.store.release_references(self._rows[spent])
+        return DrawnBatch(keys.view(np.uint64), sample)
 
     def _info(
         self,
         slots: np.ndarray,
-        keys: np.ndarray,
         probability: np.ndarray,
         table_size: np.ndarray,
         times: np.ndarray,
@@ -260,7 +259,7 @@ class ItemTable:
             priority = _full(slots.shape[0], 1.0, np.float64)
         else:
             priority = self._priorities.take(slots)
-        return SampleInfo(keys.view(np.uint64), probability, table_size, priority, times)
+        return SampleInfo(probability, table_size, priority, times)
 
     def _gather(self, slots: np.ndarray) -> Any:
         """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
@@ -281,19 +280,19 @@ class ItemTable:
         return self._build(iter(leaves))
 
     def contents(self) -> tuple[Any, np.ndarray]:
-        """The data of all items, oldest first, and `held_rows`."""
+        """Returns the data of all items, oldest first, and `held_rows`."""
         slots = self._slots.by_age()
         return self._gather(slots), self._rows[slots]
 
     # --- saving ----------------------------------------------------------------------------------
 
     def held_rows(self) -> np.ndarray:
-        """The rows ``[size, T or 2]`` that the items refer to."""
+        """Returns the rows ``[size, T or 2]`` that the items refer to."""
         return self._rows[self._slots.by_age()]
 
     @property
     def nbytes(self) -> int:
-        """Memory of the items' own columns, in bytes; selectors excluded."""
+        """Returns the memory of the items' own columns, in bytes; selectors excluded."""
         columns = [self._rows, self._keys, self._times, *self._inline]
         return sum(column.nbytes for column in columns) + (0 if self._priorities is None else self._priorities.nbytes)
 

@@ -18,11 +18,11 @@ from agentkit.replay import base
 from agentkit.replay.in_process.shared import STATE_FILE, SharedTables
 from agentkit.replay.in_process.writer import InProcessWriter
 from agentkit.replay.table import Table
-from agentkit.types import Nest, ReplaySample, Seed, TableInfo
+from agentkit.types import DrawnBatch, Nest, Seed, TableInfo
 
 
 class InProcessReplay(base.Replay):
-    """Tables in this process's memory.
+    """Keeps tables in this process's memory.
 
     Sampling and inserting are deterministic: the same seed and the same calls give the same batches,
     bit for bit, also across `save` and `restore` (`resumable`). Within one batch, repeated items
@@ -45,7 +45,7 @@ class InProcessReplay(base.Replay):
         self._shared = SharedTables(self.tables, seed)
 
     def writer(self, history: int, *, timeout: float | None = None) -> InProcessWriter:
-        """A new writer; see `Replay.writer`."""
+        """Makes a writer; see `Replay.writer`."""
         history = base.check_history(history)
         seconds = base.check_timeout(timeout, self.default_timeout)
         with self._shared.lock:
@@ -54,7 +54,7 @@ class InProcessReplay(base.Replay):
             return InProcessWriter(self._shared, history, seconds)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> InProcessSampler:
-        """A new sampler; see `Replay.sampler`."""
+        """Makes a sampler; see `Replay.sampler`."""
         self.table(table).check_batch(batch_size)
         seconds = base.check_timeout(timeout, self.default_timeout)
         with self._shared.lock:
@@ -62,7 +62,7 @@ class InProcessReplay(base.Replay):
             return InProcessSampler(self._shared, table, int(batch_size), seconds)
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """True if the rate limiter lets `num_items` items in now."""
+        """Returns whether the rate limiter lets `num_items` items in now."""
         self.table(table)
         with self._shared.lock:
             self._shared.check_open()
@@ -80,14 +80,14 @@ class InProcessReplay(base.Replay):
             items.update_priorities(keys, priorities)
 
     def info(self, table: str) -> TableInfo:
-        """The table's counters now."""
+        """Returns the table's counters now."""
         self.table(table)
         with self._shared.lock:
             self._shared.check_open()
             return self._shared.items[table].info()
 
     def contents(self, table: str) -> tuple[Nest, np.ndarray]:
-        """All items of a table, oldest first: their data, leaves ``[N, ...]``, and the rows of their steps.
+        """Returns all items of a table, oldest first: their data, leaves ``[N, ...]``, and the rows of their steps.
 
         Two items share a step where they have a row in common. Rows are ``[N, T]`` where items are all of their
         steps, else ``[N, 2]``, the first and the last.
@@ -112,7 +112,7 @@ class InProcessReplay(base.Replay):
 
     @property
     def nbytes(self) -> int:
-        """Memory that steps and items take, in bytes (selectors excluded)."""
+        """Returns the memory that steps and items take, in bytes (selectors excluded)."""
         with self._shared.lock:
             return self._shared.nbytes
 
@@ -156,7 +156,7 @@ class InProcessSampler(base.Sampler):
         self._closed = False
 
     def ready(self) -> bool:
-        """True if `__next__` would return a batch without waiting."""
+        """Returns whether `__next__` would return a batch without waiting."""
         with self._shared.lock:
             return self._ready()
 
@@ -166,7 +166,7 @@ class InProcessSampler(base.Sampler):
             raise ReplayClosedError("This sampler is closed; make a new one with replay.sampler(...).")
         return self._shared.items[self._table].can_sample(self._batch_size)
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """The next batch; waits while the rate limiter forbids it. See `Sampler`."""
         shared = self._shared
         with shared.lock:

@@ -19,10 +19,10 @@ class SlotSelector(abc.ABC):
     """Selects among the occupied slots of a table."""
 
     def insert(self, slot: int, priority: float) -> None:  # noqa: B027 (most need not know)
-        """A slot was occupied."""
+        """Notes that a slot was occupied."""
 
     def remove(self, slot: int) -> None:  # noqa: B027
-        """A slot is being freed."""
+        """Notes that a slot is being freed."""
 
     def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:  # noqa: B027
         """Priorities ``[n]`` of occupied slots ``[n]`` changed, in this order."""
@@ -32,11 +32,11 @@ class SlotSelector(abc.ABC):
         """Slots ``[count]`` (intp), drawn with replacement, and the chance each had."""
 
     def save(self, num_slots: int) -> dict[str, np.ndarray]:
-        """What `insert`, `remove` and `update` told, as arrays; slots are below `num_slots`."""
+        """Returns what `insert`, `remove` and `update` told, as arrays; slots are below `num_slots`."""
         return {}
 
     def array_specs(self, size: int, num_slots: int) -> dict[str, tuple[np.dtype, int]]:
-        """Dtype and length of the arrays of `save`, for a table of `size` items."""
+        """Returns dtype and length of the arrays of `save`, for a table of `size` items."""
         return {}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:  # noqa: B027
@@ -160,7 +160,7 @@ class _Prioritized(SlotSelector):
 
 
 def make_selector(selector: tables.Selector, slots: Slots) -> SlotSelector:
-    """The working selector that a table's description asks for, over `slots`."""
+    """Returns the working selector that a table's description asks for, over `slots`."""
     match selector:
         case tables.Uniform():
             return _Uniform(slots)
@@ -178,7 +178,7 @@ def make_selector(selector: tables.Selector, slots: Slots) -> SlotSelector:
 
 
 def max_priority(table: tables.Table) -> float:
-    """The greatest priority whose power still fits a table's sum trees; inf without such a tree."""
+    """Returns the greatest priority whose power still fits a table's sum trees; inf without such a tree."""
     exponents = [s.exponent for s in (table.sampler, table.remover) if isinstance(s, tables.Prioritized)]
     return min([MAX_WEIGHT ** (1 / e) for e in exponents if e > 1] + [MAX_WEIGHT] if exponents else [np.inf])
 

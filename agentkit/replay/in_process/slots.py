@@ -66,18 +66,18 @@ class Slots:
                 self._set_linked(0)
 
     def oldest(self) -> int:
-        """The slot occupied the longest."""
+        """Returns the slot occupied the longest."""
         return self._head if self._ring else int(self._next[self.capacity])
 
     def newest(self) -> int:
-        """The slot occupied last."""
+        """Returns the slot occupied last."""
         if self._ring:
             slot = self._head + self.size - 1
             return slot if slot < self.capacity else slot - self.capacity
         return int(self._previous[self.capacity])
 
     def at(self, ranks: np.ndarray) -> np.ndarray:
-        """The occupied slots ``[n]`` numbered `ranks` (intp, each below `size`), in a fixed numbering."""
+        """Returns the occupied slots ``[n]`` numbered `ranks` (intp, each below `size`), in a fixed numbering."""
         if not self._ring:
             return self._dense.take(ranks)
         if self._head == 0 or self.size == self.capacity:
@@ -85,7 +85,7 @@ class Slots:
         return (ranks + self._head) % self.capacity
 
     def by_age(self) -> np.ndarray:
-        """All occupied slots ``[size]``, oldest first."""
+        """Returns all occupied slots ``[size]``, oldest first."""
         if self._ring:
             return (self._head + np.arange(self.size)) % self.capacity
         order = np.empty(self.size, np.int64)
@@ -125,7 +125,7 @@ class Slots:
         self._free.append(slot)
 
     def save(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Plain values, and the arrays that they do not include."""
+        """Returns plain values, and the arrays that they do not include."""
         values = {"size": self.size, "head": self._head, "used": self._used, "ring": self._ring}
         if self._ring:
             return values, {}

@@ -12,9 +12,9 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.nests import LeafReader
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.frame_column import FrameColumn, stack_axis
-from agentkit.replay.nest_codec import LeafReader
 from agentkit.types import Nest
 
 PADDING_ROW = 0
@@ -61,12 +61,12 @@ class StepStore:
 
     @property
     def num_free(self) -> int:
-        """Rows that were used and may be used again."""
+        """Returns how many rows were used and may be used again."""
         return len(self._free)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Returns the memory held, in bytes."""
         columns = sum(column.nbytes for column in self.columns)
         return columns + sum(counts.itemsize * len(counts) for counts in (self._references, self._free))
 
@@ -95,7 +95,7 @@ class StepStore:
         self._references[row] = 1
         return row
 
-    def keep_ends(self, first: int, last: int) -> None:
+    def add_end_references(self, first: int, last: int) -> None:
         """Adds a reference to each of two rows, which may be the same."""
         references = self._references
         references[first] += 1
@@ -114,17 +114,17 @@ class StepStore:
         for _, column in self._stacks:
             column.free(row)
 
-    def release_ends(self, first: int, last: int) -> None:
-        """Takes back what `keep_ends` added."""
+    def release_end_references(self, first: int, last: int) -> None:
+        """Takes back what `add_end_references` added."""
         self.release(first)
         self.release(last)
 
-    def keep_all(self, rows: np.ndarray) -> None:
+    def add_references(self, rows: np.ndarray) -> None:
         """Adds a reference to every row of an array, as often as it occurs there."""
         rows = rows.reshape(-1)
         np.add.at(self._counts(), rows, np.ones(rows.shape, np.int32))
 
-    def release_all(self, rows: np.ndarray) -> None:
+    def release_references(self, rows: np.ndarray) -> None:
         """Takes a reference from every row of an array, as often as it occurs there."""
         rows = rows.reshape(-1)
         counts = self._counts()
@@ -173,7 +173,7 @@ class StepStore:
         self._references = array.array("i", bytes(4 * num_rows))
         self._references[PADDING_ROW] = PADDING_REFERENCES
         for rows in held:
-            self.keep_all(rows)
+            self.add_references(rows)
         self._free = array.array("q", np.flatnonzero(self._counts() == 0).tolist()[::-1])
         for _, stacks in self._stacks:
             for row in self._free:
@@ -182,7 +182,7 @@ class StepStore:
 
 
 def make_columns(spec: Nest, what: str) -> list[np.ndarray]:
-    """Empty columns ``[0, ...]``, one per leaf of `spec`; refuses leaves that are Python objects."""
+    """Makes empty columns ``[0, ...]``, one per leaf of `spec`; refuses leaves that are Python objects."""
     for name, leaf in zip(specs.leaf_names(spec), tree.flatten(spec), strict=True):
         if np.dtype(leaf.dtype).hasobject:
             raise ConfigError(

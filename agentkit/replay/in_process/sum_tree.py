@@ -60,11 +60,11 @@ class SumTree:
             self._sum_up()
 
     def get(self, slots: np.ndarray) -> np.ndarray:
-        """The weights ``[n]`` of slots."""
+        """Returns the weights ``[n]`` of slots."""
         return self._levels[0].take(slots)
 
     def weights(self, length: int) -> np.ndarray:
-        """The first `length` weights, zero where none was set."""
+        """Returns the first `length` weights, zero where none was set."""
         known = self._levels[0][:length]
         return np.pad(known, (0, length - known.shape[0]))
 
@@ -78,12 +78,12 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all weights."""
+        """Returns the sum of all weights."""
         self._sum_up()
         return float(self._prefix[-1])
 
     def sample(self, uniforms: np.ndarray) -> np.ndarray:
-        """The slots ``[n]`` that the numbers ``[n]`` in [0, 1) fall on; `total` must be above 0."""
+        """Returns the slots ``[n]`` that the numbers ``[n]`` in [0, 1) fall on; `total` must be above 0."""
         self._sum_up()
         prefix = self._prefix
         # Rounding may lift a target to the total; just below it, it meets the last positive weight.

@@ -126,7 +126,7 @@ class InProcessWriter(base.Writer):
         self._num_steps = 0
 
     def flush(self) -> None:
-        """Items are in as soon as they are created: nothing to wait for."""
+        """Does nothing: items are in as soon as they are created."""
         self._check_open()
         self._shared.check_open()
 
@@ -141,7 +141,7 @@ class InProcessWriter(base.Writer):
             self._shared.notify_waiting()
 
     def save(self) -> dict[str, Any]:
-        """The episode's length and which rows of the saved replay are its last steps."""
+        """Returns the episode's length and which rows of the saved replay are its last steps."""
         self._check_open()
         return {
             "num_steps": self._num_steps,

@@ -27,7 +27,7 @@ def write(
 ) -> None:
     """Links (or copies) the server's checkpoint folder `source` into `directory`, with an index.
 
-    `handed_out` counts samples by table, where that is not the server's business (`ReverbInTurns`).
+    `handed_out` counts samples by table, where that is not the server's business (`SingleProcessReverbReplay`).
 
     Raises:
         CheckpointError: `source` is not on this machine, or `directory` cannot be written.
@@ -94,7 +94,7 @@ def read(directory: pathlib.Path, root: pathlib.Path) -> None:
 
 
 def handed_out(directory: pathlib.Path) -> dict[str, int]:
-    """What `write` was given under this name."""
+    """Returns what `write` was given under this name."""
     return dict(_read_index(directory).get("handed_out", {}))
 
 

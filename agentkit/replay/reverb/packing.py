@@ -27,7 +27,7 @@ FORMAT = "bytes-1"
 
 
 class Part(NamedTuple):
-    """One run of bytes in an item.
+    """Describes one run of bytes in an item.
 
     Attributes:
         select: of its steps; None for the inline values.
@@ -43,13 +43,13 @@ class Part(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of its bytes."""
+        """Returns the shape of its bytes."""
         size = self.stop - self.start
         return (size,) if self.length is None else (self.length, size)
 
     @property
     def num_bytes(self) -> int:
-        """In all its rows."""
+        """Returns the number of bytes in all its rows."""
         return (self.stop - self.start) * (self.length or 1)
 
 
@@ -64,7 +64,7 @@ class _Leaf(NamedTuple):
 
 
 class Packing:
-    """How the items of one table are laid out.
+    """Lays out the items of one table.
 
     Attributes:
         parts: what an item holds, in this order.
@@ -108,11 +108,11 @@ class Packing:
 
     @property
     def columns(self) -> list[tuple[int, ...]]:
-        """The shape of each of Reverb's columns, all of bytes."""
+        """Returns the shape of each of Reverb's columns, all of bytes."""
         return [(self.num_bytes,)] if self.whole else [part.shape for part in self.parts]
 
     def row(self, steps: Sequence[bytes], inline: bytes) -> bytes:
-        """The row of a whole item with these steps (padding included) and inline values."""
+        """Returns the row of a whole item with these steps (padding included) and inline values."""
         pieces: list[bytes] = []
         for select, start, stop, _ in self.parts:
             if select is Select.FIRST:
@@ -128,7 +128,7 @@ class Packing:
         return b"".join(pieces)
 
     def unpack(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The leaves of the data, ``[B, ...]``, new arrays, from sampled columns (uint8, ``[B, ...]``)."""
+        """Returns the leaves of the data, ``[B, ...]``, new arrays, from sampled columns (uint8, ``[B, ...]``)."""
         if self.whole:
             size, ends = len(columns[0]), self._ends
             blocks = [
@@ -146,7 +146,7 @@ class Packing:
 
 
 def to_bytes(leaves: Sequence[Any]) -> bytes:
-    """The bytes of arrays and numpy scalars, one behind the other, in C order."""
+    """Returns the bytes of arrays and numpy scalars, one behind the other, in C order."""
     try:
         return b"".join(leaves)
     except (TypeError, ValueError, BufferError):  # not contiguous, or of a dtype that numpy does not know

@@ -1,9 +1,9 @@
-"""A mailbox on a Reverb server of its own: one letter, the newest, for whoever asks. Extra: ``reverb``.
+"""A parameter server on a Reverb server of its own: one publication, the newest, for whoever asks. Extra: ``reverb``.
 
 It is apart from replay's server, whose checkpoints hold up every call for seconds. Its one table is
-called ``mailbox/RUN/SENDER/PROCESS``: readers find it by a digest of the run's id (whoever reaches the
+called ``parameters/RUN/SENDER/PROCESS``: readers find it by a digest of the run's id (whoever reaches the
 port can list tables, and an id may be a secret), see by the random sender that it was started anew, and
-see by the table's count of inserts, which costs little to ask for, that there is a new letter.
+see by the table's count of inserts, which costs little to ask for, that there is a new publication.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ PING_SECONDS = 1
 ABANDON_SECONDS = 60.0
 """A request without an answer for this long is given up, and its thread with it: its host is gone."""
 
-_PREFIX = "mailbox"
+_PREFIX = "parameters"
 _LOOPBACK = ("localhost", "127.", "[::1]", "::1", "unix:")
 
 
 class Stamp(NamedTuple):
-    """Which letter it is: its mailbox's random name, and its number there, from 1."""
+    """Names a publication: its parameter server's random name, and its number there, from 1."""
 
     sender: str
     number: int
 
 
-class Letter(NamedTuple):
-    """What is in the mailbox: plain data (JSON) and arrays."""
+class Publication(NamedTuple):
+    """Holds what is published: plain data (JSON) and arrays."""
 
     stamp: Stamp
     header: dict[str, Any]
     arrays: list[np.ndarray]
 
 
-class ReverbMailbox:
-    """The server, in this process, and the one who puts letters into it.
+class ReverbParameterServer:
+    """Runs the server in this process, and publishes into it.
 
     Security: as for `ReverbReplay`, it listens to this machine alone unless `listen` says otherwise.
     Never fork a process that holds one.
@@ -78,7 +78,7 @@ class ReverbMailbox:
         self._calls = BoundedCalls()
         self._lock = threading.Lock()
         self._number = 0
-        self._folder = tempfile.mkdtemp(prefix="agentkit-mailbox-")  # Reverb makes one too, and leaves it behind
+        self._folder = tempfile.mkdtemp(prefix="agentkit-parameters-")  # Reverb makes one too, and leaves it behind
         try:
             self._server: Any = self._start(port, listen)
         except BaseException:
@@ -104,7 +104,7 @@ class ReverbMailbox:
         with quiet_stderr():
             server = reverb.Server([table], port=port, checkpointer=checkpointer)
         try:
-            ports.restrict_to_device(server.port, listen, "The mailbox")
+            ports.restrict_to_device(server.port, listen, "The parameter server")
         except ConfigError:
             with quiet_stderr():
                 server.stop()
@@ -112,7 +112,7 @@ class ReverbMailbox:
         return server
 
     def put(self, header: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> Stamp:
-        """Replaces the letter.
+        """Replaces the publication.
 
         Args:
             header: for JSON.
@@ -120,12 +120,12 @@ class ReverbMailbox:
 
         Raises:
             ReplayTimeoutError: the server did not take it within the timeout.
-            ReplayClosedError: the mailbox is closed.
+            ReplayClosedError: the parameter server is closed.
             ConfigError: an array that Reverb cannot carry.
         """
         with self._lock:
             if self._server is None:
-                raise ReplayClosedError("This mailbox is closed.")
+                raise ReplayClosedError("This parameter server is closed.")
             stamp = Stamp(self.sender, self._number + 1)
             content = json.dumps({"sender": stamp.sender, "number": stamp.number, "header": dict(header)})
             data = [np.frombuffer(content.encode(), np.uint8), *arrays]
@@ -133,8 +133,8 @@ class ReverbMailbox:
                 self._calls(lambda: self._insert(data), self._timeout)
             except TimeoutError as error:
                 raise ReplayTimeoutError(
-                    f"The mailbox at {self.address} did not take a letter of {sum(a.nbytes for a in arrays)} bytes "
-                    f"within {self._timeout:g} s."
+                    f"The parameter server at {self.address} did not take a publication of "
+                    f"{sum(a.nbytes for a in arrays)} bytes within {self._timeout:g} s."
                 ) from error
             except TypeError as error:
                 found = sorted({str(array.dtype) for array in arrays})
@@ -165,8 +165,8 @@ class ReverbMailbox:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class MailboxClient:
-    """Reads the mailbox at an address. Thread-safe, one question at a time.
+class ParameterServerClient:
+    """Reads the parameter server at an address. Thread-safe, one question at a time.
 
     Reverb's own sampling has no deadline, so each question runs in a daemon thread. One that is late
     stays under way while later calls return at once: who has other things to do loses no time with a
@@ -178,7 +178,7 @@ class MailboxClient:
 
         Args:
             address: "host:port".
-            run_id: the mailbox's.
+            run_id: the parameter server's.
             timeout: seconds that a call waits for the server, where it answered the last time.
         """
         self.address = address
@@ -191,8 +191,8 @@ class MailboxClient:
         self._trouble = ""  # what the question under way has met with so far
         self._loopback = address.startswith(_LOOPBACK)
 
-    def get(self, known: Stamp | None = None) -> Letter | None:
-        """The letter; None if there is none, or it is the one with stamp `known`.
+    def get(self, known: Stamp | None = None) -> Publication | None:
+        """Returns the publication; None if there is none, or it is the one with stamp `known`.
 
         Raises:
             ReplayClosedError: no server answers, or not in time, or not one of this run; it may later.
@@ -207,20 +207,20 @@ class MailboxClient:
             if not request.done.wait(0.0 if self._silent else self._timeout):
                 self._silent = True
                 raise ReplayClosedError(
-                    f"The mailbox at {self.address} has not answered for {request.age_seconds:.1f} s. "
+                    f"The parameter server at {self.address} has not answered for {request.age_seconds:.1f} s. "
                     f"Is the learner alive, and the address right? {self._trouble}"
                 )
             self._request = None
             if request.error is not None:
                 self._silent = True
-                raise ReplayClosedError(f"The mailbox at {self.address} cannot be read: {request.error}") from (
-                    request.error
-                )
+                raise ReplayClosedError(
+                    f"The parameter server at {self.address} cannot be read: {request.error}"
+                ) from (request.error)
             self._silent, self._trouble = False, ""
-            letter = request.letter
-            return None if letter is None or letter.stamp == known else letter
+            publication = request.publication
+            return None if publication is None or publication.stamp == known else publication
 
-    def _read(self, client: Any, known: Stamp | None) -> Letter | None:
+    def _read(self, client: Any, known: Stamp | None) -> Publication | None:
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -231,7 +231,7 @@ class MailboxClient:
                     raise
                 time.sleep(0.1)
 
-    def _read_once(self, client: Any, known: Stamp | None) -> Letter | None:
+    def _read_once(self, client: Any, known: Stamp | None) -> Publication | None:
         tables = client.server_info(PING_SECONDS)
         table = self._find(tables)
         count = int(tables[table].rate_limiter_info.insert_stats.completed)
@@ -241,12 +241,12 @@ class MailboxClient:
         try:
             content, *arrays = (column.reshape(column.shape[1:]) for column in sample.data)  # one step each
             told = json.loads(content.tobytes())
-            return Letter(Stamp(str(told["sender"]), int(told["number"])), dict(told["header"]), arrays)
+            return Publication(Stamp(str(told["sender"]), int(told["number"])), dict(told["header"]), arrays)
         except (ValueError, TypeError, LookupError) as error:
-            raise RuntimeError(f"what is in it is no letter of this program ({error})") from error
+            raise RuntimeError(f"what is in it is no publication of this program ({error})") from error
 
     def _find(self, tables: Mapping[str, Any]) -> str:
-        """The name of the mailbox's table."""
+        """The name of the parameter server's table."""
         for name in tables:
             match name.split("/"):
                 case [prefix, run, _, process] if prefix == _PREFIX and run == self._run:
@@ -257,26 +257,26 @@ class MailboxClient:
                             "one process namespace"
                         )
                     return name
-        raise RuntimeError(f"expected this run's mailbox {_PREFIX}/{self._run}, found the tables {sorted(tables)}")
+        raise RuntimeError(f"expected the table {_PREFIX}/{self._run} of this run, found the tables {sorted(tables)}")
 
 
 class _Request:
     """A question under way in a thread of its own."""
 
-    def __init__(self, read: Callable[[], Letter | None]):
+    def __init__(self, read: Callable[[], Publication | None]):
         self.done = threading.Event()
-        self.letter: Letter | None = None
+        self.publication: Publication | None = None
         self.error: Exception | None = None
         self._started = time.monotonic()
-        threading.Thread(target=self._run, args=(read,), name="mailbox", daemon=True).start()
+        threading.Thread(target=self._run, args=(read,), name="parameters", daemon=True).start()
 
     @property
     def age_seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def _run(self, read: Callable[[], Letter | None]) -> None:
+    def _run(self, read: Callable[[], Publication | None]) -> None:
         try:
-            self.letter = read()
+            self.publication = read()
         except Exception as error:  # handed to the caller
             self.error = error
         self.done.set()
@@ -297,9 +297,9 @@ def _process() -> str:
     return f"{os.getpid()}-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
 
 
-def _closer(mailbox: weakref.ref[ReverbMailbox]) -> Callable[[], None]:
+def _closer(server: weakref.ref[ReverbParameterServer]) -> Callable[[], None]:
     def close() -> None:
-        alive = mailbox()
+        alive = server()
         if alive is not None:
             alive.close()
 

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 class ReverbReplay(Replay):
-    """The tables on a Reverb server of this process, or on one at an address.
+    """Keeps the tables on a Reverb server of this process, or on one at an address.
 
     What differs from `InProcessReplay`: several processes and machines can write and read; items are
     confirmed a little later than they are created (`Writer.flush` waits for it); a sampler draws one
@@ -189,7 +189,7 @@ class ReverbReplay(Replay):
     # --- writing and sampling --------------------------------------------------------------------
 
     def writer(self, history: int, *, timeout: float | None = None) -> ReverbWriter:
-        """See `Replay`."""
+        """Implements `Replay.writer`."""
         self._check_open()
         writer = ReverbWriter(
             self._groups,
@@ -204,7 +204,7 @@ class ReverbReplay(Replay):
         return writer
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
-        """See `Replay`."""
+        """Implements `Replay.sampler`."""
         self._check_open()
         description = self.table(table)
         description.check_batch(batch_size)
@@ -223,7 +223,7 @@ class ReverbReplay(Replay):
         return sampler
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """See `Replay`. Counts the items that this replay's writers have on their way."""
+        """Implements `Replay.can_insert`. Counts the items that this replay's writers have on their way."""
         self._check_open()
         description = self.table(table)
         writers = [writer for writer in list(self._writers) if writer.num_unconfirmed(table)]
@@ -258,7 +258,7 @@ class ReverbReplay(Replay):
         )
 
     def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """See `Replay`."""
+        """Implements `Replay.update_priorities`."""
         self._check_open()
         description = self.table(table)
         check_priorities(table, keys, priorities)
@@ -271,7 +271,7 @@ class ReverbReplay(Replay):
     # --- state -----------------------------------------------------------------------------------
 
     def info(self, table: str) -> TableInfo:
-        """See `Replay`."""
+        """Implements `Replay.info`."""
         self._check_open()
         self.table(table)
         served = self._served.get(table)
@@ -284,13 +284,13 @@ class ReverbReplay(Replay):
             raise ReplayClosedError(f"The Reverb server at {self.address} does not answer: {error}") from error
 
     def reset(self, table: str) -> None:
-        """See `Replay`."""
+        """Implements `Replay.reset`."""
         self._check_open()
         self.table(table)
         self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
-        """See `Replay`. The server keeps its random state to itself; what it holds is all saved.
+        """Implements `Replay.save`. The server keeps its random state to itself; what it holds is all saved.
 
         Raises:
             CheckpointError: the server could not write, or writes to another machine's disk.
@@ -307,7 +307,7 @@ class ReverbReplay(Replay):
             checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out())
 
     def restore(self, directory: pathlib.Path) -> None:
-        """See `Replay`. Starts the server anew; on failure it is empty.
+        """Implements `Replay.restore`. Starts the server anew; on failure it is empty.
 
         Raises:
             CheckpointError: unreadable, of other tables, or this replay has no server of its own, or
@@ -334,7 +334,7 @@ class ReverbReplay(Replay):
         return {}
 
     def close(self) -> None:
-        """See `Replay`. Samplers end first, then writers, then the server."""
+        """Implements `Replay.close`. Samplers end first, then writers, then the server."""
         if self._closed:
             return
         self._closed = True

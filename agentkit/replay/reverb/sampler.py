@@ -14,37 +14,38 @@ import numpy as np
 import tree
 
 from agentkit.errors import AgentkitError, ReplayClosedError
+from agentkit.nests import make_builder
 from agentkit.replay.base import Sampler
-from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.table import Table
-from agentkit.types import Nest, ReplaySample, SampleInfo
+from agentkit.types import DrawnBatch, Nest, ReplaySample, SampleInfo
 
 Piece = list[np.ndarray]
-"""Some sampled items: the five fields of `SampleInfo` and the data's leaves, each ``[n, ...]``."""
+"""Some sampled items: the keys, the fields of `SampleInfo`, the data's leaves, each ``[n, ...]``."""
 
 CLOSE_SECONDS = 3.0
 """How long `close` waits for its thread. One that waits for a dead server is left behind (a daemon)."""
 
-_NUM_INFO = len(SampleInfo._fields)
+_NUM_INFO = 1 + len(SampleInfo._fields)  # the keys, and what is known of the items
 
 
 def join(held: Piece | None, piece: Piece) -> Piece:
-    """`piece` behind what is held, if anything is."""
+    """Returns `piece` behind what is held, if anything is."""
     if held is None:
         return piece
     return [np.concatenate(both) for both in zip(held, piece, strict=True)]
 
 
 def cut(held: Piece, size: int) -> tuple[Piece, Piece | None]:
-    """The first `size` items, and those that are left."""
+    """Returns the first `size` items, and those that are left."""
     if len(held[0]) == size:
         return held, None
     return [leaf[:size] for leaf in held], [leaf[size:].copy() for leaf in held]
 
 
-def as_sample(leaves: Piece, build: Callable[[Iterator[np.ndarray]], Nest]) -> ReplaySample:
-    """A batch's leaves, put together by what `make_builder` made."""
-    return ReplaySample(SampleInfo(*leaves[:_NUM_INFO]), build(iter(leaves[_NUM_INFO:])))
+def as_batch(leaves: Piece, build: Callable[[Iterator[np.ndarray]], Nest]) -> DrawnBatch:
+    """Puts a batch's leaves together with what `make_builder` made."""
+    sample = ReplaySample(SampleInfo(*leaves[1:_NUM_INFO]), build(iter(leaves[_NUM_INFO:])))
+    return DrawnBatch(leaves[0], sample)
 
 
 class ReverbSampler(Sampler):
@@ -97,13 +98,13 @@ class ReverbSampler(Sampler):
         self._thread.start()
 
     def ready(self) -> bool:
-        """See `Sampler`. Where it is False, the thread that fetches gets a chance to run."""
+        """Implements `Sampler.ready`. Where it is False, the thread that fetches gets a chance to run."""
         if self._batches:
             return True
         time.sleep(0)  # else a caller who asks in a loop keeps Python's lock for 5 ms at a time
         return bool(self._batches)
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """See `Sampler`."""
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closed or self._error, self._timeout)
@@ -112,7 +113,7 @@ class ReverbSampler(Sampler):
             if self._batches:
                 leaves = self._batches.popleft()
                 self._changed.notify_all()
-                return as_sample(leaves, self._build)
+                return as_batch(leaves, self._build)
             if self._error is not None:
                 raise ReplayClosedError(
                     f"Sampling table {self._table.name!r} failed for good: {self._error}"
@@ -120,7 +121,7 @@ class ReverbSampler(Sampler):
         raise self._why_late(self._timeout)
 
     def close(self) -> None:
-        """See `Sampler`."""
+        """Implements `Sampler.close`."""
         with self._changed:
             self._closed = True
             self._batches.clear()

@@ -19,16 +19,16 @@ from typing import Any
 import tree
 
 from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.nests import make_builder
 from agentkit.replay.base import Sampler, check_timeout
-from agentkit.replay.nest_codec import make_builder
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.replay import ReverbReplay
-from agentkit.replay.reverb.sampler import Piece, as_sample, cut, join
+from agentkit.replay.reverb.sampler import Piece, as_batch, cut, join
 from agentkit.replay.reverb.streams import make_pieces
 from agentkit.replay.reverb.tables import make_table
 from agentkit.replay.table import Table
-from agentkit.types import ReplaySample, TableInfo
+from agentkit.types import DrawnBatch, TableInfo
 
 NUM_PREFETCHED = 1
 """Batches that are put together in advance, beside what is in flight (`streams.IN_FLIGHT`)."""
@@ -37,8 +37,8 @@ POLL_SECONDS = 0.001
 """How often a thread looks that must wait for another one's turn."""
 
 
-class Account:
-    """The counters of one table, and its rate limit. Safe to use from several threads."""
+class TableCounters:
+    """Counts what goes in and out of one table, and keeps its rate limit. Safe to use from several threads."""
 
     def __init__(self, table: Table):
         """Of an empty table."""
@@ -59,13 +59,13 @@ class Account:
         return min(self._inserted - self._num_removed_before, self._table.max_size)
 
     def can_insert(self, num_items: int) -> bool:
-        """Whether the rate limit lets so many items in."""
+        """Returns whether the rate limit lets so many items in."""
         return self._table.rate_limiter.can_insert(
             num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
         )
 
     def can_sample(self, num_items: int) -> bool:
-        """Whether it lets so many out."""
+        """Returns whether the rate limit lets so many items out."""
         return self._table.rate_limiter.can_sample(
             num_items, size=self._size, inserted=self._inserted, sampled=self.sampled
         )
@@ -87,24 +87,24 @@ class Account:
             return True
 
     def give_back(self, num_items: int) -> None:
-        """Samples that were counted and not handed out."""
+        """Takes back samples that were counted and not handed out."""
         with self._lock:
             self.sampled -= num_items
 
     def info(self) -> TableInfo:
-        """The counters; the items that a writer has on their way are counted in."""
+        """Returns the counters; the items that a writer has on their way are counted in."""
         table = self._table
         return TableInfo(table.name, self._size, table.max_size, self._inserted, self.sampled)
 
 
-class SamplerInTurns(Sampler):
+class SingleProcessSampler(Sampler):
     """Iterates over the batches of a stream, in the caller's thread."""
 
     def __init__(
         self,
         table: Table,
         batch_size: int,
-        account: Account,
+        counters: TableCounters,
         *,
         make_pieces: Callable[[], Iterator[Piece]],
         why_late: Callable[[float], Exception],
@@ -115,7 +115,7 @@ class SamplerInTurns(Sampler):
         Args:
             table: sampled.
             batch_size: B.
-            account: says when a batch is due.
+            counters: says when a batch is due.
             make_pieces: sends what writers hold, and opens a stream of pieces; it ends when the server has too few
                 items for a while.
             why_late: makes the error for a wait of this many seconds.
@@ -123,7 +123,7 @@ class SamplerInTurns(Sampler):
         """
         self._table = table
         self._batch_size = batch_size
-        self._account = account
+        self._counters = counters
         self._make_pieces = make_pieces
         self._why_late = why_late
         self._timeout = timeout
@@ -134,22 +134,22 @@ class SamplerInTurns(Sampler):
         self._fetching = threading.Lock()
 
     def ready(self) -> bool:
-        """See `Sampler`."""
-        return not self._closed and self._account.can_sample(self._batch_size)
+        """Implements `Sampler.ready`."""
+        return not self._closed and self._counters.can_sample(self._batch_size)
 
-    def __next__(self) -> ReplaySample:
+    def __next__(self) -> DrawnBatch:
         """See `Sampler`."""
         deadline = time.monotonic() + self._timeout
-        while not self._account.try_sample(self._batch_size):
+        while not self._counters.try_sample(self._batch_size):
             self._check_open()
             if time.monotonic() > deadline:
                 raise self._why_late(self._timeout)
             time.sleep(POLL_SECONDS)
         try:
             with self._fetching:
-                return as_sample(self._fetch(deadline), self._build)
+                return as_batch(self._fetch(deadline), self._build)
         except BaseException:
-            self._account.give_back(self._batch_size)
+            self._counters.give_back(self._batch_size)
             raise
 
     def _fetch(self, deadline: float) -> Piece:
@@ -178,15 +178,15 @@ class SamplerInTurns(Sampler):
             raise ReplayClosedError(f"The sampler of table {self._table.name!r}, or its replay, is closed.")
 
     def close(self) -> None:
-        """See `Sampler`. A thread that fetches ends its own stream."""
+        """Implements `Sampler.close`. A thread that fetches ends its own stream."""
         self._closed = True
         if self._fetching.acquire(timeout=1.0):
             self._pieces = self._held = None
             self._fetching.release()
 
 
-class ReverbInTurns(ReverbReplay):
-    """`ReverbReplay` for a process that writes and samples in turns; see the top of this file.
+class SingleProcessReverbReplay(ReverbReplay):
+    """Is a `ReverbReplay` for a process that writes and samples in turns; see the top of this file.
 
     `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
     `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
@@ -204,9 +204,11 @@ class ReverbInTurns(ReverbReplay):
         """
         if refused := {"address", "draw_ahead"} & settings.keys():
             raise TypeError(f"Replay in turns has a server of its own and always draws ahead; found {sorted(refused)}.")
-        self._accounts: dict[str, Account] = {}
+        self._counters: dict[str, TableCounters] = {}
         super().__init__(tables, **settings)
-        self._accounts = {name: Account(table) for name, table in self.tables.items() if table.max_times_sampled == 0}
+        self._counters = {
+            name: TableCounters(table) for name, table in self.tables.items() if table.max_times_sampled == 0
+        }
         self._admit = self._wait_for_room
 
     def _make_table(self, table: Table) -> Any:
@@ -216,11 +218,11 @@ class ReverbInTurns(ReverbReplay):
 
     def _wait_for_room(self, table: str, timeout: float) -> None:
         """Counts an item of a writer in, when the rate limit lets it in."""
-        account = self._accounts.get(table)
-        if account is None or account.try_insert():
+        counters = self._counters.get(table)
+        if counters is None or counters.try_insert():
             return
         deadline = time.monotonic() + timeout
-        while not account.try_insert():
+        while not counters.try_insert():
             if self._closed:
                 raise ReplayClosedError("The replay was closed while a writer waited for it.")
             if time.monotonic() > deadline:
@@ -228,9 +230,9 @@ class ReverbInTurns(ReverbReplay):
             time.sleep(POLL_SECONDS)
 
     def sampler(self, table: str, batch_size: int, *, timeout: float | None = None) -> Sampler:
-        """See `Replay`."""
-        account = self._accounts.get(table)
-        if account is None:
+        """Implements `Replay.sampler`."""
+        counters = self._counters.get(table)
+        if counters is None:
             return super().sampler(table, batch_size, timeout=timeout)
         self._check_open()
         description, size = self.table(table), int(batch_size)
@@ -241,10 +243,10 @@ class ReverbInTurns(ReverbReplay):
             return make_pieces(self.address, description, size, True, NUM_PREFETCHED)
 
         seconds = check_timeout(timeout, self.default_timeout)
-        sampler = SamplerInTurns(
+        sampler = SingleProcessSampler(
             description,
             size,
-            account,
+            counters,
             make_pieces=pieces,
             why_late=lambda seconds: self._why_sample_late(description, seconds),
             timeout=seconds,
@@ -257,33 +259,33 @@ class ReverbInTurns(ReverbReplay):
             writer.try_confirm()
 
     def can_insert(self, table: str, num_items: int = 1) -> bool:
-        """See `Replay`."""
-        account = self._accounts.get(table)
-        if account is None:
+        """Implements `Replay.can_insert`."""
+        counters = self._counters.get(table)
+        if counters is None:
             return super().can_insert(table, num_items)
         self._check_open()
-        return account.can_insert(num_items)
+        return counters.can_insert(num_items)
 
     def info(self, table: str) -> TableInfo:
-        """See `Replay`; counts what was created and handed out."""
-        account = self._accounts.get(table)
-        if account is None:
+        """Implements `Replay.info`; counts what was created and handed out."""
+        counters = self._counters.get(table)
+        if counters is None:
             return super().info(table)
         self._check_open()
-        return account.info()
+        return counters.info()
 
     def reset(self, table: str) -> None:
-        """See `Replay`."""
+        """Implements `Replay.reset`."""
         self._send_all()  # else they would come back
         super().reset(table)
-        if table in self._accounts:
-            self._accounts[table].reset()
+        if table in self._counters:
+            self._counters[table].reset()
 
     def _handed_out(self) -> Mapping[str, int]:
-        return {name: account.sampled for name, account in self._accounts.items()}
+        return {name: counters.sampled for name, counters in self._counters.items()}
 
     def restore(self, directory: pathlib.Path) -> None:
-        """See `Replay`."""
+        """Implements `Replay.restore`."""
         try:
             super().restore(directory)
         except CheckpointError:
@@ -293,6 +295,6 @@ class ReverbInTurns(ReverbReplay):
 
     def _recount(self, handed_out: Mapping[str, int]) -> None:
         """Takes the counters from the server, and what was `handed_out` from a checkpoint that knows."""
-        for name, account in self._accounts.items():
+        for name, counters in self._counters.items():
             info = self._remote_info(name)
-            account.reset(info.size, info.num_inserted, handed_out.get(name, info.num_sampled))
+            counters.reset(info.size, info.num_inserted, handed_out.get(name, info.num_sampled))

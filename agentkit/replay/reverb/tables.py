@@ -61,7 +61,7 @@ def _limiter(limiter: RateLimiter) -> reverb.rate_limiters.RateLimiter:
 
 
 def table_info(info: Any) -> TableInfo:
-    """Our counters, from Reverb's."""
+    """Returns our counters, from Reverb's."""
     limiter = info.rate_limiter_info
     return TableInfo(
         name=info.name,
@@ -73,7 +73,7 @@ def table_info(info: Any) -> TableInfo:
 
 
 def describe(info: Any) -> dict[str, Any]:
-    """What must agree between a server's table and our description of it."""
+    """Returns what must agree between a server's table and our description of it."""
     limiter = info.rate_limiter_info
     leaves = tree.flatten(info.signature) if info.signature is not None else []
     return {
@@ -92,7 +92,7 @@ def describe(info: Any) -> dict[str, Any]:
 
 
 def is_free(table: Table) -> bool:
-    """True where drawing ahead takes nothing from anyone."""
+    """Returns whether drawing ahead takes nothing from anyone."""
     limiter = table.rate_limiter
     free = math.isinf(limiter.min_difference) and math.isinf(limiter.max_difference)
     return free and table.max_times_sampled == 0

@@ -18,9 +18,9 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, SpecError, unknown_name
+from agentkit.nests import LeafReader
 from agentkit.replay.base import Writer, check_priority, check_steps
 from agentkit.replay.in_process.selectors import max_priority
-from agentkit.replay.nest_codec import LeafReader
 from agentkit.replay.reverb.packing import Packing, to_bytes
 from agentkit.replay.table import Select, Table, describe_leaves
 from agentkit.types import Nest
@@ -76,7 +76,7 @@ class _Plan(NamedTuple):
     most: float
 
 
-class Columns:
+class TableGroup:
     """Reverb's columns for some tables.
 
     One holds the steps, where items refer to them; each kind of row that items have of their own has another.
@@ -138,17 +138,17 @@ def check_power(table: Table, priority: float) -> None:
         )
 
 
-def group_tables(tables: Mapping[str, Table]) -> list[Columns]:
-    """The tables' columns, one entry for every step structure among them."""
+def group_tables(tables: Mapping[str, Table]) -> list[TableGroup]:
+    """Returns the tables' columns, one entry for every step structure among them."""
     groups: dict[str, list[Table]] = {}
     for table in tables.values():
         key = repr((describe_leaves(table.layout.step), tree.map_structure(lambda _: 0, table.layout.step)))
         groups.setdefault(key, []).append(table)
-    return [Columns(group) for group in groups.values()]
+    return [TableGroup(group) for group in groups.values()]
 
 
 class ReverbWriter(Writer):
-    """See `Writer`. Items are confirmed in the background; at most `MAX_IN_FLIGHT` are on their way.
+    """Writes one stream of steps; see `Writer`. Items are confirmed in the background, `MAX_IN_FLIGHT` at a time.
 
     Nothing is sent that would harm the server: structure, shapes, dtypes, priorities and ranges are
     checked here. Reverb's own episodes are not used: ending one would wait for the rate limiter.
@@ -156,7 +156,7 @@ class ReverbWriter(Writer):
 
     def __init__(
         self,
-        groups: Sequence[Columns],
+        groups: Sequence[TableGroup],
         history: int,
         *,
         make_writer: Callable[[Sequence[int], int], Any],
@@ -185,7 +185,7 @@ class ReverbWriter(Writer):
         self._timeout = timeout
         self._closed = False
         self._lock = threading.Lock()  # around Reverb's writer: `close` may come from another thread
-        self._columns: Columns | None = None
+        self._columns: TableGroup | None = None
         self._writer: Any = None
         self._readers = [LeafReader(group.step, "step") for group in groups]
         self._fed: set[str] = set()
@@ -216,7 +216,7 @@ class ReverbWriter(Writer):
         self._wait_period = max(1, self._columns.max_in_flight // 10)
 
     def append(self, step: Nest) -> int:
-        """See `Writer`."""
+        """Implements `Writer.append`."""
         self._check_open()
         columns = self._columns
         if columns is None:
@@ -260,7 +260,7 @@ class ReverbWriter(Writer):
     def create_item(
         self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int | None:
-        """See `Writer`. Reverb names the item later: returns None."""
+        """Implements `Writer.create_item`. Reverb names the item later: returns None."""
         self._check_open()
         plan = self._plan(table)
         priority = float(priority)
@@ -350,7 +350,7 @@ class ReverbWriter(Writer):
         )
 
     def end_episode(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.end_episode`."""
         self._check_open()
         if self._unchecked and time.monotonic() - self._sent > PROMPT_SECONDS / 10:
             self._hurry()
@@ -365,17 +365,17 @@ class ReverbWriter(Writer):
         self._sent = time.monotonic()
 
     def flush(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.flush`."""
         self._check_open()
         if self._writer is not None:
             self._wait(0)
 
     def num_unconfirmed(self, table: str) -> int:
-        """The most items that may be on their way to this table."""
+        """Returns the most items that may be on their way to this table."""
         return self._unconfirmed.get(table, 0)
 
     def try_confirm(self) -> bool:
-        """Whether all items so far are confirmed, or become so in a moment; from any thread."""
+        """Returns whether all items so far are confirmed, or become so in a moment; from any thread."""
         with self._lock:
             if self._closed or not self._unconfirmed:
                 return True
@@ -415,7 +415,7 @@ class ReverbWriter(Writer):
             raise ReplayClosedError("This writer, or its replay, is closed.")
 
     def close(self) -> None:
-        """See `Writer`."""
+        """Implements `Writer.close`."""
         if self._closed:
             return
         try:

@@ -36,12 +36,12 @@ def test_rows_come_back_bit_for_bit_after_any_adds_and_releases(kind, seed):
             if rng.random() < 0.5:
                 store.release(gone)
             else:
-                store.release_all(np.array([gone]))
+                store.release_references(np.array([gone]))
         if number % 20 == 0:
             check_frames(column, kept)
             _check_rows(store, kept, kind, rng)
     assert store.num_rows <= 70 and column.num_frames <= 1 + 65 * kind.num_frames * kind.colours
-    store.release_all(np.array(list(kept)))
+    store.release_references(np.array(list(kept)))
     check_frames(column, [])
     assert len(column._free) == column.num_frames - 1
 

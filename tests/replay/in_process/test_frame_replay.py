@@ -26,7 +26,7 @@ from agentkit.replay import (
 )
 from agentkit.replay.in_process import item_table, shared, step_store
 from agentkit.replay.in_process.frame_column import FrameColumn
-from agentkit.types import ReplaySample, Transition
+from agentkit.types import DrawnBatch, Transition
 from agentkit.wrappers.frame_stack import FrameStack
 from tests.replay.in_process.frames import KINDS, Camera, Kind, check_frames
 from tests.replay.in_process.moving import make_writers, moved
@@ -278,7 +278,7 @@ def test_memory_of_stacks_of_four():
         plain = store.num_rows * 84 * 84 * 4
         assert replay.info("t").size == 600
         assert store.nbytes <= 0.35 * plain
-        data = next(replay.sampler("t", 64)).data
+        data = next(replay.sampler("t", 64)).sample.data
         assert isinstance(data, Transition)
         # Whoever was stored, in the right order: an item's next observation goes on where it began.
         np.testing.assert_array_equal(data.observation[..., 1:], data.next_observation[..., :-1])
@@ -323,7 +323,7 @@ def test_dqn_is_given_the_same_batches_to_the_bit(monkeypatch):
     kept: list[type] = []
     sample = item_table.ItemTable.sample
 
-    def watched(table: item_table.ItemTable, count: int) -> ReplaySample:
+    def watched(table: item_table.ItemTable, count: int) -> DrawnBatch:
         batch = sample(table, count)
         drawn[-1].append([(x.shape, hashlib.sha256(x).digest()) for x in tree.flatten(batch)])
         kept.append(type(table.store.columns[0]))

@@ -151,9 +151,9 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
                     draws = sum(max_times - x.times for x in oracle.items) if max_times else batch
                     assert s.ready() == (len(oracle.items) > 0 and draws >= batch)
                     if s.ready():
-                        sample = next(s)
+                        keys, keys, sample = next(s)
                         for i in range(batch):
-                            key, probability, size, priority, times = (x[i].item() for x in sample.info)
+                            key, probability, size, priority, times = (x[i].item() for x in (keys, *sample.info))
                             item = oracle.sample(key, size, probability, priority, times if max_times else None)
                             data = tree.map_structure(lambda x, i=i: x[i], sample.data)
                             assert data.action == data.first[0] == data.value == item.number
@@ -228,10 +228,10 @@ class Run:
             name = tables[int(rng.integers(len(tables)))]
             sampler = self.replay.sampler(name, 4)
             if sampler.ready():
-                sample = next(sampler)
-                self.log += [x.tolist() for x in tree.flatten(sample)]
+                batch = next(sampler)
+                self.log += [x.tolist() for x in tree.flatten(batch)]
                 if rng.random() < 0.5:
-                    self.replay.update_priorities(name, sample.info.key, rng.random(4))
+                    self.replay.update_priorities(name, batch.keys, rng.random(4))
             if rng.random() < 0.02:
                 self.replay.reset(name)
 
@@ -397,7 +397,7 @@ def test_tables_of_different_steps_share_a_replay():
         two.create_item("other", 1.0, 0, 1, np.float32(1))
         with pytest.raises(ValueError, match="another writer"):
             one.create_item("other", 1.0, 0, 1, np.float32(1))
-        assert next(replay.sampler("other", 2)).data.last.shape == (2, 0)
+        assert next(replay.sampler("other", 2)).sample.data.last.shape == (2, 0)
 
 
 def test_priorities_that_overflow_their_power_are_refused():
@@ -409,7 +409,7 @@ def test_priorities_that_overflow_their_power_are_refused():
             writer.create_item("pairs", 1e150, 0, 1, np.float32(1))
         with pytest.raises(ValueError, match="too great"):
             replay.update_priorities("pairs", np.array([key]), np.array([1e200]))
-        assert next(replay.sampler("pairs", 2)).info.probability.tolist() == [1.0, 1.0]
+        assert next(replay.sampler("pairs", 2)).sample.info.probability.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("sampler", [Prioritized(1.0), MinHeap()], ids=repr)
@@ -420,7 +420,7 @@ def test_keys_that_nobody_was_given_name_nothing(sampler):
         for i in range(20):
             writer.append(make_step(i))
             writer.create_item("pairs", 1.0, i, i + 1, np.float32(i))
-            sample = next(sampler)
+            sample = next(sampler).sample
             assert sample.data.value.tolist() == [i] and sample.info.probability.tolist() == [1.0]
             replay.update_priorities("pairs", np.arange(200, dtype=np.uint64), np.full(200, 0.5))
 
@@ -446,7 +446,7 @@ def test_two_threads_leave_the_counts_exact():
             drawn = 0
             while not stop.is_set():
                 if sampler.ready():
-                    action = next(sampler).data
+                    action = next(sampler).sample.data
                     drawn += 8
                     if table == "sequences":
                         steps = np.diff(action["action"], axis=1) % 1000

@@ -80,7 +80,7 @@ def test_nothing_is_drawn_that_nobody_asked_for():
         write_pairs(writer, "pairs", range(40))
         sampler = replay.sampler("pairs", 4)
         for i in range(3):
-            assert next(sampler).data.action.tolist() == list(range(4 * i, 4 * i + 4))
+            assert next(sampler).sample.data.action.tolist() == list(range(4 * i, 4 * i + 4))
         time.sleep(0.3)
         assert replay.info("pairs").num_sampled == 16
         sampler.close()
@@ -98,7 +98,7 @@ def test_two_samplers_of_a_queue_lose_nothing():
 
         def read(sampler):
             for _ in range(12):
-                got.extend(next(sampler).data.action.tolist())
+                got.extend(next(sampler).sample.data.action.tolist())
 
         threads = [threading.Thread(target=read, args=(s,), daemon=True) for s in samplers]
         for thread in threads:
@@ -123,7 +123,7 @@ def test_a_padded_item_where_only_the_ends_count():
         writer.create_item("pairs", 1.0, 0, 1, inline=np.float32(3))
         writer.flush()
         sampler = replay.sampler("pairs", 2)
-        data = next(sampler).data
+        data = next(sampler).sample.data
         assert data.action.tolist() == [1, 4]
         assert data.last.tolist() == [[0, 0], [4, -4]]
 
@@ -140,7 +140,7 @@ def test_tables_of_two_kinds_of_step():
             writer.create_item("pairs", 1.0, 0, 1, inline=np.float32(0))
         writer.close()
         sampler = replay.sampler("other", 1)
-        np.testing.assert_array_equal(next(sampler).data["x"], [[0, 1, 2]])
+        np.testing.assert_array_equal(next(sampler).sample.data["x"], [[0, 1, 2]])
 
 
 def test_long_sequences_span_chunks():
@@ -153,7 +153,7 @@ def test_long_sequences_span_chunks():
                 writer.create_item("sequences", 1.0, i - 69, i + 1)
         writer.close()
         sampler = replay.sampler("sequences", 2)
-        actions = next(sampler).data["action"]
+        actions = next(sampler).sample.data["action"]
         np.testing.assert_array_equal(actions, [np.arange(70), np.arange(30, 100)])
 
 

@@ -49,10 +49,10 @@ def test_pieces_become_whole_batches(sizes, streams):
     sampler = make_sampler(source, 4, streams=streams)
     batches = [next(sampler) for _ in range(3)]
     for i, batch in enumerate(batches):
-        assert batch.info.key.tolist() == list(range(4 * i, 4 * i + 4))
-        assert all(leaf.tolist() == batch.info.key.tolist() for leaf in batch.data)
-    batches[0].data.first[:] = -1
-    assert batches[1].data.first.tolist() == [4, 5, 6, 7]
+        assert batch.keys.tolist() == list(range(4 * i, 4 * i + 4))
+        assert all(leaf.tolist() == batch.keys.tolist() for leaf in batch.sample.data)
+    batches[0].sample.data.first[:] = -1
+    assert batches[1].sample.data.first.tolist() == [4, 5, 6, 7]
     with pytest.raises(ReplayClosedError, match="failed for good: the source is dry"):
         next(sampler)
     sampler.close()
@@ -90,7 +90,7 @@ def test_a_silent_server_is_asked_again():
         return answer
 
     sampler = make_sampler(Source([2] * 9), 2, can_sample=can_sample)
-    assert next(sampler).info.key.tolist() == [0, 1]
+    assert next(sampler).keys.tolist() == [0, 1]
     sampler.close()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.adders import ForkAdder, NStepAdder
+from agentkit.adders import NStepAdder, TeeAdder
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError
 from agentkit.replay import InProcessReplay, MinSize, Table
 
@@ -32,12 +32,12 @@ def play(environment, adder, num_episodes):
 
 def rewards(replay, count):
     sampler = replay.sampler("t", 1)
-    return sorted({float(next(sampler).data.reward[0]) for _ in range(count)})
+    return sorted({float(next(sampler).sample.data.reward[0]) for _ in range(count)})
 
 
 def test_each_gets_all_steps_as_if_it_were_alone():
     environment, replays, adders = make_parts()
-    play(environment, ForkAdder(adders), 2)
+    play(environment, TeeAdder(adders), 2)
     for n, replay in zip((1, 3), replays, strict=True):
         alone_environment, (alone,), (adder,) = make_parts((n,))
         play(alone_environment, adder, 2)
@@ -48,12 +48,12 @@ def test_each_gets_all_steps_as_if_it_were_alone():
 
 def test_reset_and_close_reach_all():
     environment, replays, adders = make_parts()
-    fork = ForkAdder(adders)
-    fork.add_first(environment.reset())
-    fork.reset()
-    play(environment, fork, 1)  # Would raise in mid-episode.
-    fork.close()
-    fork.close()
+    tee = TeeAdder(adders)
+    tee.add_first(environment.reset())
+    tee.reset()
+    play(environment, tee, 1)  # Would raise in mid-episode.
+    tee.close()
+    tee.close()
     for replay in replays:
         replay.close()
 
@@ -67,7 +67,7 @@ def test_one_that_cannot_close_does_not_keep_others_from_it():
     closed = []
     adder.close = lambda: closed.append(True)
     with pytest.raises(ReplayClosedError, match="gone"):
-        ForkAdder([Broken(), adder]).close()
+        TeeAdder([Broken(), adder]).close()
     assert closed == [True]
 
 
@@ -75,28 +75,28 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
     results = []
     for interrupted in (False, True):
         environment, replays, adders = make_parts()
-        fork = ForkAdder(adders)
+        tee = TeeAdder(adders)
         timestep = environment.reset()
-        fork.add_first(timestep)
+        tee.add_first(timestep)
         for step in range(9):
             if interrupted and step == 4:
-                state = fork.save()
+                state = tee.save()
                 for i, replay in enumerate(replays):
                     (tmp_path / str(i)).mkdir()
                     replay.save(tmp_path / str(i))
                 _, replays, adders = make_parts()
                 for i, replay in enumerate(replays):
                     replay.restore(tmp_path / str(i))
-                fork = ForkAdder(adders)
-                fork.restore(state)
+                tee = TeeAdder(adders)
+                tee.restore(state)
             timestep = environment.step(1)
-            fork.add(np.int32(1), timestep)
+            tee.add(np.int32(1), timestep)
         results.append([(replay.info("t").num_inserted, rewards(replay, 200)) for replay in replays])
     assert results[0] == results[1]
     with pytest.raises(CheckpointError):
-        fork.restore({"0": state["0"]})
+        tee.restore({"0": state["0"]})
 
 
 def test_of_none_is_refused():
     with pytest.raises(ConfigError, match="at least one"):
-        ForkAdder([])
+        TeeAdder([])

@@ -13,7 +13,7 @@ from agentkit.errors import ConfigError
 from agentkit.types import Nest
 
 
-class ForkAdder(core.Adder):
+class TeeAdder(core.Adder):
     """Gives every step to each of some adders, in their order; each has a writer of its own.
 
     Where one waits for its table's rate limit, all wait: the slowest learner sets the pace.
@@ -26,7 +26,7 @@ class ForkAdder(core.Adder):
             ConfigError: there are none.
         """
         if not adders:
-            raise ConfigError("A ForkAdder needs at least one adder, found none.")
+            raise ConfigError("A TeeAdder needs at least one adder, found none.")
         self._adders = tuple(adders)
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -56,7 +56,7 @@ class ForkAdder(core.Adder):
             raise errors[0]
 
     def save(self) -> dict[str, Any]:
-        """The states in mid-episode, by number (a `Saveable`)."""
+        """Returns the states in mid-episode, by number (a `Saveable`)."""
         return {str(i): adder.save() for i, adder in enumerate(self._adders)}  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class WithoutExtras(core.Adder):
         self._adder.close()
 
     def save(self) -> dict[str, Any]:
-        """The adder's state (a `Saveable`)."""
+        """Returns the adder's state (a `Saveable`)."""
         return self._adder.save()  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
