@@ -104,18 +104,6 @@ class DrawnBatch(NamedTuple):
     sample: ReplaySample
 
 
-class DrawnBatch(NamedTuple):
-    """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
-
-    Attributes:
-        keys: uint64 ``[B]``, for `Replay.update_priorities`. They stay on the host: JAX would truncate them.
-        sample: what the learner's update gets.
-    """
-
-    keys: Array
-    sample: ReplaySample
-
-
 class LossOutput(NamedTuple):
     """Holds what a loss returns.
 

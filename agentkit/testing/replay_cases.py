@@ -95,16 +95,6 @@ class DrawnItem(NamedTuple):
     times_sampled: np.int32
 
 
-class DrawnItem(NamedTuple):
-    """Holds what `draw` tells of an item: its key, and the fields of `SampleInfo`."""
-
-    key: np.uint64
-    probability: np.float64
-    table_size: np.int64
-    priority: np.float64
-    times_sampled: np.int32
-
-
 def draw(replay: Replay, table: str, count: int, batch_size: int = 1) -> list[tuple[int, DrawnItem]]:
     """Draws `count` items with a new sampler: (number, info of one item) of each, in order."""
     sampler = replay.sampler(table, batch_size, timeout=LONG)
