@@ -198,7 +198,7 @@ class Agent(Protocol):
         ...
 
     def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        """Makes the exploration policy, or the evaluation policy; its `spread` makes actors explore differently."""
+        """Makes the exploration policy, or the evaluation policy; its `diversify` makes actors explore differently."""
         ...
 
     def make_update(self, networks: Any) -> Any:

@@ -15,19 +15,19 @@ from agentkit.actors.remote_protocol import InferenceClosedError
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
     from agentkit.actors.actor import PolicyActor as PolicyActor
+    from agentkit.actors.epsilon_greedy import epsilon_greedy_policy as epsilon_greedy_policy
+    from agentkit.actors.epsilon_greedy import epsilon_ladder_policy as epsilon_ladder_policy
+    from agentkit.actors.epsilon_greedy import explore as explore
+    from agentkit.actors.epsilon_greedy import linear as linear
     from agentkit.actors.gaussian_noise import deterministic_policy as deterministic_policy
     from agentkit.actors.gaussian_noise import gaussian_noise_policy as gaussian_noise_policy
-    from agentkit.actors.greedy import epsilon_greedy as epsilon_greedy
-    from agentkit.actors.greedy import epsilon_ladder as epsilon_ladder
-    from agentkit.actors.greedy import explore as explore
-    from agentkit.actors.greedy import linear as linear
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
     from agentkit.actors.on_policy import PolicyVariables as PolicyVariables
     from agentkit.actors.on_policy import stochastic_policy as stochastic_policy
     from agentkit.actors.on_policy import with_normalized_observations as with_normalized_observations
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
-    from agentkit.actors.policy import feed_forward as feed_forward
+    from agentkit.actors.policy import stateless_policy as stateless_policy
     from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
     from agentkit.actors.sampling import mode_policy as mode_policy
     from agentkit.actors.sampling import sampling_policy as sampling_policy
@@ -38,8 +38,8 @@ _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",
     "InferenceServer": "inference_server",
-    **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
-    **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
+    **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
+    **dict.fromkeys(("epsilon_greedy_policy", "epsilon_ladder_policy", "explore", "linear"), "epsilon_greedy"),
     **dict.fromkeys(("deterministic_policy", "gaussian_noise_policy"), "gaussian_noise"),
     **dict.fromkeys(("PolicyVariables", "with_normalized_observations", "stochastic_policy"), "on_policy"),
     **dict.fromkeys(("clipped_gaussian_policy", "mode_policy", "uniform_action", "sampling_policy"), "sampling"),
@@ -56,14 +56,14 @@ __all__ = [
     "RemoteActor",
     "clipped_gaussian_policy",
     "deterministic_policy",
-    "epsilon_greedy",
-    "epsilon_ladder",
+    "epsilon_greedy_policy",
+    "epsilon_ladder_policy",
     "explore",
-    "feed_forward",
     "gaussian_noise_policy",
     "linear",
     "mode_policy",
     "sampling_policy",
+    "stateless_policy",
     "stochastic_policy",
     "uniform_action",
     "with_normalized_observations",

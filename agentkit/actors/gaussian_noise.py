@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, feed_forward, unchanged
+from agentkit.actors.policy import Params, Policy, stateless_policy, unchanged
 from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest
 
@@ -30,7 +30,7 @@ class NoiseState(NamedTuple):
 
 def deterministic_policy(network: Deterministic) -> Policy:
     """Returns a policy of the network's own actions, for evaluation."""
-    return feed_forward(lambda params, key, observation: _single(network, params, observation))
+    return stateless_policy(lambda params, key, observation: _single(network, params, observation))
 
 
 def gaussian_noise_policy(

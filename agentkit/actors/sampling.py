@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, feed_forward
+from agentkit.actors.policy import Params, Policy, stateless_policy
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -28,7 +28,7 @@ def clipped_gaussian_policy(distribution_at: DistributionAt, evaluation: bool) -
         action = distribution.mode() if evaluation else distribution.sample(key)
         return jnp.clip(action[0], -1.0, 1.0)
 
-    return feed_forward(act)
+    return stateless_policy(act)
 
 
 def sampling_policy(
@@ -70,6 +70,6 @@ def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest],
 
 def mode_policy(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
     """Returns a policy of a distribution's mode, for evaluation."""
-    return feed_forward(
+    return stateless_policy(
         lambda params, key, observation: mode(distribution_at(params, jax.tree.map(lambda x: x[None], observation)))[0]
     )

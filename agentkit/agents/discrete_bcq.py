@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -99,7 +99,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 def constrained_values(networks: Networks, config: Config, params: Any, observation: Nest) -> jax.Array:
     """Returns the values ``[B, A]``, -inf for actions that are not likely enough (eq. 10)."""
-    likely = losses.likely_actions(networks.behaviour(params, observation), config.threshold)
+    likely = losses.bcq_action_mask(networks.behaviour(params, observation), config.threshold)
     return jnp.where(likely, networks.q_values(params, observation), -jnp.inf)
 
 
@@ -110,10 +110,10 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         return constrained_values(networks, config, params, observation)
 
     if evaluation:
-        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation)
+        return epsilon_greedy_policy(q_values, lambda _: config.epsilon_evaluation)
     if config.epsilon_ladder:
-        return epsilon_ladder(q_values)
-    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+        return epsilon_ladder_policy(q_values)
+    return epsilon_greedy_policy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:

@@ -94,7 +94,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         return nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, num_actions)
 
     observations = environment_spec.observations
-    return Networks(nets.network(policy, observations), nets.network(critic, observations), num_actions)
+    return Networks(nets.make_network(policy, observations), nets.make_network(critic, observations), num_actions)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:

@@ -83,7 +83,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     observations, actions = environment_spec.observations, environment_spec.actions
     size = specs.canonical_action_size(actions, "DroQ")
     sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
-    policy = nets.network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds), observations)
+    policy = nets.make_network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds), observations)
     critic = hk.transform(lambda o, action: nets.dropout_critic(o, action, sizes, config.dropout_rate))
     examples = jax.tree.map(lambda x: x[None], (specs.zeros(observations), specs.zeros(actions)))
     return Networks(policy, nets.Network(lambda key: critic.init(key, *examples), critic.apply), (size,))

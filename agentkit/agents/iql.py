@@ -77,7 +77,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         policy=lambda observation, size: nets.gaussian_action(observation, size, sizes),
         critic=lambda observation, action: nets.twin_action_values(observation, action, sizes),
     )
-    value = nets.network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
+    value = nets.make_network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
     return Networks(policy, critics, value)
 
 

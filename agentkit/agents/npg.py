@@ -87,7 +87,7 @@ class State(NamedTuple):
     """Holds what NPG learns.
 
     Attributes:
-        variables: parameters, an `ActorCritic`, and statistics of observations.
+        variables: parameters, an `PolicyCritic`, and statistics of observations.
         returns: statistics of the value targets ``[]``.
         opt_state: of the value.
         key: PRNG key ``uint32[2]``.
@@ -114,14 +114,14 @@ class Losses(NamedTuple):
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the loss whose gradient is the policy gradient, and the value's squared error."""
 
-    def policy_loss(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def policy_loss(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
         loss = masked_mean(per_row, rows.mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -169,7 +169,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             num_minibatches=config.num_minibatches,
         )
         statistics = observe_segments(state.variables, batch.data)
-        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        variables = PolicyVariables(nets.PolicyCritic(policy, critic), statistics)
         metrics |= {
             "kl": mean_kl(policy),
             "cg_residual": natural.residual,

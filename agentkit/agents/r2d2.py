@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -58,7 +58,7 @@ class Config(SequencesConfig):
         lstm_size: units of the LSTM.
         burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
         max_priority_weight: eta, the weight of the largest error in a sequence's priority; the rest is their mean's.
-        rescale_values: learn h(q) and not q, where h is `losses.rescale`, so that rewards need no clipping.
+        rescale_values: learn h(q) and not q, where h is `losses.signed_hyperbolic`, so that rewards need no clipping.
     """
 
     n_step: Count = 5
@@ -131,12 +131,12 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     Its extras are the LSTM's state before the observation; in evaluation there are none.
     """
     if evaluation:
-        chooser = epsilon_greedy(_given_values, lambda _: config.epsilon_evaluation)
+        chooser = epsilon_greedy_policy(_given_values, lambda _: config.epsilon_evaluation)
     elif config.epsilon_ladder:
-        chooser = epsilon_ladder(_given_values)
+        chooser = epsilon_ladder_policy(_given_values)
     else:
         schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-        chooser = epsilon_greedy(_given_values, schedule)
+        chooser = epsilon_greedy_policy(_given_values, schedule)
 
     def init(key: jax.Array) -> PolicyState:
         return PolicyState(network.initial_state, chooser.init(key))
@@ -149,10 +149,10 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def reset(state: PolicyState) -> PolicyState:
         return state._replace(core=network.initial_state)
 
-    def spread(state: PolicyState, index: Any, count: int) -> PolicyState:
-        return state._replace(exploration=chooser.spread(state.exploration, index, count))
+    def diversify(state: PolicyState, index: Any, count: int) -> PolicyState:
+        return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
-    return Policy(act, init, reset, spread, extras_spec=() if evaluation else nets.state_spec(network))
+    return Policy(act, init, reset, diversify, extras_spec=() if evaluation else nets.state_spec(network))
 
 
 def _given_values(params: Any, q: jax.Array) -> jax.Array:
@@ -188,9 +188,9 @@ def make_loss(network: Networks, config: Config) -> Loss:
             n=config.n_step,
             rescaled=config.rescale_values,
         )  # [B, T]
-        mask = losses.taught_rows(start, config.burn_in)
+        mask = losses.loss_mask(start, config.burn_in)
         per_item = jnp.sum(0.5 * jnp.square(errors) * mask, axis=1) / config.sequence_length  # [B]
-        metrics = {"q": nets.mean_legal(q), "taught_rows": jnp.mean(mask)}
+        metrics = {"q": nets.mean_legal(q), "loss_mask": jnp.mean(mask)}
         priorities = losses.sequence_priorities(errors, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)
 

@@ -81,7 +81,7 @@ class State(NamedTuple):
     """Holds what REINFORCE learns.
 
     Attributes:
-        variables: parameters, an `ActorCritic`, and statistics of observations.
+        variables: parameters, an `PolicyCritic`, and statistics of observations.
         returns: statistics of the value targets ``[]``.
         opt_states: of policy and value.
         key: PRNG key ``uint32[2]``.
@@ -89,7 +89,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_states: nets.ActorCritic
+    opt_states: nets.PolicyCritic
     key: jax.Array
 
 
@@ -108,14 +108,14 @@ class Losses(NamedTuple):
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the policy gradient's loss (section 5, episodic REINFORCE) and the value's squared error."""
 
-    def policy_loss(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def policy_loss(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
         loss = masked_mean(per_row, rows.mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -131,7 +131,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         key, params_key = jax.random.split(key)
         params = networks.init(params_key)
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
-        opt_states = nets.ActorCritic(*map(optimizer.init, params))
+        opt_states = nets.PolicyCritic(*map(optimizer.init, params))
         return State(PolicyVariables(params, statistics), nets.init_statistics(()), opt_states, key)
 
     def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
@@ -163,13 +163,13 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             num_minibatches=config.num_minibatches,
         )
         statistics = observe_segments(state.variables, batch.data)
-        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        variables = PolicyVariables(nets.PolicyCritic(policy, critic), statistics)
         metrics |= {
             "grad_norm": global_norm(grads),
             "value_loss": fitted["value_loss"],
             "explained_variance": explained_variance,
         }
-        opt_states = nets.ActorCritic(policy_opt, critic_opt)
+        opt_states = nets.PolicyCritic(policy_opt, critic_opt)
         return State(variables, returns, opt_states, key), UpdateOutput(metrics)
 
     return Update(init, update, lambda state: {"policy": state.variables})

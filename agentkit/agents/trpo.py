@@ -92,7 +92,7 @@ class State(NamedTuple):
     """Holds what TRPO learns.
 
     Attributes:
-        variables: parameters, an `ActorCritic`, and statistics of observations.
+        variables: parameters, an `PolicyCritic`, and statistics of observations.
         returns: statistics of the value targets ``[]``.
         opt_state: of the value.
         key: PRNG key ``uint32[2]``.
@@ -119,7 +119,7 @@ class Losses(NamedTuple):
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the surrogate objective (eq. 14) and the value's squared error."""
 
-    def surrogate(policy: Any, params: nets.ActorCritic, rows: Minibatch) -> jax.Array:
+    def surrogate(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> jax.Array:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         log_ratio = distribution.log_prob(rows.extras.sample) - rows.extras.log_prob
@@ -127,7 +127,7 @@ def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
         ratio = jnp.exp(jnp.where(rows.mask > 0, log_ratio, 0.0))
         return masked_mean(ratio * advantage, rows.mask)
 
-    def value_loss(critic: Any, params: nets.ActorCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -192,7 +192,7 @@ def line_search(
 
 
 def improve_policy(
-    networks: nets.PolicyValue, losses: Losses, config: Config, params: nets.ActorCritic, rows: Minibatch
+    networks: nets.PolicyValue, losses: Losses, config: Config, params: nets.PolicyCritic, rows: Minibatch
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Takes the largest step that the bound and the surrogate allow (section 6 and appendix C).
 
@@ -254,7 +254,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             num_minibatches=config.num_minibatches,
         )
         statistics = observe_segments(state.variables, batch.data)
-        variables = PolicyVariables(nets.ActorCritic(policy, critic), statistics)
+        variables = PolicyVariables(nets.PolicyCritic(policy, critic), statistics)
         metrics |= {"value_loss": fitted["value_loss"], "explained_variance": explained_variance}
         return State(variables, returns, opt_state, key), UpdateOutput(metrics)
 

@@ -63,7 +63,7 @@ def make_actor(
     """
     if not is_batched(environment):
         return PolicyActor(policy, key, client, adder, actor_index)
-    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, which=actor_index)
+    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, actor_index=actor_index)
 
 
 def make_loop(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.networks.mlp import orthogonal_mlp, torso
+from agentkit.networks.network import PolicyCritic, make_network
 from agentkit.networks.policy_heads import (
     PolicyExtras,
     check_policy_actions,
@@ -21,7 +22,6 @@ from agentkit.networks.policy_heads import (
     policy_head,
     sample_to_action,
 )
-from agentkit.networks.pure import ActorCritic, network
 from agentkit.networks.recurrent import RecurrentNetwork, as_recurrent, hidden_layers, recurrent_network, state_spec
 from agentkit.types import Array, Nest, Step
 
@@ -134,7 +134,7 @@ def separate_policy_value(
 ) -> PolicyValue:
     """Builds tanh layers for policy and value that share nothing, so that one can learn and leave the other as it is.
 
-    Their parameters are an `ActorCritic`, whose critic is the value network. Arguments are those of `policy_value`.
+    Their parameters are an `PolicyCritic`, whose critic is the value network. Arguments are those of `policy_value`.
 
     Raises:
         SpecError: actions that `policy_head` is not for.
@@ -147,13 +147,13 @@ def separate_policy_value(
     def value(observation: Nest) -> Array:
         return orthogonal_mlp(torso(observation), hidden_sizes, 1, activation=jnp.tanh)[:, 0]
 
-    both = ActorCritic(*(network(function, environment_spec.observations) for function in (distribution, value)))
+    both = PolicyCritic(*(make_network(function, environment_spec.observations) for function in (distribution, value)))
 
-    def init(key: jax.Array) -> ActorCritic:
+    def init(key: jax.Array) -> PolicyCritic:
         policy_key, value_key = jax.random.split(key)
-        return ActorCritic(both.policy.init(policy_key), both.critic.init(value_key))
+        return PolicyCritic(both.policy.init(policy_key), both.critic.init(value_key))
 
-    def apply(params: ActorCritic, observation: Nest) -> tuple[Any, Array]:
+    def apply(params: PolicyCritic, observation: Nest) -> tuple[Any, Array]:
         return both.policy.apply(params.policy, observation), both.critic.apply(params.critic, observation)
 
     return _of(environment_spec, as_recurrent(init, apply))

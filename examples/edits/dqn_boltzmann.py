@@ -2,7 +2,7 @@
 
 import jax
 
-from agentkit.actors import feed_forward
+from agentkit.actors import stateless_policy
 from agentkit.agents import dqn
 
 
@@ -15,7 +15,7 @@ def make_policy(network, config, evaluation=False):
         q = network.apply(params, jax.tree.map(lambda x: x[None], observation))[0]
         return jax.random.categorical(key, q / 0.1).astype("int32")
 
-    return feed_forward(act)
+    return stateless_policy(act)
 
 
 def make_agent(config=dqn.Config()):

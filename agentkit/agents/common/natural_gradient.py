@@ -65,7 +65,7 @@ def natural_gradient(
     return NaturalGradient(to_nest(x), jnp.vdot(x, image), residual)
 
 
-def mean_kl_from(networks: nets.PolicyValue, params: nets.ActorCritic, rows: Minibatch) -> MeanKL:
+def mean_kl_from(networks: nets.PolicyValue, params: nets.PolicyCritic, rows: Minibatch) -> MeanKL:
     """Returns the KL from the policy of `params`, as a mean over the rows with an action."""
     old, _ = networks.apply(params, rows.observation)
 
