@@ -99,7 +99,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
 
 def constrained_values(networks: Networks, config: Config, params: Any, observation: Nest) -> jax.Array:
     """Returns the values ``[B, A]``, -inf for actions that are not likely enough (eq. 10)."""
-    likely = losses.likely_actions(networks.behaviour(params, observation), config.threshold)
+    likely = losses.bcq_action_mask(networks.behaviour(params, observation), config.threshold)
     return jnp.where(likely, networks.q_values(params, observation), -jnp.inf)
 
 

@@ -58,7 +58,7 @@ class Config(SequencesConfig):
         lstm_size: units of the LSTM.
         burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
         max_priority_weight: eta, the weight of the largest error in a sequence's priority; the rest is their mean's.
-        rescale_values: learn h(q) and not q, where h is `losses.rescale`, so that rewards need no clipping.
+        rescale_values: learn h(q) and not q, where h is `losses.signed_hyperbolic`, so that rewards need no clipping.
     """
 
     n_step: Count = 5
@@ -188,9 +188,9 @@ def make_loss(network: Networks, config: Config) -> Loss:
             n=config.n_step,
             rescaled=config.rescale_values,
         )  # [B, T]
-        mask = losses.taught_rows(start, config.burn_in)
+        mask = losses.loss_mask(start, config.burn_in)
         per_item = jnp.sum(0.5 * jnp.square(errors) * mask, axis=1) / config.sequence_length  # [B]
-        metrics = {"q": nets.mean_legal(q), "taught_rows": jnp.mean(mask)}
+        metrics = {"q": nets.mean_legal(q), "loss_mask": jnp.mean(mask)}
         priorities = losses.sequence_priorities(errors, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)
 

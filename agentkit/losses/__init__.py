@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from agentkit.losses.policy_gradient import masked_mean as masked_mean
     from agentkit.losses.policy_gradient import policy_gradient_loss as policy_gradient_loss
     from agentkit.losses.policy_gradient import standardize as standardize
+    from agentkit.losses.recurrent import loss_mask as loss_mask
     from agentkit.losses.recurrent import n_step_double_q_learning_error as n_step_double_q_learning_error
-    from agentkit.losses.recurrent import rescale as rescale
     from agentkit.losses.recurrent import sequence_priorities as sequence_priorities
-    from agentkit.losses.recurrent import taught_rows as taught_rows
-    from agentkit.losses.recurrent import unrescale as unrescale
+    from agentkit.losses.recurrent import signed_hyperbolic as signed_hyperbolic
+    from agentkit.losses.recurrent import signed_parabolic as signed_parabolic
     from agentkit.losses.regression import binary_weights as binary_weights
     from agentkit.losses.regression import expectile_loss as expectile_loss
     from agentkit.losses.regression import exponential_weights as exponential_weights
     from agentkit.losses.v_trace import VTrace as VTrace
     from agentkit.losses.v_trace import vtrace as vtrace
     from agentkit.losses.value import action_cross_entropy as action_cross_entropy
+    from agentkit.losses.value import bcq_action_mask as bcq_action_mask
+    from agentkit.losses.value import cql_penalty as cql_penalty
     from agentkit.losses.value import double_q_learning_error as double_q_learning_error
     from agentkit.losses.value import huber as huber
-    from agentkit.losses.value import likely_actions as likely_actions
-    from agentkit.losses.value import log_sum_exp_gap as log_sum_exp_gap
     from agentkit.losses.value import munchausen_error as munchausen_error
     from agentkit.losses.value import q_learning_error as q_learning_error
 
@@ -64,12 +64,14 @@ __all__ = [
     "VTrace",
     "action_cross_entropy",
     "approximate_kl",
+    "bcq_action_mask",
     "binary_weights",
     "categorical_q_learning_loss",
     "categorical_target",
     "categorical_td_loss",
     "clipped_policy_loss",
     "clipped_value_loss",
+    "cql_penalty",
     "cross_entropy",
     "double_q_learning_error",
     "expectile_loss",
@@ -77,8 +79,7 @@ __all__ = [
     "exponential_weights",
     "generalized_advantages",
     "huber",
-    "likely_actions",
-    "log_sum_exp_gap",
+    "loss_mask",
     "masked_mean",
     "mpo_loss",
     "munchausen_error",
@@ -87,12 +88,11 @@ __all__ = [
     "policy_gradient_loss",
     "q_learning_error",
     "quantile_q_learning_loss",
-    "rescale",
     "sequence_priorities",
+    "signed_hyperbolic",
+    "signed_parabolic",
     "standardize",
-    "taught_rows",
     "two_hot_cross_entropy",
-    "unrescale",
     "vtrace",
 ]
 

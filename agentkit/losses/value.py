@@ -87,7 +87,7 @@ def action_cross_entropy(logits: Array, action: Array) -> Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None].astype(jnp.int32), axis=-1)[:, 0]
 
 
-def log_sum_exp_gap(q: Array, action: Array) -> Array:
+def cql_penalty(q: Array, action: Array) -> Array:
     """The gap ``[B]`` log sum_a exp q(s, a) - q(s, action), of discrete actions (Kumar et al. 2020, 2006.04779, eq. 4).
 
     Args:
@@ -97,7 +97,7 @@ def log_sum_exp_gap(q: Array, action: Array) -> Array:
     return action_cross_entropy(q, action)
 
 
-def likely_actions(logits: Array, threshold: float) -> Array:
+def bcq_action_mask(logits: Array, threshold: float) -> Array:
     """Where an action's probability is at least `threshold` times the largest, bool ``[B, A]``; the largest's always.
 
     Fujimoto et al. 2019, 1910.01708, eq. 10 (discrete BCQ).

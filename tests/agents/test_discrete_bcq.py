@@ -88,6 +88,6 @@ def test_the_loss_by_hand() -> None:
 
 def test_the_likeliest_action_is_always_among_the_likely_ones() -> None:
     logits = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    likely = np.asarray(losses.likely_actions(logits, 1.0))
+    likely = np.asarray(losses.bcq_action_mask(logits, 1.0))
     np.testing.assert_array_equal(likely.argmax(-1), logits.argmax(-1))
-    assert likely.sum() == 50 and np.all(losses.likely_actions(logits, 0.0))
+    assert likely.sum() == 50 and np.all(losses.bcq_action_mask(logits, 0.0))

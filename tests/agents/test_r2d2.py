@@ -226,9 +226,9 @@ def test_the_loss_is_the_mean_square_of_errors_that_are_worked_out_row_by_row() 
         q, target = (stepped(params, i) for params in example.params)
         gamma, squares = example.config.discount, []
         for t, until in [(0, 2), (1, 3), (2, 3), (4, 6), (5, 6)]:  # The rows with an action, and what they bootstrap.
-            value = losses.unrescale(target[until, np.argmax(q[until])])
+            value = losses.signed_parabolic(target[until, np.argmax(q[until])])
             total = sum(gamma ** (k - t) * data.reward[i, k] for k in range(t, until)) + gamma ** (until - t) * value
-            squares.append((losses.rescale(jnp.float32(total)) - q[t, data.action[i, t]]) ** 2)
+            squares.append((losses.signed_hyperbolic(jnp.float32(total)) - q[t, data.action[i, t]]) ** 2)
         expected.append(0.5 * sum(squares) / 6)
         sizes = np.sqrt(squares)
         priorities.append(0.9 * max(sizes) + 0.1 * np.mean(sizes))
@@ -272,7 +272,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) 
     core = tree.map_structure(np.asarray, agent.make_networks(specs.make_environment_spec(chain)).initial_state)
     networks, state = learned(agent, chain, num_updates=600, num_steps=600, extras=core)
     q = networks.step(state.params, np.eye(4, dtype=np.float32), jax.tree.map(lambda x: np.tile(x, (4, 1)), core))[0]
-    q = losses.unrescale(q) if rescale_values else q
+    q = losses.signed_parabolic(q) if rescale_values else q
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 

@@ -14,7 +14,7 @@ ACTION = RNG.integers(4, size=6).astype(np.int32)
 def test_cross_entropy_and_gap_are_log_sum_exp_less_what_was_chosen() -> None:
     expected = np.log(np.sum(np.exp(Q.astype(np.float64)), axis=-1)) - Q[np.arange(6), ACTION]
     np.testing.assert_allclose(losses.action_cross_entropy(Q, ACTION), expected, rtol=1e-5)
-    np.testing.assert_allclose(losses.log_sum_exp_gap(Q, ACTION), expected, rtol=1e-5)
+    np.testing.assert_allclose(losses.cql_penalty(Q, ACTION), expected, rtol=1e-5)
     assert np.all(np.isfinite(losses.action_cross_entropy(1e4 * Q, ACTION)))
 
 
@@ -43,4 +43,4 @@ def test_weights() -> None:
 
 def test_likely_actions() -> None:
     logits = np.log(np.float32([[0.6, 0.1, 0.3], [0.2, 0.7, 0.1]]))
-    np.testing.assert_array_equal(losses.likely_actions(logits, 0.4), [[True, False, True], [False, True, False]])
+    np.testing.assert_array_equal(losses.bcq_action_mask(logits, 0.4), [[True, False, True], [False, True, False]])

@@ -27,11 +27,11 @@ def inverse(y: Any) -> Any:
 
 def test_rescaling_and_its_inverse() -> None:
     x = np.concatenate([-np.geomspace(1e-4, 1e5, 50), [0.0], np.geomspace(1e-4, 1e5, 50)]).astype(np.float32)
-    np.testing.assert_allclose(losses.rescale(x), h(x), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(losses.signed_hyperbolic(x), h(x), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(inverse(h(x)), x, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(losses.unrescale(losses.rescale(x)), x, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(losses.unrescale(x / 100), inverse(x / 100), rtol=1e-5, atol=1e-6)
-    assert losses.unrescale(np.float32(0.0)) == 0.0
+    np.testing.assert_allclose(losses.signed_parabolic(losses.signed_hyperbolic(x)), x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(losses.signed_parabolic(x / 100), inverse(x / 100), rtol=1e-5, atol=1e-6)
+    assert losses.signed_parabolic(np.float32(0.0)) == 0.0
 
 
 class Sequence:
@@ -137,7 +137,7 @@ def test_gradients_reach_the_values_of_taken_actions_and_no_target() -> None:
     ],
 )
 def test_rows_that_teach(start: str, burn_in: int, expected: str) -> None:
-    found = losses.taught_rows(np.array([[c == "s" for c in start]]), burn_in)
+    found = losses.loss_mask(np.array([[c == "s" for c in start]]), burn_in)
     assert "".join(str(int(x)) for x in found[0]) == expected
 
 
