@@ -203,7 +203,7 @@ class Agent(Protocol):
         ...
 
     def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        """The `Policy` to explore with, or the one to be judged by; its `spread` makes actors explore differently."""
+        """Returns the exploration policy, or the evaluation policy; see `Policy.diversify` for many actors."""
         ...
 
     def make_update(self, networks: Any) -> Any:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import envs, losses, networks, specs
-from agentkit.actors import PolicyActor, feed_forward
+from agentkit.actors import PolicyActor, stateless_policy
 from agentkit.adders import NStepAdder
 from agentkit.core import BatchPlan
 from agentkit.datasets import ReplayDataset
@@ -41,7 +41,7 @@ def make_mathematics(spec: specs.EnvironmentSpec):
         return LossOutput(jnp.mean(losses.huber(errors, 1.0)), {"q": jnp.mean(q_tm1)})
 
     update = sgd(loss, lambda key: network.init(key, dummy), adam(1e-3), periodic(100))
-    return feed_forward(explore), feed_forward(greedy), update
+    return stateless_policy(explore), stateless_policy(greedy), update
 
 
 def main(num_steps: int = 4_000, seed: int = 0) -> float:

@@ -15,19 +15,19 @@ from agentkit.actors.remote_protocol import InferenceClosedError
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
     from agentkit.actors.actor import PolicyActor as PolicyActor
+    from agentkit.actors.epsilon_greedy import epsilon_greedy_policy as epsilon_greedy_policy
+    from agentkit.actors.epsilon_greedy import epsilon_ladder_policy as epsilon_ladder_policy
+    from agentkit.actors.epsilon_greedy import explore as explore
+    from agentkit.actors.epsilon_greedy import linear as linear
     from agentkit.actors.exploration import noiseless as noiseless
     from agentkit.actors.exploration import noisy as noisy
-    from agentkit.actors.greedy import epsilon_greedy as epsilon_greedy
-    from agentkit.actors.greedy import epsilon_ladder as epsilon_ladder
-    from agentkit.actors.greedy import explore as explore
-    from agentkit.actors.greedy import linear as linear
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
     from agentkit.actors.on_policy import Acting as Acting
     from agentkit.actors.on_policy import on_normalized as on_normalized
     from agentkit.actors.on_policy import stochastic as stochastic
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
-    from agentkit.actors.policy import feed_forward as feed_forward
+    from agentkit.actors.policy import stateless_policy as stateless_policy
     from agentkit.actors.sampling import clipped_samples as clipped_samples
     from agentkit.actors.sampling import likeliest as likeliest
     from agentkit.actors.sampling import uniform_then_samples as uniform_then_samples
@@ -37,8 +37,8 @@ _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",
     "InferenceServer": "inference_server",
-    **dict.fromkeys(("ActorIndex", "Policy", "feed_forward"), "policy"),
-    **dict.fromkeys(("epsilon_greedy", "epsilon_ladder", "explore", "linear"), "greedy"),
+    **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
+    **dict.fromkeys(("epsilon_greedy_policy", "epsilon_ladder_policy", "explore", "linear"), "epsilon_greedy"),
     **dict.fromkeys(("noiseless", "noisy"), "exploration"),
     **dict.fromkeys(("Acting", "on_normalized", "stochastic"), "on_policy"),
     **dict.fromkeys(("clipped_samples", "likeliest", "uniform_then_samples"), "sampling"),
@@ -54,15 +54,15 @@ __all__ = [
     "PolicyActor",
     "RemoteActor",
     "clipped_samples",
-    "epsilon_greedy",
-    "epsilon_ladder",
+    "epsilon_greedy_policy",
+    "epsilon_ladder_policy",
     "explore",
-    "feed_forward",
     "likeliest",
     "linear",
     "noiseless",
     "noisy",
     "on_normalized",
+    "stateless_policy",
     "stochastic",
     "uniform_then_samples",
 ]

@@ -31,7 +31,7 @@ class PolicyActor(Actor):
         key: jax.Array,
         client: Parameters,
         adder: Adder | None = None,
-        which: ActorIndex = ALONE,
+        actor_index: ActorIndex = ALONE,
     ):
         """Makes one.
 
@@ -40,12 +40,12 @@ class PolicyActor(Actor):
             key: PRNG key ``uint32[2]``; equal keys, parameters and observations give equal actions.
             client: where parameters come from; its `params` are given to the policy.
             adder: records the experience; None records nothing (evaluation).
-            which: of the actors that explore together.
+            actor_index: of the actors that explore together.
         """
         self._client = client
         self._adder = adder
         init_key, self._key = jax.random.split(key)
-        self._state = first_state(policy, init_key, which)
+        self._state = first_state(policy, init_key, actor_index)
         self._is_first: np.bool_ = np.True_
         self._extras: Nest = ()
 
@@ -63,9 +63,7 @@ class PolicyActor(Actor):
             self._is_first = np.False_
             if self._reset is not None:
                 self._state = self._reset(self._state)
-        action, self._key, self._state, extras = self._act(
-            self._client.params, self._key, observation, self._state
-        )
+        action, self._key, self._state, extras = self._act(self._client.params, self._key, observation, self._state)
         self._extras = _to_numpy(extras)
         return _to_numpy(action)
 
@@ -112,7 +110,7 @@ class BatchedPolicyActor(Actor):
         adders: Sequence[Adder] | Adder | None = None,
         *,
         num_envs: int,
-        which: ActorIndex = ALONE,
+        actor_index: ActorIndex = ALONE,
     ):
         """Makes one.
 
@@ -122,7 +120,7 @@ class BatchedPolicyActor(Actor):
             client: where parameters come from.
             adders: one for the whole batch, one for each environment, or None to record nothing.
             num_envs: N.
-            which: of the actors that explore together; each of their environments counts as one.
+            actor_index: of the actors that explore together; each of their environments counts as one.
         """
         self._adder = adders if isinstance(adders, Adder) else None if adders is None else SplitAdder(adders)
         self._adders = [] if adders is None else [adders] if isinstance(adders, Adder) else list(adders)
@@ -130,7 +128,7 @@ class BatchedPolicyActor(Actor):
             raise ConfigError(f"Expected one adder for each of {num_envs} environments, found {len(self._adders)}.")
         self._client = client
         init_key, self._key = jax.random.split(key)
-        self._state = first_state(policy, init_key, which, num_envs)
+        self._state = first_state(policy, init_key, actor_index, num_envs)
         self._is_first = np.ones(num_envs, bool)
         self._extras: Nest = ()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, feed_forward, unchanged
+from agentkit.actors.policy import Params, Policy, stateless_policy, unchanged
 from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest
 
@@ -30,7 +30,7 @@ class NoiseState(NamedTuple):
 
 def noiseless(network: Deterministic) -> Policy:
     """The network's own actions: the policy to be judged by."""
-    return feed_forward(lambda params, key, observation: _single(network, params, observation))
+    return stateless_policy(lambda params, key, observation: _single(network, params, observation))
 
 
 def noisy(

@@ -308,7 +308,7 @@ class _BatchedPolicy:
         """The state of an actor that comes, or comes back with what it has kept."""
         if len(session.state) not in (0, self.num_kept):
             raise ProtocolError(f"Expected a state of {self.num_kept} bytes, found {len(session.state)}.")
-        first = self._init(jax.random.PRNGKey(session.seed), ActorIndex(*session.which))
+        first = self._init(jax.random.PRNGKey(session.seed), ActorIndex(*session.actor_index))
         return session.state + self._pack(first, ())[()].tobytes()[len(session.state) :]
 
     def act(self, params: Any, states: bytes, is_first: np.ndarray, observation: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -335,7 +335,7 @@ class _BatchedPolicy:
 
 
 def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """One actor's ``(key, which) -> state`` and ``(params, state, is_first, observation) -> (results, state)``.
+    """One actor's ``(key, actor_index) -> state`` and ``(params, state, is_first, observation) -> (results, state)``.
 
     Keys are split as `PolicyActor` and `BatchedPolicyActor` split them, so that actions are the same.
     """
@@ -345,9 +345,9 @@ def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any]
             state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
         return policy.act(params, key, observation, state)
 
-    def init(key: Any, which: ActorIndex) -> tuple:
+    def init(key: Any, actor_index: ActorIndex) -> tuple:
         init_key, key = jax.random.split(key)
-        return key, first_state(policy, init_key, which, num_envs)
+        return key, first_state(policy, init_key, actor_index, num_envs)
 
     def act(params: Any, state: Any, is_first: Any, observation: Any) -> tuple:
         key, act_key = jax.random.split(state[0])

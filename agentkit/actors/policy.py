@@ -20,12 +20,12 @@ class ActorIndex(NamedTuple):
     """Which one this is of those that explore together.
 
     Attributes:
-        place: from 0. From `num_places` on it begins again: actors that were added later share a place.
-        num_places: how many there are, >= 1.
+        index: from 0. From `count` on it begins again: actors that were added later share an index.
+        count: how many there are, >= 1.
     """
 
-    place: int = 0
-    num_places: int = 1
+    index: int = 0
+    count: int = 1
 
 
 ALONE = ActorIndex()
@@ -51,7 +51,7 @@ class Policy(NamedTuple):
         init: ``key -> state``, the state when an actor starts; ``()`` by default.
         reset: ``state -> state``, applied at the start of each episode (a recurrent core returns
             its zero state; a step count for an exploration schedule stays). Unchanged by default.
-        spread: ``(state, index, count) -> state``, applied to the state of `init`: makes those that explore
+        diversify: ``(state, index, count) -> state``, applied to the state of `init`: makes those that explore
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
@@ -61,11 +61,11 @@ class Policy(NamedTuple):
     act: Callable[[Params, Any, Nest, PolicyState], tuple[Nest, PolicyState, Nest]]
     init: Callable[[Any], PolicyState] = _stateless
     reset: Callable[[PolicyState], PolicyState] = unchanged
-    spread: Callable[[PolicyState, Any, int], PolicyState] = _same
+    diversify: Callable[[PolicyState, Any, int], PolicyState] = _same
     extras_spec: Nest = ()
 
 
-def feed_forward(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
+def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
     """A policy without state or extras from ``(params, key, observation) -> action``."""
 
     def act(params: Params, key: Any, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
@@ -74,21 +74,21 @@ def feed_forward(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
     return Policy(act)
 
 
-def first_state(policy: Policy, key: Any, which: ActorIndex = ALONE, num_envs: int | None = None) -> PolicyState:
+def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_envs: int | None = None) -> PolicyState:
     """The state in which an actor starts.
 
     Args:
         policy: for a single environment.
         key: PRNG key ``uint32[2]``.
-        which: the actor; its fields may be traced by `jax.jit`.
+        actor_index: the actor; its fields may be traced by `jax.jit`.
         num_envs: N, for leaves ``[N, ...]``; None for one environment, unbatched.
     """
     import jax  # Not at import time: who only asks a server for actions needs none.
     import jax.numpy as jnp
 
-    place = jnp.int32(which.place % which.num_places)
+    place = jnp.int32(actor_index.index % actor_index.count)
     if num_envs is None:
-        return policy.spread(policy.init(key), place, which.num_places)
+        return policy.diversify(policy.init(key), place, actor_index.count)
     states = jax.vmap(policy.init)(jax.random.split(key, num_envs))
     places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
-    return jax.vmap(policy.spread, in_axes=(0, 0, None))(states, places, which.num_places * num_envs)
+    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.count * num_envs)

@@ -44,7 +44,7 @@ class RemoteActor(Actor):
         seed: int,
         adder: Adder | None = None,
         num_envs: int | None = None,
-        which: tuple[int, int] = (0, 1),
+        actor_index: tuple[int, int] = (0, 1),
         outage_seconds: float = 300.0,
     ):
         """Makes one; it connects when it first acts or is updated with `wait`.
@@ -56,14 +56,14 @@ class RemoteActor(Actor):
             seed: actions are those of a local actor with the key ``jax.random.PRNGKey(seed)``.
             adder: records the experience, of the whole batch where there is one; None records nothing.
             num_envs: N; None for one environment, unbatched.
-            which: of the actors that explore together, an `ActorIndex`: index and count.
+            actor_index: of the actors that explore together, an `ActorIndex`: index and count.
             outage_seconds: how long a call waits for a server that is away.
         """
         self._find_address = find_address
         self._run_id = run_id
         self._seed = seed
         self._adder = adder
-        self._which = which
+        self._actor_index = actor_index
         self._num_envs = num_envs
         self._outage_seconds = outage_seconds
         self._layout = protocol.layout_of(spec, num_envs)
@@ -202,7 +202,7 @@ class RemoteActor(Actor):
         keep_alive(self._connection)
         self._reader = FrameReader()
         nonces = bytes(self._receive(Kind.CHALLENGE)), os.urandom(protocol.NONCE_BYTES)
-        hello = Session(self._seed, self._which, self._state, self._layout).encode()
+        hello = Session(self._seed, self._actor_index, self._state, self._layout).encode()
         given = protocol.proof(self._run_id, "actor", nonces, hello)
         self._connection.sendall(protocol.frame(Kind.HELLO, nonces[1], given, hello))
         body = bytes(self._receive(Kind.WELCOME))

@@ -130,13 +130,13 @@ class Session(NamedTuple):
 
     Attributes:
         seed: of its PRNG key.
-        which: of the actors that explore together: index and count, >= 1.
+        actor_index: of the actors that explore together: index and count, >= 1.
         state: what the last reply of an earlier connection gave it (as hexadecimal digits); empty for nothing.
         layout: what it expects of the server, see `layout_of`.
     """
 
     seed: int
-    which: tuple[int, int]
+    actor_index: tuple[int, int]
     state: bytes
     layout: dict[str, Any]
 
@@ -149,10 +149,10 @@ class Session(NamedTuple):
         """Takes back what `encode` gave; raises ProtocolError on anything else."""
         try:
             found = json.loads(body)
-            index, count = map(int, found["which"])
+            index, count = map(int, found["actor_index"])
             seed = int(found["seed"])
             if not (0 <= seed < 1 << 63 and 0 <= index < 1 << 31 and 0 < count < 1 << 31):
-                raise ValueError(f"seed {seed}, which {index, count}")
+                raise ValueError(f"seed {seed}, actor_index {index, count}")
             return cls(seed, (index, count), bytes.fromhex(found["state"]), dict(found["layout"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"Expected a HELLO in JSON, found {error!r}.") from error

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, feed_forward
+from agentkit.actors.policy import Params, Policy, stateless_policy
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -28,7 +28,7 @@ def clipped_samples(distribution_at: DistributionAt, evaluation: bool) -> Policy
         action = distribution.mode() if evaluation else distribution.sample(key)
         return jnp.clip(action[0], -1.0, 1.0)
 
-    return feed_forward(act)
+    return stateless_policy(act)
 
 
 def uniform_then_samples(
@@ -58,6 +58,6 @@ def uniform_then_samples(
 
 def likeliest(distribution_at: DistributionAt, mode: Callable[[Any], Array]) -> Policy:
     """The mode of a distribution: the policy to be judged by."""
-    return feed_forward(
+    return stateless_policy(
         lambda params, key, observation: mode(distribution_at(params, jax.tree.map(lambda x: x[None], observation)))[0]
     )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, feed_forward, noiseless
+from agentkit.actors import Policy, epsilon_greedy_policy, noiseless, stateless_policy
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -78,7 +78,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     """Takes the likeliest action, or the network's; explores by a uniform action now and then."""
     probability = 0.0 if evaluation else config.random_actions
     if networks.num_actions is not None:
-        return epsilon_greedy(networks.policy.apply, lambda _: probability)
+        return epsilon_greedy_policy(networks.policy.apply, lambda _: probability)
     if evaluation:
         return noiseless(networks.policy.apply)
 
@@ -88,7 +88,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         uniform = jax.random.uniform(uniform_key, networks.action_shape, minval=-1.0, maxval=1.0)
         return jnp.where(jax.random.uniform(chance_key) < probability, uniform, action)
 
-    return feed_forward(act)
+    return stateless_policy(act)
 
 
 def make_loss(networks: Networks, config: Config) -> Loss:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -92,10 +92,10 @@ def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bo
         return network.q_values(network.logits(params, observation), observation)
 
     if evaluation:
-        return epsilon_greedy(mean_returns, lambda _: config.epsilon_evaluation)
+        return epsilon_greedy_policy(mean_returns, lambda _: config.epsilon_evaluation)
     if config.epsilon_ladder:
-        return epsilon_ladder(mean_returns)
-    return epsilon_greedy(mean_returns, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+        return epsilon_ladder_policy(mean_returns)
+    return epsilon_greedy_policy(mean_returns, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
 def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:

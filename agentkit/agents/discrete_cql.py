@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -81,10 +81,10 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
 def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily: by a falling epsilon or on the ladder; in evaluation by a fixed epsilon."""
     if evaluation:
-        return epsilon_greedy(network.apply, lambda _: config.epsilon_evaluation)
+        return epsilon_greedy_policy(network.apply, lambda _: config.epsilon_evaluation)
     if config.epsilon_ladder:
-        return epsilon_ladder(network.apply)
-    return epsilon_greedy(network.apply, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+        return epsilon_ladder_policy(network.apply)
+    return epsilon_greedy_policy(network.apply, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
 def make_loss(network: nets.Network, config: Config) -> Loss:

@@ -24,7 +24,7 @@ import numpy as np
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -107,11 +107,11 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
         return jnp.mean(network.apply(params, observation, taus), axis=1)  # [B, A]
 
     if evaluation:
-        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation, draws=True)
+        return epsilon_greedy_policy(q_values, lambda _: config.epsilon_evaluation, takes_key=True)
     if config.epsilon_ladder:
-        return epsilon_ladder(q_values, draws=True)
+        return epsilon_ladder_policy(q_values, takes_key=True)
     schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-    return epsilon_greedy(q_values, schedule, draws=True)
+    return epsilon_greedy_policy(q_values, schedule, takes_key=True)
 
 
 def make_loss(network: nets.Network, config: Config) -> Loss:

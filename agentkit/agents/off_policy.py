@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import specs
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear, noiseless, noisy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear, noiseless, noisy
 from agentkit.adders import NStepAdder
 from agentkit.agents.common.ranges import Fraction, Positive, check_ranges
 from agentkit.core import BatchPlan
@@ -149,10 +149,12 @@ def explore_values(
         draws: whether `q_values` draws something.
     """
     if evaluation:
-        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation, draws)
+        return epsilon_greedy_policy(q_values, lambda _: config.epsilon_evaluation, draws)
     if config.epsilon_ladder:
-        return epsilon_ladder(q_values, draws)
-    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps), draws)
+        return epsilon_ladder_policy(q_values, draws)
+    return epsilon_greedy_policy(
+        q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps), draws
+    )
 
 
 def explore_actions(networks: Any, config: DeterministicConfig, evaluation: bool, correlation: float = 0.0) -> Policy:

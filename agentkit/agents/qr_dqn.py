@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -86,10 +86,10 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
         return jnp.mean(network.apply(params, observation), axis=1)  # Q of algorithm 1, [B, A]
 
     if evaluation:
-        return epsilon_greedy(q_values, lambda _: config.epsilon_evaluation)
+        return epsilon_greedy_policy(q_values, lambda _: config.epsilon_evaluation)
     if config.epsilon_ladder:
-        return epsilon_ladder(q_values)
-    return epsilon_greedy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+        return epsilon_ladder_policy(q_values)
+    return epsilon_greedy_policy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
 
 def make_loss(network: nets.Network, config: Config) -> Loss:

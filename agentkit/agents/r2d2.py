@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy, epsilon_ladder, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -131,12 +131,12 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     Its extras are the LSTM's state before the observation; in evaluation there are none.
     """
     if evaluation:
-        chooser = epsilon_greedy(_given_values, lambda _: config.epsilon_evaluation)
+        chooser = epsilon_greedy_policy(_given_values, lambda _: config.epsilon_evaluation)
     elif config.epsilon_ladder:
-        chooser = epsilon_ladder(_given_values)
+        chooser = epsilon_ladder_policy(_given_values)
     else:
         schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-        chooser = epsilon_greedy(_given_values, schedule)
+        chooser = epsilon_greedy_policy(_given_values, schedule)
 
     def init(key: jax.Array) -> PolicyState:
         return PolicyState(network.initial_state, chooser.init(key))
@@ -149,10 +149,10 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def reset(state: PolicyState) -> PolicyState:
         return state._replace(core=network.initial_state)
 
-    def spread(state: PolicyState, index: Any, count: int) -> PolicyState:
-        return state._replace(exploration=chooser.spread(state.exploration, index, count))
+    def diversify(state: PolicyState, index: Any, count: int) -> PolicyState:
+        return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
-    return Policy(act, init, reset, spread, extras_spec=() if evaluation else nets.state_spec(network))
+    return Policy(act, init, reset, diversify, extras_spec=() if evaluation else nets.state_spec(network))
 
 
 def _given_values(params: Any, q: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, feed_forward
+from agentkit.actors import Policy, stateless_policy
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -108,7 +108,7 @@ def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bo
         q = network.q_values(network.logits(params, None if evaluation else key, batch), batch)
         return jnp.argmax(q[0]).astype(jnp.int32)
 
-    return feed_forward(act)
+    return stateless_policy(act)
 
 
 def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:

@@ -50,7 +50,7 @@ def make_actor(
     key: jax.Array,
     client: VariableClient,
     adder: Adder | None = None,
-    which: ActorIndex = ALONE,
+    actor_index: ActorIndex = ALONE,
 ) -> PolicyActor | BatchedPolicyActor:
     """The actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
 
@@ -60,11 +60,11 @@ def make_actor(
         key: PRNG key ``uint32[2]``.
         client: where parameters come from.
         adder: what `make_adder` made; None records nothing.
-        which: of the actors that explore together.
+        actor_index: of the actors that explore together.
     """
     if not is_batched(environment):
-        return PolicyActor(policy, key, client, adder, which)
-    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, which=which)
+        return PolicyActor(policy, key, client, adder, actor_index)
+    return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, actor_index=actor_index)
 
 
 def make_remote_actor(
@@ -94,7 +94,7 @@ def make_remote_actor(
         seed=seed,
         adder=adder,
         num_envs=environment.num_envs if is_batched(environment) else None,
-        which=find_place(context),
+        actor_index=find_place(context),
     )
 
 

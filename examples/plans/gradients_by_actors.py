@@ -36,7 +36,7 @@ class A2C:
             logits = networks.apply(params, observation[None])[0, :-1]
             return (jnp.argmax(logits) if evaluation else jax.random.categorical(key, logits)).astype(jnp.int32)
 
-        return actors.feed_forward(act)
+        return actors.stateless_policy(act)
 
     def make_update(self, networks):
         def loss(params, _, batch, key):

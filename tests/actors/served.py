@@ -74,7 +74,7 @@ def recurrent() -> Policy:
         act,
         init=lambda key: (jax.random.normal(key, ()), jnp.zeros((), jnp.int32)),
         reset=lambda state: (jnp.zeros_like(state[0]), state[1]),
-        spread=lambda state, index, count: (state[0], 100 * index + count),
+        diversify=lambda state, index, count: (state[0], 100 * index + count),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, core
-from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor, feed_forward
+from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor, stateless_policy
 from agentkit.errors import CheckpointError, ConfigError
 
 KEY = jax.random.PRNGKey(7)
@@ -72,7 +72,7 @@ def _counting() -> Policy:
 
 
 def test_actions_are_numpy_of_the_policys_dtype() -> None:
-    policy = feed_forward(lambda params, key, o: {"a": jnp.int32(2), "b": o * jnp.ones(2)})
+    policy = stateless_policy(lambda params, key, o: {"a": jnp.int32(2), "b": o * jnp.ones(2)})
     action = PolicyActor(policy, KEY, Client()).select_action(np.float32(3))
     assert isinstance(action["a"], np.ndarray) and action["a"].dtype == np.int32 and action["a"].shape == ()
     np.testing.assert_array_equal(action["b"], np.float32([3, 3]))
@@ -91,7 +91,7 @@ def test_equal_keys_give_equal_actions_and_no_key_is_used_twice() -> None:
 
 def test_parameters_are_the_clients_at_each_step() -> None:
     client = Client(jnp.float32(1))
-    actor = PolicyActor(feed_forward(lambda params, key, o: params * o), KEY, client)
+    actor = PolicyActor(stateless_policy(lambda params, key, o: params * o), KEY, client)
     assert actor.select_action(np.float32(3)) == 3
     client.params = jnp.float32(2)
     assert actor.select_action(np.float32(3)) == 6
@@ -118,7 +118,7 @@ def test_the_adder_gets_action_timestep_and_the_extras_of_that_action() -> None:
 
 def test_without_extras_the_adder_gets_an_empty_tuple() -> None:
     adder = FakeAdder()
-    actor = PolicyActor(feed_forward(lambda params, key, o: o), KEY, Client(), adder)
+    actor = PolicyActor(stateless_policy(lambda params, key, o: o), KEY, Client(), adder)
     actor.observe_first(_first())
     actor.observe(actor.select_action(np.float32(0)), _mid(1))
     assert adder.calls[1][3] == ()
@@ -233,7 +233,7 @@ def test_a_batch_gives_each_environment_its_own_noise_state_and_adder() -> None:
 
 
 def test_a_batch_of_nested_observations_and_actions() -> None:
-    policy = feed_forward(lambda params, key, o: {"x": o["p"] * 2, "y": o["q"][0]})
+    policy = stateless_policy(lambda params, key, o: {"x": o["p"] * 2, "y": o["q"][0]})
     adders = [FakeAdder(), FakeAdder()]
     actor = BatchedPolicyActor(policy, KEY, Client(), adders, num_envs=2)
     observation = {"p": np.float32([1, 2]), "q": np.ones((2, 3), np.float32)}

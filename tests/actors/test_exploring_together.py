@@ -1,4 +1,4 @@
-"""Actors that explore together explore differently: `Policy.spread`, and the ladder of epsilons that uses it."""
+"""Actors that explore together explore differently: `Policy.diversify`, and the ladder of epsilons that uses it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, epsilon_ladder, feed_forward
+from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, epsilon_ladder_policy, stateless_policy
 from agentkit.actors.policy import first_state
 from agentkit.agents import dqn
 from agentkit.distributed import Board, BoardClient, NodeContext
@@ -28,7 +28,7 @@ class Client:
 
 def ladder() -> Policy:
     """Q-values are the parameters, whatever is observed: the second action is best."""
-    return epsilon_ladder(lambda params, observation: jnp.broadcast_to(params, (observation.shape[0], 3)))
+    return epsilon_ladder_policy(lambda params, observation: jnp.broadcast_to(params, (observation.shape[0], 3)))
 
 
 def paper(i: int, n: int) -> float:
@@ -55,7 +55,7 @@ def test_an_actor_that_was_added_later_shares_a_place() -> None:
 
 def test_it_explores_as_often_as_its_place_says_for_ever() -> None:
     for index, expected in ((0, 0.4 * 2 / 3), (1, 0.4**8 * 2 / 3)):
-        actor = PolicyActor(ladder(), KEY, Client(), which=ActorIndex(index, 2))
+        actor = PolicyActor(ladder(), KEY, Client(), actor_index=ActorIndex(index, 2))
         actions = np.array([actor.select_action(np.zeros(1, np.float32)) for _ in range(1_000)])
         assert np.mean(actions != 1) == pytest.approx(expected, abs=0.05)
     actor = BatchedPolicyActor(ladder(), KEY, Client(), num_envs=2)
@@ -64,7 +64,7 @@ def test_it_explores_as_often_as_its_place_says_for_ever() -> None:
 
 
 def test_a_policy_that_says_nothing_is_not_spread() -> None:
-    policy = feed_forward(lambda params, key, observation: observation)
+    policy = stateless_policy(lambda params, key, observation: observation)
     assert first_state(policy, KEY, ActorIndex(3, 5)) == ()
     counting = Policy(policy.act, init=lambda key: jax.random.normal(key, (2,)))
     np.testing.assert_array_equal(first_state(counting, KEY, ActorIndex(3, 5)), counting.init(KEY))

@@ -2,11 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentkit.actors import Policy, feed_forward
+from agentkit.actors import Policy, stateless_policy
 
 
 def test_a_feed_forward_policy_has_neither_state_nor_extras() -> None:
-    policy = feed_forward(lambda params, key, observation: observation * params)
+    policy = stateless_policy(lambda params, key, observation: observation * params)
     assert policy.init(jax.random.PRNGKey(0)) == ()
     action, state, extras = policy.act(2.0, jax.random.PRNGKey(0), jnp.ones(3), ())
     np.testing.assert_array_equal(action, 2 * np.ones(3))

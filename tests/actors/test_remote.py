@@ -20,9 +20,9 @@ from agentkit.actors import (
     Policy,
     PolicyActor,
     RemoteActor,
-    feed_forward,
     inference_server,
     remote_protocol,
+    stateless_policy,
 )
 from agentkit.actors.batches import SplitAdder
 from agentkit.actors.remote_protocol import InferenceClosedError
@@ -48,14 +48,14 @@ from tests.actors.served import (
 def test_actions_and_extras_are_those_of_a_local_actor(observations: Any, num_envs: int | None) -> None:
     policy, spec, client, key = recurrent(), make_spec(observations), Client(2.0), jax.random.PRNGKey(SEED)
     near, far = ([FakeAdder() for _ in range(num_envs or 1)] for _ in range(2))
-    which = ActorIndex(2, 5)
+    actor_index = ActorIndex(2, 5)
     if num_envs is None:
-        local: core.Actor = PolicyActor(policy, key, client, near[0], which)
+        local: core.Actor = PolicyActor(policy, key, client, near[0], actor_index)
     else:
-        local = BatchedPolicyActor(policy, key, client, near, num_envs=num_envs, which=which)
+        local = BatchedPolicyActor(policy, key, client, near, num_envs=num_envs, actor_index=actor_index)
     with serving(policy, spec, client, num_envs=num_envs) as server:
         adder = far[0] if num_envs is None else SplitAdder(far)
-        actor = remote(server, spec, adder=adder, num_envs=num_envs, which=which)
+        actor = remote(server, spec, adder=adder, num_envs=num_envs, actor_index=actor_index)
         expected, found = play(local, observations, num_envs), play(actor, observations, num_envs)
         actor.close()
     assert_equal(expected, found)
@@ -71,7 +71,7 @@ def test_actions_and_extras_are_those_of_a_local_actor(observations: Any, num_en
 def test_a_network_gives_nearly_the_numbers_of_a_local_one() -> None:
     spec = specs.EnvironmentSpec(specs.Array((20,), np.float32), specs.Array((5,), np.float32), SCALAR, SCALAR)
     params = np.random.default_rng(0).standard_normal((20, 5), np.float32)
-    policy = feed_forward(lambda params, key, o: jnp.tanh(o @ params))
+    policy = stateless_policy(lambda params, key, o: jnp.tanh(o @ params))
     with serving(policy, spec, Client(params)) as server:
         actor = remote(server, spec)
         for t in range(3):
@@ -253,8 +253,8 @@ actor.close()
 
 def test_an_actor_needs_no_jax() -> None:
     spec = make_spec()
-    local = PolicyActor(feed_forward(_shift), jax.random.PRNGKey(SEED), Client())
-    with serving(feed_forward(_shift), spec) as server:
+    local = PolicyActor(stateless_policy(_shift), jax.random.PRNGKey(SEED), Client())
+    with serving(stateless_policy(_shift), spec) as server:
         command = [sys.executable, "-c", _WITHOUT_JAX, server.address, RUN]
         text = subprocess.run(command, capture_output=True, text=True, timeout=120.0, check=False)
     assert text.returncode == 0, text.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from agentkit import checkpoint, envs, losses, specs
 from agentkit import networks as nets
-from agentkit.actors.greedy import explore
+from agentkit.actors.epsilon_greedy import explore
 from agentkit.agents import dqn, ppo, registry
 from agentkit.core import Agent
 from agentkit.errors import SpecError

@@ -239,7 +239,7 @@ def test_actors_remember_within_an_episode_and_explore_on_a_ladder() -> None:
     environment = envs.make("agentkit:memory_chain", seed=0)
     networks = r2d2.make_networks(specs.make_environment_spec(environment), r2d2.Config(**SMALL))
     policy = r2d2.make_policy(networks, r2d2.Config(**SMALL, epsilon_ladder=True))
-    state = policy.spread(policy.init(KEY), 3, 4)
+    state = policy.diversify(policy.init(KEY), 3, 4)
     assert state.exploration == pytest.approx(0.4**8)
     params = networks.init(KEY)
     _, after, extras = policy.act(params, KEY, environment.reset().observation, state)

@@ -22,11 +22,11 @@ def make_agent(config):
 def make_policy(agent, networks, evaluation=False):
     policy = agent.make_policy(networks, evaluation)
 
-    def spread(state, index, count):
+    def diversify(state, index, count):
         print(json.dumps({"index": int(index), "count": int(count)}), flush=True)
-        return policy.spread(state, index, count)
+        return policy.diversify(state, index, count)
 
-    return policy._replace(spread=spread)
+    return policy._replace(diversify=diversify)
 
 
 def make_environment(seed):

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit.actors import epsilon_greedy, explore, linear
+from agentkit.actors import epsilon_greedy_policy, explore, linear
 from agentkit.errors import ConfigError
 
 KEYS = jax.random.split(jax.random.PRNGKey(0), 20_000)
@@ -26,7 +26,7 @@ def test_linear_falls_and_then_stays() -> None:
 
 
 def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
-    policy = epsilon_greedy(
+    policy = epsilon_greedy_policy(
         lambda params, observation: params + observation[:, :1], lambda t: jnp.where(t < 3, 1.0, 0.0)
     )
     state, actions = policy.init(KEYS[0]), []

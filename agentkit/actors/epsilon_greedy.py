@@ -15,7 +15,7 @@ from agentkit.types import Array, Nest
 
 LADDER_EPSILON = 0.4
 LADDER_ALPHA = 7.0
-"""Of `epsilon_ladder`, as in the paper."""
+"""Of `epsilon_ladder_policy`, as in the paper."""
 
 Schedule = Callable[[Array], Any]
 """``num_steps -> value``: a number that changes with an actor's own steps, int32 ``[]``."""
@@ -37,60 +37,60 @@ def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
 
     Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen.
     """
-    chance, which = jax.random.uniform(key, (2,))
-    random_action = random_legal(which, q > ILLEGAL_VALUE / 2)
+    chance, uniform = jax.random.uniform(key, (2,))
+    random_action = random_legal(uniform, q > ILLEGAL_VALUE / 2)
     return jnp.where(chance < epsilon, random_action, jnp.argmax(q).astype(jnp.int32))
 
 
-def random_legal(which: Array, legal: Array) -> Array:
-    """Of the actions that are `legal`, bool ``[A]``, the one that `which` in [0, 1) falls on; int32 ``[]``."""
+def random_legal(uniform: Array, legal: Array) -> Array:
+    """Of the actions that are `legal`, bool ``[A]``, the one that `uniform` in [0, 1) falls on; int32 ``[]``."""
     order = jnp.cumsum(legal)  # 1 for the first that is legal, 2 for the second, ...
-    return jnp.argmax(order > jnp.floor(which * order[-1])).astype(jnp.int32)
+    return jnp.argmax(order > jnp.floor(uniform * order[-1])).astype(jnp.int32)
 
 
-def epsilon_greedy(q_values: Callable[..., Array], epsilon: Schedule, draws: bool = False) -> Policy:
+def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, takes_key: bool = False) -> Policy:
     """The policy that explores so; its state is the number of steps taken, int32 ``[]``.
 
     Args:
-        q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `draws`, with a PRNG key as third argument.
+        q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
         epsilon: chance of a uniform action, by the number of steps taken.
-        draws: whether `q_values` draws something.
+        takes_key: whether `q_values` takes a key.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
-        q, key = _single(q_values, draws, params, observation, key)
+        q, key = _single(q_values, takes_key, params, observation, key)
         return explore(key, q, epsilon(num_steps)), num_steps + 1, ()
 
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 
 
-def epsilon_ladder(q_values: Callable[..., Array], draws: bool = False) -> Policy:
+def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:
     """Epsilon-greedy with an epsilon that each actor keeps, from 0.4 down to 0.0007.
 
     Of N that explore together, the i-th has 0.4^(1 + 7 i / (N - 1)) (Horgan et al. 2018, "Distributed Prioritized
     Experience Replay", 1803.00933, section 4.1); one alone has 0.4. The state is that epsilon, float32 ``[]``.
 
     Args:
-        q_values: as for `epsilon_greedy`.
-        draws: likewise.
+        q_values: as for `epsilon_greedy_policy`.
+        takes_key: likewise.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, epsilon: Array) -> tuple[Nest, Nest, Nest]:
-        q, key = _single(q_values, draws, params, observation, key)
+        q, key = _single(q_values, takes_key, params, observation, key)
         return explore(key, q, epsilon), epsilon, ()
 
-    def spread(epsilon: Array, index: Array, count: int) -> Array:
+    def diversify(epsilon: Array, index: Array, count: int) -> Array:
         return epsilon ** (1.0 + LADDER_ALPHA * index / jnp.maximum(count - 1, 1))
 
-    return Policy(act, init=lambda key: jnp.float32(LADDER_EPSILON), spread=spread)
+    return Policy(act, init=lambda key: jnp.float32(LADDER_EPSILON), diversify=diversify)
 
 
 def _single(
-    q_values: Callable[..., Array], draws: bool, params: Params, observation: Nest, key: jax.Array
+    q_values: Callable[..., Array], takes_key: bool, params: Params, observation: Nest, key: jax.Array
 ) -> tuple[Array, jax.Array]:
     """The values ``[A]`` for one observation, and a key that nothing was drawn from."""
     batch = jax.tree.map(lambda x: x[None], observation)
-    if not draws:
+    if not takes_key:
         return q_values(params, batch)[0], key
     values_key, key = jax.random.split(key)
     return q_values(params, batch, values_key)[0], key
