@@ -42,7 +42,7 @@ class Reinforce:
     def make_networks(self, spec):
         """Logits and, behind them, the value: ``[B, A + 1]``."""
         size = spec.actions.num_values + 1
-        return nets.network(lambda x: nets.mlp(nets.torso(x), (64, 64), size), spec.observations)
+        return nets.make_network(lambda x: nets.mlp(nets.torso(x), (64, 64), size), spec.observations)
 
     def make_policy(self, networks, evaluation=False):
         """Samples; in evaluation the likeliest action."""

@@ -67,10 +67,10 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     if isinstance(actions, specs.DiscreteArray):
         count = int(actions.num_values)
         return Networks(
-            nets.network(lambda observation: nets.q_values(observation, count, sizes), observations), count, ()
+            nets.make_network(lambda observation: nets.q_values(observation, count, sizes), observations), count, ()
         )
     size = specs.canonical_action_size(actions, "BC")
-    policy = nets.network(lambda observation: nets.tanh_action(observation, size, sizes), observations)
+    policy = nets.make_network(lambda observation: nets.tanh_action(observation, size, sizes), observations)
     return Networks(policy, None, (size,))
 
 

@@ -24,7 +24,7 @@ from agentkit.actors import Policy, clipped_samples
 from agentkit.agents.common.ranges import Count, Positive
 from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
 from agentkit.errors import unknown_name
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.learning import ActorCriticLosses, PolicyCritic, Update
 from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -83,7 +83,7 @@ def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLos
         values = jax.vmap(lambda key: least(critics, observation, jnp.clip(distribution.sample(key), -1.0, 1.0)))(keys)
         return jnp.mean(values, axis=0)
 
-    def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Any, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         o_tm1, action, reward, discount, o_t, _ = batch.data
         v_t = policy_value(targets.policy, targets.critic, o_t, key)
         twins = networks.critic.apply(critics, o_tm1, action)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from agentkit import learning, losses, specs
 from agentkit import networks as nets
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.learning import ActorCriticLosses, PolicyCritic, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -84,7 +84,7 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
     policy_at, logits_at, atoms = networks.policy.apply, networks.critic.apply, networks.atoms
 
-    def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Any, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
         o_tm1, action, reward, discount, o_t, _ = batch.data
         logits_t = logits_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B, N]

@@ -24,7 +24,7 @@ from agentkit import learning, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.learning import ActorCriticLosses, PolicyCritic, Update
 from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, ReplaySample
 
@@ -62,7 +62,7 @@ def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLos
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
-    def critic_loss(critic: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Any, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
         o_tm1, action, reward, discount, o_t, _ = batch.data
         q_t = q_at(targets.critic, o_t, policy_at(targets.policy, o_t))  # [B]

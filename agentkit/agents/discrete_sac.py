@@ -31,7 +31,7 @@ from agentkit import actors, specs
 from agentkit import networks as nets
 from agentkit.agents.common.ranges import Fraction, Positive
 from agentkit.agents.off_policy import SoftConfig, agent_of_loss, mean_loss
-from agentkit.learning import ActorCritic, Bootstrap, SoftLosses, Update, adam_soft_actor_critic, soft_target
+from agentkit.learning import Bootstrap, PolicyCritic, SoftLosses, Update, adam_soft_actor_critic, soft_target
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -79,7 +79,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         return nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, num_actions)
 
     observations = environment_spec.observations
-    return Networks(nets.network(policy, observations), nets.network(critic, observations), num_actions)
+    return Networks(nets.make_network(policy, observations), nets.make_network(critic, observations), num_actions)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
@@ -125,7 +125,7 @@ def make_losses(networks: Networks, config: Config) -> SoftLosses:
 
 def fit(losses: SoftLosses, networks: Networks, config: Config) -> Update:
     """One step each on critics, policy and temperature (paper, algorithm 1)."""
-    init = ActorCritic(networks.policy.init, lambda keys: tuple(map(networks.critic.init, keys)))
+    init = PolicyCritic(networks.policy.init, lambda keys: tuple(map(networks.critic.init, keys)))
     target_entropy = config.entropy_share * float(np.log(networks.num_actions))
     return adam_soft_actor_critic(losses, init, 2, config, target_entropy)
 

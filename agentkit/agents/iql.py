@@ -23,7 +23,7 @@ from agentkit import networks as nets
 from agentkit.actors import Policy, clipped_samples
 from agentkit.agents.common.ranges import Positive, Range
 from agentkit.agents.off_policy import ActorCriticConfig, agent_of_loss, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.learning import ActorCriticLosses, PolicyCritic, Update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -66,7 +66,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         policy=lambda observation, size: nets.gaussian_action(observation, size, sizes),
         critic=lambda observation, action: nets.twin_action_values(observation, action, sizes),
     )
-    value = nets.network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
+    value = nets.make_network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
     return Networks(policy, critics, value)
 
 
@@ -82,7 +82,7 @@ def make_losses(networks: Networks, config: Config) -> ActorCriticLosses:
     def least(critics: Any, observation: Nest, action: jax.Array) -> jax.Array:
         return jnp.minimum(*networks.critics.apply(critics, observation, action))
 
-    def critic_loss(judges: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(judges: Any, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         del key
         o_tm1, action, reward, discount, o_t, _ = batch.data
         v_tm1 = networks.value.apply(judges["value"], o_tm1)  # [B]
@@ -111,8 +111,8 @@ def fit(losses: ActorCriticLosses, networks: Networks, config: Config) -> Update
         critics_key, value_key = jax.random.split(key)
         return {"critics": networks.critics.init(critics_key), "value": networks.value.init(value_key)}
 
-    init, optimizer = ActorCritic(networks.policy.init, init_judges), learning.adam(config.learning_rate)
-    both = ActorCritic(optimizer, optimizer)
+    init, optimizer = PolicyCritic(networks.policy.init, init_judges), learning.adam(config.learning_rate)
+    both = PolicyCritic(optimizer, optimizer)
     return learning.deterministic_actor_critic(losses, init, both, learning.polyak(config.tau))
 
 

@@ -30,7 +30,7 @@ from agentkit import networks as nets
 from agentkit.actors import Policy, clipped_samples
 from agentkit.agents.common.ranges import Count, Positive, Range
 from agentkit.agents.off_policy import OffPolicyConfig, agent_of_update, mean_loss
-from agentkit.learning import ActorCritic, Update, UpdateOutput, adam, optimizer_step, periodic
+from agentkit.learning import PolicyCritic, Update, UpdateOutput, adam, optimizer_step, periodic
 from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -98,7 +98,7 @@ class TrainingState(NamedTuple):
     """
 
     params: Learned
-    targets: ActorCritic
+    targets: PolicyCritic
     opt_states: Learned
     key: jax.Array
     num_updates: jax.Array
@@ -129,13 +129,13 @@ def make_policy(networks: ActorCriticNetworks, config: Config, evaluation: bool 
 def make_loss(networks: ActorCriticNetworks, config: Config) -> Any:
     """``(params, targets, batch, key) -> LossOutput`` of all three: each reaches its own part of `params` only."""
 
-    def sample_and_judge(targets: ActorCritic, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+    def sample_and_judge(targets: PolicyCritic, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         policy = networks.policy.apply(targets.policy, observation)
         samples = jax.vmap(policy.sample)(jax.random.split(key, config.num_samples))  # [S, B, A]
         q = jax.vmap(networks.critic.apply, in_axes=(None, None, 0))(targets.critic, observation, samples)  # [S, B]
         return policy, samples, q
 
-    def loss(params: Learned, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Learned, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         o_tm1, action, reward, discount, o_t, _ = batch.data
         key_tm1, key_t = jax.random.split(key)
         _, _, q_t = sample_and_judge(targets, o_t, key_t)
@@ -171,7 +171,7 @@ def make_update(networks: ActorCriticNetworks, config: Config) -> Update:
         key, policy_key, critic_key = jax.random.split(key, 3)
         duals = initial_duals(config, networks.action_shape)
         params = Learned(networks.policy.init(policy_key), networks.critic.init(critic_key), duals)
-        targets = jax.tree.map(jnp.copy, ActorCritic(params.policy, params.critic))
+        targets = jax.tree.map(jnp.copy, PolicyCritic(params.policy, params.critic))
         opt_states = Learned(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
         return TrainingState(params, targets, opt_states, key, jnp.zeros((), jnp.int32))
 
@@ -191,7 +191,7 @@ def make_update(networks: ActorCriticNetworks, config: Config) -> Update:
         duals = jax.tree.map(lambda x: jnp.clip(x, -LARGEST_LOG_DUAL, LARGEST_LOG_DUAL), params.duals)
         params = params._replace(duals=duals)
         num_updates = state.num_updates + 1
-        targets = follow(ActorCritic(params.policy, params.critic), state.targets, num_updates)
+        targets = follow(PolicyCritic(params.policy, params.critic), state.targets, num_updates)
         return TrainingState(params, targets, opt_states, key, num_updates), UpdateOutput(
             output.metrics, output.priorities
         )

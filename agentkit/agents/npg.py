@@ -49,7 +49,7 @@ class Config(NaturalConfig):
 def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
     """A step along the natural gradient (paper, section 2)."""
 
-    def step(params: nets.ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
+    def step(params: nets.PolicyCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
         def loss(policy: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
             log_prob = distribution.log_prob(rows.sampled.sample)

@@ -132,7 +132,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: FittedValueCo
     return nets.independent_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
 
 
-def value_loss(networks: nets.PolicyValue, params: nets.ActorCritic) -> RowsLoss:
+def value_loss(networks: nets.PolicyValue, params: nets.PolicyCritic) -> RowsLoss:
     """0.5 (v - target)^2 by the parameters of the value, which share nothing with the policy's in `params`."""
 
     def loss(critic: Any, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -207,7 +207,7 @@ def natural_gradient(
     return NaturalGradient(to_nest(x), jnp.vdot(x, image), residual)
 
 
-def divergence_from(networks: nets.PolicyValue, params: nets.ActorCritic, rows: Rows) -> Divergence:
+def divergence_from(networks: nets.PolicyValue, params: nets.PolicyCritic, rows: Rows) -> Divergence:
     """From the policy of `params`, in mean over the rows, where there is an action."""
     old, _ = networks.apply(params, rows.observation)
 
@@ -218,7 +218,7 @@ def divergence_from(networks: nets.PolicyValue, params: nets.ActorCritic, rows: 
     return divergence
 
 
-PolicyStep = Callable[[nets.ActorCritic, Rows], tuple[Any, dict[str, jax.Array]]]
+PolicyStep = Callable[[nets.PolicyCritic, Rows], tuple[Any, dict[str, jax.Array]]]
 """``(params, rows) -> (policy parameters, metrics)``: a step that needs no optimiser."""
 
 
@@ -236,6 +236,6 @@ def step_and_fit(networks: nets.PolicyValue, config: NaturalConfig, step: Policy
             num_epochs=config.num_value_epochs,
             num_minibatches=config.num_minibatches,
         )
-        return nets.ActorCritic(policy, value), opt_state, {**metrics, "value_loss": fitted["value_loss"]}
+        return nets.PolicyCritic(policy, value), opt_state, {**metrics, "value_loss": fitted["value_loss"]}
 
     return learn_from_segments(networks, config, lambda params: optimizer.init(params.critic), improve)

@@ -28,7 +28,7 @@ from agentkit import networks as nets
 from agentkit.agents.common.ranges import Fraction
 from agentkit.agents.on_policy import Progress, Rows, advantages, agent_of_update, learn_from_segments
 from agentkit.agents.policy_steps import FittedValueConfig, gradient_step, make_networks, run_epochs, value_loss
-from agentkit.learning import Update, adam, optimizer_step, global_norm
+from agentkit.learning import Update, adam, global_norm, optimizer_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def make_loss(
 ) -> Callable[[Any, Any, Rows], tuple[jax.Array, dict[str, jax.Array]]]:
     """``(policy parameters, all parameters, Rows) -> (loss, metrics)`` (paper, section 5, episodic REINFORCE)."""
 
-    def loss(policy: Any, params: nets.ActorCritic, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(policy: Any, params: nets.PolicyCritic, rows: Rows) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         log_prob = distribution.log_prob(rows.sampled.sample)
         per_row = losses.policy_gradient_loss(log_prob, advantages(config, rows))
@@ -59,12 +59,12 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
     optimizer = adam(1.0, config.max_grad_norm)
     gradient = jax.grad(make_loss(networks, config), has_aux=True)
 
-    def init_opt_state(params: nets.ActorCritic) -> nets.ActorCritic:
-        return nets.ActorCritic(*map(optimizer.init, params))
+    def init_opt_state(params: nets.PolicyCritic) -> nets.PolicyCritic:
+        return nets.PolicyCritic(*map(optimizer.init, params))
 
     def improve(
-        params: nets.ActorCritic, opt_state: nets.ActorCritic, rows: Rows, progress: Progress
-    ) -> tuple[nets.ActorCritic, nets.ActorCritic, dict[str, jax.Array]]:
+        params: nets.PolicyCritic, opt_state: nets.PolicyCritic, rows: Rows, progress: Progress
+    ) -> tuple[nets.PolicyCritic, nets.PolicyCritic, dict[str, jax.Array]]:
         grads, metrics = gradient(params.policy, params, rows)
         policy, policy_state = optimizer_step(optimizer, grads, params.policy, opt_state.policy, config.learning_rate)
         (baseline, baseline_state), fitted = run_epochs(
@@ -76,7 +76,7 @@ def make_update(networks: nets.PolicyValue, config: Config) -> Update:
             num_minibatches=config.num_minibatches,
         )
         metrics |= {"grad_norm": global_norm(grads), "value_loss": fitted["value_loss"]}
-        return nets.ActorCritic(policy, baseline), nets.ActorCritic(policy_state, baseline_state), metrics
+        return nets.PolicyCritic(policy, baseline), nets.PolicyCritic(policy_state, baseline_state), metrics
 
     return learn_from_segments(networks, config, init_opt_state, improve)
 

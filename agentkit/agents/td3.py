@@ -22,7 +22,7 @@ from agentkit import learning, specs
 from agentkit import networks as nets
 from agentkit.agents.common.ranges import NotNegative
 from agentkit.agents.off_policy import DeterministicConfig, agent_of_loss, explore_actions, mean_loss
-from agentkit.learning import ActorCritic, ActorCriticLosses, Update
+from agentkit.learning import ActorCriticLosses, PolicyCritic, Update
 from agentkit.networks import ActorCriticNetworks
 from agentkit.types import LossOutput, Nest, ReplaySample
 
@@ -60,7 +60,7 @@ def make_losses(networks: ActorCriticNetworks, config: Config) -> ActorCriticLos
     """The two losses of algorithm 1 on a batch of `Transition`s ``[B, ...]``."""
     twins_at = networks.critic.apply
 
-    def critic_loss(critics: Any, targets: ActorCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Any, targets: PolicyCritic, batch: ReplaySample, key: jax.Array) -> LossOutput:
         o_tm1, action, reward, discount, o_t, _ = batch.data
         plain = networks.policy.apply(targets.policy, o_t)
         noise = config.target_noise * jax.random.normal(key, plain.shape)

@@ -112,7 +112,7 @@ def line_search(
 def make_step(networks: nets.PolicyValue, config: Config) -> PolicyStep:
     """The largest step that the bound and the surrogate allow (paper, section 6 and appendix C)."""
 
-    def step(params: nets.ActorCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
+    def step(params: nets.PolicyCritic, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
         advantage = advantages(config, rows)
 
         def surrogate(policy: Any) -> jax.Array:

@@ -20,9 +20,9 @@ from agentkit.learning.learner import (
     Update,
     UpdateOutput,
     adam,
+    global_norm,
     linear_decay,
     optimizer_step,
-    global_norm,
     periodic,
     polyak,
     sgd,
@@ -37,10 +37,9 @@ from agentkit.learning.soft import (
     soft_actor_critic,
     soft_target,
 )
-from agentkit.networks import ActorCritic
+from agentkit.networks import PolicyCritic
 
 __all__ = [
-    "ActorCritic",
     "ActorCriticLosses",
     "ActorCriticState",
     "Bootstrap",
@@ -48,6 +47,7 @@ __all__ = [
     "Learner",
     "LearnerCallbacks",
     "Loss",
+    "PolicyCritic",
     "RndConfig",
     "SgdState",
     "SoftLosses",
@@ -60,13 +60,13 @@ __all__ = [
     "adam",
     "adam_actor_critic",
     "adam_soft_actor_critic",
-    "linear_decay",
     "apply_gradients",
-    "optimizer_step",
     "deterministic_actor_critic",
     "deterministic_policy_loss",
     "generative_adversarial_imitation",
     "global_norm",
+    "linear_decay",
+    "optimizer_step",
     "periodic",
     "polyak",
     "random_network_distillation",

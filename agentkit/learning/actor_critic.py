@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
 from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, optimizer_step
-from agentkit.networks import ActorCritic
+from agentkit.networks import PolicyCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
-CriticLoss = Callable[[Params, ActorCritic, ReplaySample, jax.Array], LossOutput]
+CriticLoss = Callable[[Params, PolicyCritic, ReplaySample, jax.Array], LossOutput]
 """``(critic_params, targets, batch, key) -> LossOutput``, with targets the lagged policy and critic."""
 
 PolicyLoss = Callable[..., Array]
@@ -46,9 +46,9 @@ class ActorCriticState(NamedTuple):
         num_updates: of the critic, int32 ``[]``.
     """
 
-    params: ActorCritic
-    targets: ActorCritic
-    opt_states: ActorCritic
+    params: PolicyCritic
+    targets: PolicyCritic
+    opt_states: PolicyCritic
     policy_loss: Array
     key: jax.Array
     num_updates: Array
@@ -56,8 +56,8 @@ class ActorCriticState(NamedTuple):
 
 def deterministic_actor_critic(
     losses: ActorCriticLosses,
-    init_params: ActorCritic,
-    optimizers: ActorCritic,
+    init_params: PolicyCritic,
+    optimizers: PolicyCritic,
     target_update: TargetUpdate,
     policy_period: int = 1,
 ) -> Update:
@@ -84,8 +84,8 @@ def deterministic_actor_critic(
 
     def init(key: jax.Array) -> ActorCriticState:
         key, policy_key, critic_key = jax.random.split(key, 3)
-        params = ActorCritic(init_params.policy(policy_key), init_params.critic(critic_key))
-        opt_states = ActorCritic(*(optimizer.init(p) for optimizer, p in zip(optimizers, params, strict=True)))
+        params = PolicyCritic(init_params.policy(policy_key), init_params.critic(critic_key))
+        opt_states = PolicyCritic(*(optimizer.init(p) for optimizer, p in zip(optimizers, params, strict=True)))
         targets = jax.tree.map(jnp.copy, params)
         return ActorCriticState(params, targets, opt_states, jnp.zeros(()), key, jnp.zeros((), jnp.int32))
 
@@ -95,13 +95,13 @@ def deterministic_actor_critic(
         # Another key than any of the critic's, whose numbers are not negative.
         drawn = (jax.random.fold_in(state.key, -state.num_updates),) if losses.draws else ()
 
-        def improve(policy: Params, opt_state: Any, targets: ActorCritic, _: Array) -> tuple:
+        def improve(policy: Params, opt_state: Any, targets: PolicyCritic, _: Array) -> tuple:
             def objective(policy: Params) -> tuple[Array, Array]:
                 loss = losses.policy(policy, critic, batch, *drawn)
                 return loss, loss
 
             policy, opt_state, loss = _minimize(objective, policy, opt_state, optimizers.policy)
-            return policy, opt_state, target_update(ActorCritic(policy, critic), targets, step_number), loss
+            return policy, opt_state, target_update(PolicyCritic(policy, critic), targets, step_number), loss
 
         # What a conditional gives back it copies, also where it is as before: so no more than what may change.
         moving = (state.params.policy, state.opt_states.policy, state.targets, state.policy_loss)
@@ -110,7 +110,7 @@ def deterministic_actor_critic(
             policy, opt_state, targets, loss = jax.lax.cond(due, improve, lambda *before: before, *moving)
         else:
             policy, opt_state, targets, loss = improve(*moving)
-        params, opt_states = ActorCritic(policy, critic), state.opt_states._replace(policy=opt_state)
+        params, opt_states = PolicyCritic(policy, critic), state.opt_states._replace(policy=opt_state)
         return state._replace(params=params, targets=targets, opt_states=opt_states, policy_loss=loss)
 
     def update(state: ActorCriticState, batch: ReplaySample) -> tuple[ActorCriticState, UpdateOutput]:
@@ -148,9 +148,9 @@ def adam_actor_critic(
         target_update: as there.
         policy_period: as there.
     """
-    init_params = ActorCritic(networks.policy.init, networks.critic.init)
+    init_params = PolicyCritic(networks.policy.init, networks.critic.init)
     return deterministic_actor_critic(
-        losses, init_params, ActorCritic(*map(adam, learning_rates)), target_update, policy_period
+        losses, init_params, PolicyCritic(*map(adam, learning_rates)), target_update, policy_period
     )
 
 

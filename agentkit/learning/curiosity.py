@@ -91,7 +91,7 @@ def novelty_network(observation_spec: Nest, config: RndConfig) -> nets.Network:
     def embed(observation: Nest) -> Array:
         return nets.mlp(nets.torso(observation), config.hidden_sizes, config.embedding_size)
 
-    return nets.network(embed, observation_spec)
+    return nets.make_network(embed, observation_spec)
 
 
 def random_network_distillation(update: Update, network: nets.Network, spec: Nest, config: RndConfig) -> Update:

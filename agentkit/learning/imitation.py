@@ -111,7 +111,7 @@ def make_discriminator(spec: specs.EnvironmentSpec, config: GailConfig) -> Discr
 
     one = specs.zeros(specs.add_leading(Pairs(spec.observations, spec.actions), 1))
     encoded = jax.tree.map(lambda x: specs.Array(x.shape[1:], x.dtype), jax.eval_shape(encode, one))
-    network = nets.network(logits, encoded)
+    network = nets.make_network(logits, encoded)
     return Discriminator(network.init, encode, network.apply)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
 from agentkit.learning.learner import Params, TargetUpdate, Update, UpdateOutput, adam, optimizer_step, polyak
-from agentkit.networks import ActorCritic
+from agentkit.networks import PolicyCritic
 from agentkit.types import Array, LossOutput, ReplaySample
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SoftState(NamedTuple):
 
 def soft_actor_critic(
     losses: SoftLosses,
-    init_params: ActorCritic,
+    init_params: PolicyCritic,
     num_critics: int,
     optimizer: optax.GradientTransformation,
     target_update: TargetUpdate,
@@ -168,7 +168,7 @@ def soft_actor_critic(
 
 def adam_soft_actor_critic(
     losses: SoftLosses,
-    init_params: ActorCritic,
+    init_params: PolicyCritic,
     num_critics: int,
     config: Any,
     target_entropy: float,

@@ -31,6 +31,7 @@ from agentkit.networks.mlp import (
     tanh_action,
     torso,
 )
+from agentkit.networks.network import Network, PolicyCritic, make_network
 from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
 from agentkit.networks.normalization import (
     RunningStatistics,
@@ -51,7 +52,6 @@ from agentkit.networks.policy_value import (
     recurrent_policy_value,
     stored_memory,
 )
-from agentkit.networks.pure import ActorCritic, Network, network
 from agentkit.networks.recurrent import (
     RecurrentNetwork,
     hidden_layers,
@@ -65,7 +65,6 @@ from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
 
 __all__ = [
-    "ActorCritic",
     "ActorCriticNetworks",
     "AtariTorso",
     "Categorical",
@@ -75,6 +74,7 @@ __all__ = [
     "Memory",
     "Network",
     "NoisyLinear",
+    "PolicyCritic",
     "PolicyValue",
     "RecurrentNetwork",
     "ResidualTorso",
@@ -99,11 +99,11 @@ __all__ = [
     "independent_policy_value",
     "init_nest_statistics",
     "init_statistics",
+    "make_network",
     "mask_illegal",
     "mean_legal",
     "mlp",
     "mode",
-    "network",
     "noisy_duelling_logits",
     "noisy_mlp",
     "normalize",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentkit import specs
-from agentkit.networks.pure import Network, network
+from agentkit.networks.network import Network, make_network
 from agentkit.types import Array, Nest
 
 
@@ -29,4 +29,4 @@ def value_network(
     def outputs(observation: Nest, *more: Array) -> Array:
         return function(observation, num_actions, *more)
 
-    return network(outputs, environment_spec.observations, *more_inputs)
+    return make_network(outputs, environment_spec.observations, *more_inputs)

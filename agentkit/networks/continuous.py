@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit import specs
 from agentkit.networks.distributions import DiagonalNormal
 from agentkit.networks.mlp import critic, orthogonal_mlp, tanh_action, torso
-from agentkit.networks.pure import Network, network
+from agentkit.networks.network import Network, make_network
 from agentkit.networks.tanh_normal import TanhNormal
 from agentkit.types import Array, Nest
 
@@ -52,8 +52,8 @@ def actor_critic_networks(
     """
     observations, actions = environment_spec.observations, environment_spec.actions
     size = specs.canonical_action_size(actions, agent)
-    acting = network(lambda observation: policy(observation, size), observations)
-    return ActorCriticNetworks(acting, network(critic, observations, actions), (size,))
+    acting = make_network(lambda observation: policy(observation, size), observations)
+    return ActorCriticNetworks(acting, make_network(critic, observations, actions), (size,))
 
 
 def deterministic_networks(

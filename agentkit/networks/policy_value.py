@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.networks.mlp import orthogonal_mlp, torso
+from agentkit.networks.network import PolicyCritic, make_network
 from agentkit.networks.policy_heads import Sampled, check_policy_actions, policy_head, sample_to_action, sampled_spec
-from agentkit.networks.pure import ActorCritic, network
 from agentkit.networks.recurrent import RecurrentNetwork, hidden_layers, recurrent_network, state_spec, without_memory
 from agentkit.types import Array, Nest, Step
 
@@ -128,7 +128,7 @@ def independent_policy_value(
 ) -> PolicyValue:
     """As `policy_value`, but that policy and value share nothing, so that one can learn and leave the other as it is.
 
-    Their parameters are an `ActorCritic`, whose critic is the value network. Arguments are those of `policy_value`.
+    Their parameters are an `PolicyCritic`, whose critic is the value network. Arguments are those of `policy_value`.
 
     Raises:
         SpecError: actions that `policy_head` is not for.
@@ -141,13 +141,13 @@ def independent_policy_value(
     def value(observation: Nest) -> Array:
         return orthogonal_mlp(torso(observation), hidden_sizes, 1, activation=jnp.tanh)[:, 0]
 
-    both = ActorCritic(*(network(function, environment_spec.observations) for function in (distribution, value)))
+    both = PolicyCritic(*(make_network(function, environment_spec.observations) for function in (distribution, value)))
 
-    def init(key: jax.Array) -> ActorCritic:
+    def init(key: jax.Array) -> PolicyCritic:
         policy_key, value_key = jax.random.split(key)
-        return ActorCritic(both.policy.init(policy_key), both.critic.init(value_key))
+        return PolicyCritic(both.policy.init(policy_key), both.critic.init(value_key))
 
-    def apply(params: ActorCritic, observation: Nest) -> tuple[Any, Array]:
+    def apply(params: PolicyCritic, observation: Nest) -> tuple[Any, Array]:
         return both.policy.apply(params.policy, observation), both.critic.apply(params.critic, observation)
 
     return _of(environment_spec, without_memory(init, apply))

@@ -8,7 +8,7 @@ import pytest
 from agentkit import envs
 from agentkit.agents import crr
 from agentkit.errors import UnknownNameError
-from agentkit.learning import ActorCritic
+from agentkit.learning import PolicyCritic
 from agentkit.networks import ActorCriticNetworks, DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -82,7 +82,7 @@ def _least(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
 
 def test_the_critics_loss_by_hand() -> None:
     """A policy that is nearly a point: each of its samples is its mean, clipped to the bounds."""
-    targets = ActorCritic(jnp.float32(3.0), jnp.float32([0.5, -1.0]))
+    targets = PolicyCritic(jnp.float32(3.0), jnp.float32([0.5, -1.0]))
     found = _losses(-20.0).critic(CRITICS, targets, BATCH, KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     target = REWARD + DISCOUNT * _least((0.5, -1.0), o + 1.0, 1.0)

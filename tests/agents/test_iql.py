@@ -7,7 +7,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import iql
-from agentkit.learning import ActorCritic
+from agentkit.learning import PolicyCritic
 from agentkit.networks import DiagonalNormal, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -60,7 +60,7 @@ JUDGES = {"critics": jnp.float32([1.0, 2.0]), "value": jnp.float32(0.5)}
 
 
 def test_the_loss_of_critics_and_value_by_hand() -> None:
-    targets = ActorCritic(None, {"critics": jnp.float32([0.5, -1.0]), "value": jnp.float32(100.0)})
+    targets = PolicyCritic(None, {"critics": jnp.float32([0.5, -1.0]), "value": jnp.float32(100.0)})
     found = _losses(expectile=0.8).critic(JUDGES, targets, BATCH, KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     u = np.minimum(0.5 * o + a, -1.0 * o - a) - 0.5 * o
@@ -72,7 +72,7 @@ def test_the_loss_of_critics_and_value_by_hand() -> None:
 
 def test_the_value_does_not_follow_the_td_errors() -> None:
     """Its gradient is the expectile's alone: here the target critics say what it says already."""
-    targets = ActorCritic(None, {"critics": jnp.float32([0.5, 0.5]), "value": jnp.float32(0.0)})
+    targets = PolicyCritic(None, {"critics": jnp.float32([0.5, 0.5]), "value": jnp.float32(0.0)})
     data = BATCH.data._replace(action=np.zeros((3, 1), np.float32))
     loss = _losses().critic
     gradient = jax.grad(lambda judges: loss(judges, targets, ReplaySample((), data), KEY).loss)(JUDGES)

@@ -69,7 +69,7 @@ def test_a_sample_becomes_an_action_within_the_bounds() -> None:
         "push": specs.BoundedArray((2,), np.float32, -2.0, 6.0),
         "turn": specs.DiscreteArray(3, np.int32),
     }
-    head = nets.network(lambda x: nets.policy_head(x, actions, (8,), 1.0), specs.Array((4,), np.float32))
+    head = nets.make_network(lambda x: nets.policy_head(x, actions, (8,), 1.0), specs.Array((4,), np.float32))
     distribution = head.apply(head.init(KEY), jnp.ones((50, 4)))
     to_action = jax.vmap(nets.sample_to_action(actions))
     taken = jax.tree.map(np.asarray, to_action(distribution.sample(KEY)))

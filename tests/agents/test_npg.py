@@ -7,7 +7,7 @@ from jax.flatten_util import ravel_pytree
 
 from agentkit import envs
 from agentkit.agents import npg, on_policy
-from agentkit.networks import ActorCritic
+from agentkit.networks import PolicyCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
@@ -83,7 +83,7 @@ def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> N
     config = npg.Config(**UNTOUCHED, discount=0.9, step_size=0.05, damping=0.3, cg_iterations=50, num_minibatches=1)
     networks = npg.make_agent(config).make_networks(by_hand.SPECS[kind])
     weights, batch = by_hand.weights(kind), by_hand.segments(kind)
-    params = ActorCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
+    params = PolicyCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
     elements = by_hand.elements(batch, weights, 0.9, config.gae_lambda)
     advantages = np.array([element.advantage for element in elements])
     advantages = (advantages - advantages.mean()) / advantages.std()
@@ -114,7 +114,7 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
     for found, expected in zip(jax.tree.leaves(after.policy), jax.tree.leaves(policy), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
-    def error(params: ActorCritic) -> float:
+    def error(params: PolicyCritic) -> float:
         mask = np.asarray(rows.mask) > 0
         return float(np.mean(0.5 * np.square(training.networks.apply(params, rows.observation)[1] - rows.target)[mask]))
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import on_policy, reinforce
-from agentkit.networks import ActorCritic
+from agentkit.networks import PolicyCritic
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
@@ -42,7 +42,7 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     config = reinforce.Config(**UNTOUCHED, discount=0.9, num_minibatches=1, normalize_advantages=normalize)
     networks = reinforce.make_agent(config).make_networks(by_hand.SPECS[kind])
     weights, batch = by_hand.weights(kind), by_hand.segments(kind)
-    params = ActorCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
+    params = PolicyCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
     found = by_hand.elements(batch, weights, 0.9, lambda_=1.0)
     advantages = np.array([element.whole_return - element.value for element in found])
     if normalize:
@@ -68,7 +68,7 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
 def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
     """Adam's first step is the learning rate in each parameter."""
     weights, batch = by_hand.weights("discrete"), by_hand.segments("discrete")
-    params = ActorCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
+    params = PolicyCritic(by_hand.policy_params(weights, "linear"), by_hand.value_params(weights, "linear"))
     moved = {}
     for num_epochs in (1, 20):
         config = reinforce.Config(**UNTOUCHED, num_minibatches=2, num_value_epochs=num_epochs, learning_rate=1e-3)

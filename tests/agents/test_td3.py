@@ -7,7 +7,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import td3
-from agentkit.learning import ActorCritic
+from agentkit.learning import PolicyCritic
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -68,7 +68,7 @@ def test_the_critics_loss_by_hand() -> None:
     observation = np.array([[1.0], [2.0], [-3.0]], np.float32)
     discount = np.array([0.0, 0.9, 0.9], np.float32)
     critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
-    targets = ActorCritic(np.float32(0.2), np.array([[2.0, 1.0], [1.0, 4.0]], np.float32))
+    targets = PolicyCritic(np.float32(0.2), np.array([[2.0, 1.0], [1.0, 4.0]], np.float32))
     output = losses.critic(critics, targets, _batch(observation, discount), KEY)
 
     sign = np.sign(jax.random.normal(KEY, (3, 1)))
@@ -86,7 +86,7 @@ def test_priorities_are_the_first_critics_absolute_errors_and_the_loss_weighs_bo
     critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
     info = SampleInfo((), np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
     batch = _batch(observation, discount, info)
-    output = losses.critic(critics, ActorCritic(np.float32(0.2), critics), batch, KEY)
+    output = losses.critic(critics, PolicyCritic(np.float32(0.2), critics), batch, KEY)
 
     errors = 1.0 - critics @ np.concatenate([observation, np.full((3, 1), 0.5)], axis=-1).T  # Rewards are 1.
     np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)

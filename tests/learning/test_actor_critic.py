@@ -10,8 +10,8 @@ import pytest
 
 from agentkit.errors import ConfigError
 from agentkit.learning import (
-    ActorCritic,
     ActorCriticLosses,
+    PolicyCritic,
     action_value_error,
     adam_actor_critic,
     deterministic_actor_critic,
@@ -33,8 +33,8 @@ LOSSES = ActorCriticLosses(
 
 
 def make(policy_period: int = 1) -> Any:
-    init = ActorCritic(lambda key: jnp.float32(1.0), lambda key: jnp.float32(2.0))
-    optimizers = ActorCritic(optax.sgd(0.5), optax.sgd(0.25))
+    init = PolicyCritic(lambda key: jnp.float32(1.0), lambda key: jnp.float32(2.0))
+    optimizers = PolicyCritic(optax.sgd(0.5), optax.sgd(0.25))
     return deterministic_actor_critic(LOSSES, init, optimizers, polyak(0.1), policy_period)
 
 
@@ -124,7 +124,7 @@ def test_the_policys_loss_is_minus_its_actions_mean_value() -> None:
 
 def test_with_adam_policy_and_critic_have_step_sizes_of_their_own() -> None:
     """Adam's first step is the step size, against the gradient's sign."""
-    networks = ActorCritic(Network(lambda key: jnp.float32(1.0), None), Network(lambda key: jnp.float32(2.0), None))
+    networks = PolicyCritic(Network(lambda key: jnp.float32(1.0), None), Network(lambda key: jnp.float32(2.0), None))
     update = adam_actor_critic(LOSSES, networks, (0.25, 0.125), polyak(0.1), policy_period=2)
     state, _ = update.update(update.init(KEY), jnp.float32(3.0))
     np.testing.assert_allclose(state.params, [1.0, 2.125], rtol=1e-5)

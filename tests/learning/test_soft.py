@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from agentkit.errors import ConfigError
-from agentkit.learning import ActorCritic, SoftLosses, Temperature, polyak, soft_actor_critic, soft_target
+from agentkit.learning import PolicyCritic, SoftLosses, Temperature, polyak, soft_actor_critic, soft_target
 from agentkit.learning.soft import temperature_gradient
 from agentkit.types import LossOutput, ReplaySample
 
@@ -24,7 +24,7 @@ def _update(policy_period=1, target_entropy=-1.0, rate=0.1):
     def policy_loss(policy, critics, temperature, batch, key):
         return policy * jnp.sum(critics) * temperature, -policy
 
-    init = ActorCritic(lambda key: jnp.float32(2.0), lambda keys: jnp.arange(1.0, len(keys) + 1.0))
+    init = PolicyCritic(lambda key: jnp.float32(2.0), lambda keys: jnp.arange(1.0, len(keys) + 1.0))
     return soft_actor_critic(
         SoftLosses(critic_loss, policy_loss),
         init,

@@ -48,12 +48,12 @@ def test_the_squashed_gaussians_deviation_is_clipped() -> None:
     def policy(observation: Any) -> Any:
         return networks.tanh_normal_action(1e6 * observation, 2, SIZES, -1.0, 0.5)
 
-    log_std = _apply(networks.network(policy, SPEC.observations), OBSERVATION).log_std
+    log_std = _apply(networks.make_network(policy, SPEC.observations), OBSERVATION).log_std
     assert log_std.min() == -1.0 and log_std.max() == 0.5
 
 
 def test_the_gaussians_deviation_is_a_clipped_parameter_and_its_mean_depends_on_the_observation() -> None:
-    network = networks.network(lambda o: networks.gaussian_action(o, 2, SIZES), SPEC.observations)
+    network = networks.make_network(lambda o: networks.gaussian_action(o, 2, SIZES), SPEC.observations)
     params = network.init(KEY)
     distribution = network.apply(params, OBSERVATION)
     np.testing.assert_array_equal(distribution.log_std, np.zeros((3, 2)))
@@ -64,5 +64,5 @@ def test_the_gaussians_deviation_is_a_clipped_parameter_and_its_mean_depends_on_
 
 
 def test_a_states_value_is_one_number() -> None:
-    network = networks.network(lambda o: networks.state_value(o, SIZES), SPEC.observations)
+    network = networks.make_network(lambda o: networks.state_value(o, SIZES), SPEC.observations)
     assert _apply(network, OBSERVATION).shape == (3,)

@@ -106,7 +106,7 @@ def test_what_policy_and_value_share(kind: str) -> None:
 def test_independent_ones_share_no_convolutions_either() -> None:
     images = DISCRETE._replace(observations=specs.Array((36, 36, 1), np.uint8))
     params = jax.eval_shape(nets.independent_policy_value(images, (8,), 1.0).init, KEY)
-    assert isinstance(params, nets.ActorCritic)
+    assert isinstance(params, nets.PolicyCritic)
     assert all("atari_torso/conv2_d" in part for part in params)
     shared = jax.eval_shape(nets.policy_value(images, (8,), 1.0).init, KEY)
     assert sum(name.endswith("conv2_d") for name in shared) == 1

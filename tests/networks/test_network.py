@@ -17,7 +17,7 @@ def _inputs(batch: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def test_a_critic_is_a_network_of_observation_and_action() -> None:
-    network = networks.network(lambda o, a: networks.critic(o, a, (8,), 3), OBSERVATION, ACTION)
+    network = networks.make_network(lambda o, a: networks.critic(o, a, (8,), 3), OBSERVATION, ACTION)
     params = network.init(KEY)
     assert params["linear"]["w"].shape == (2 + 6 + 4, 8)
     observation, action = _inputs(5)
@@ -29,7 +29,7 @@ def test_a_critic_is_a_network_of_observation_and_action() -> None:
 
 
 def test_a_tanh_policy_begins_near_zero_and_stays_in_its_range() -> None:
-    network = networks.network(lambda o: networks.tanh_action(o, 4, (8,)), OBSERVATION)
+    network = networks.make_network(lambda o: networks.tanh_action(o, 4, (8,)), OBSERVATION)
     params = network.init(KEY)
     observation, _ = _inputs(5)
     first = network.apply(params, observation)
@@ -39,7 +39,7 @@ def test_a_tanh_policy_begins_near_zero_and_stays_in_its_range() -> None:
 
 
 def test_equal_keys_give_equal_parameters_and_other_keys_others() -> None:
-    network = networks.network(lambda o: networks.tanh_action(o, 4, (8,)), OBSERVATION)
+    network = networks.make_network(lambda o: networks.tanh_action(o, 4, (8,)), OBSERVATION)
     first, again, other = (network.init(jax.random.PRNGKey(seed))["linear"]["w"] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.all(np.asarray(first != other))

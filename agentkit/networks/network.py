@@ -24,14 +24,14 @@ class Network(NamedTuple):
     apply: Callable[..., Array]
 
 
-class ActorCritic(NamedTuple):
+class PolicyCritic(NamedTuple):
     """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
 
     policy: Any
     critic: Any
 
 
-def network(function: Callable[..., Array], *input_specs: Nest) -> Network:
+def make_network(function: Callable[..., Array], *input_specs: Nest) -> Network:
     """Makes a `Network` of a function that uses Haiku modules.
 
     Args:
