@@ -1,4 +1,4 @@
-"""Epsilon-greedy exploration: the best action by value, and now and then any action."""
+"""Epsilon-greedy exploration: usually the action of the greatest value, with probability epsilon a random one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agentkit.types import Array, Nest
 
 LADDER_EPSILON = 0.4
 LADDER_ALPHA = 7.0
-"""Of `epsilon_ladder_policy`, as in the paper."""
+"""Parameters of `epsilon_ladder_policy`: epsilon and alpha of Horgan et al. 2018."""
 
 Schedule = Callable[[Array], Any]
 """``num_steps -> value``: a number that changes with an actor's own steps, int32 ``[]``."""
 
 
 def linear(start: float, end: float, num_steps: int) -> Schedule:
-    """From `start` to `end` over `num_steps` steps, and `end` from then on.
+    """Returns the schedule that goes linearly from `start` to `end` over `num_steps` steps, and stays there.
 
     Raises:
-        ConfigError: over less than one step.
+        ConfigError: `num_steps` is less than 1.
     """
     if num_steps < 1:
         raise ConfigError(f"epsilon_steps must be at least 1, found {num_steps}.")
@@ -33,9 +33,12 @@ def linear(start: float, end: float, num_steps: int) -> Schedule:
 
 
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
-    """An action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``.
+    """Returns an action, int32 ``[]``: uniform with probability `epsilon`, else that of the greatest value.
 
-    Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen.
+    Args:
+        key: PRNG key ``uint32[2]``.
+        q: values ``[A]``; those of `specs.ILLEGAL_VALUE` or less are of illegal actions, which are never chosen.
+        epsilon: probability, ``[]``.
     """
     chance, uniform = jax.random.uniform(key, (2,))
     random_action = random_legal(uniform, q > ILLEGAL_VALUE / 2)
@@ -43,18 +46,18 @@ def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
 
 
 def random_legal(uniform: Array, legal: Array) -> Array:
-    """Of the actions that are `legal`, bool ``[A]``, the one that `uniform` in [0, 1) falls on; int32 ``[]``."""
-    order = jnp.cumsum(legal)  # 1 for the first that is legal, 2 for the second, ...
+    """Maps a uniform number in [0, 1) to one of the `legal` actions, bool ``[A]``; int32 ``[]``."""
+    order = jnp.cumsum(legal)  # 1 for the first legal one, 2 for the second, ...
     return jnp.argmax(order > jnp.floor(uniform * order[-1])).astype(jnp.int32)
 
 
 def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, takes_key: bool = False) -> Policy:
-    """The policy that explores so; its state is the number of steps taken, int32 ``[]``.
+    """Returns a policy whose epsilon follows a schedule; its state is the number of steps taken, int32 ``[]``.
 
     Args:
-        q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
-        epsilon: chance of a uniform action, by the number of steps taken.
-        takes_key: whether `q_values` takes a key.
+        q_values: ``(params, observation [B, ...]) -> [B, A]``.
+        epsilon: probability of a uniform action, by the number of steps taken.
+        takes_key: whether `q_values` takes a PRNG key as its third argument.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
@@ -65,14 +68,14 @@ def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, tak
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:
-    """Epsilon-greedy with an epsilon that each actor keeps, from 0.4 down to 0.0007.
+    """Returns a policy with a fixed epsilon for each actor, from 0.4 for the first down to 0.0007 for the last.
 
-    Of N that explore together, the i-th has 0.4^(1 + 7 i / (N - 1)) (Horgan et al. 2018, "Distributed Prioritized
-    Experience Replay", 1803.00933, section 4.1); one alone has 0.4. The state is that epsilon, float32 ``[]``.
+    The i-th of N actors has 0.4^(1 + 7 i / (N - 1)) (Horgan et al. 2018, "Distributed Prioritized Experience Replay",
+    1803.00933, section 4.1); a single actor has 0.4. The policy's state is this epsilon, float32 ``[]``.
 
     Args:
-        q_values: as for `epsilon_greedy_policy`.
-        takes_key: likewise.
+        q_values: ``(params, observation [B, ...]) -> [B, A]``.
+        takes_key: whether `q_values` takes a PRNG key as its third argument.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, epsilon: Array) -> tuple[Nest, Nest, Nest]:
@@ -88,7 +91,7 @@ def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = Fals
 def _single(
     q_values: Callable[..., Array], takes_key: bool, params: Params, observation: Nest, key: jax.Array
 ) -> tuple[Array, jax.Array]:
-    """The values ``[A]`` for one observation, and a key that nothing was drawn from."""
+    """Returns the values ``[A]`` for one observation, and an unused key."""
     batch = jax.tree.map(lambda x: x[None], observation)
     if not takes_key:
         return q_values(params, batch)[0], key

@@ -17,11 +17,11 @@ def _stateless(key: Any) -> PolicyState:
 
 
 class ActorIndex(NamedTuple):
-    """Which one this is of those that explore together.
+    """Identifies an actor among those that explore together.
 
     Attributes:
-        index: from 0. From `count` on it begins again: actors that were added later share an index.
-        count: how many there are, >= 1.
+        index: from 0; taken modulo `count`, so that actors that were added later share one.
+        count: number of actors, >= 1.
     """
 
     index: int = 0
@@ -29,7 +29,7 @@ class ActorIndex(NamedTuple):
 
 
 ALONE = ActorIndex()
-"""The place of an actor that explores by itself."""
+"""The index of an actor that explores by itself."""
 
 
 def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
@@ -38,12 +38,12 @@ def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
 
 
 def unchanged(state: PolicyState) -> PolicyState:
-    """The reset of a policy whose state does not depend on where an episode begins."""
+    """Returns the state itself: the reset of a policy whose state outlives episodes."""
     return state
 
 
 class Policy(NamedTuple):
-    """How to act, for a single environment: nothing here has a batch axis (actors use `jax.vmap`).
+    """Acts in a single environment: nothing here has a batch axis (actors use `jax.vmap`).
 
     Attributes:
         act: ``(params, key, observation, state) -> (action, state, extras)``. `key` is fresh at each
@@ -51,10 +51,9 @@ class Policy(NamedTuple):
         init: ``key -> state``, the state when an actor starts; ``()`` by default.
         reset: ``state -> state``, applied at the start of each episode (a recurrent core returns
             its zero state; a step count for an exploration schedule stays). Unchanged by default.
-        diversify: ``(state, index, count) -> state``, applied to the state of `init`: makes those that explore
-            together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
-            int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
-            traced. Unchanged by default.
+        diversify: ``(state, index, count) -> state``, applied to the state of `init`: makes actors explore
+            differently (by an epsilon, or a noise's scale, in the state). `index` is int32 ``[]`` in [0, count);
+            each environment of each actor has one, and both numbers may be traced. Unchanged by default.
         extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 
@@ -66,7 +65,7 @@ class Policy(NamedTuple):
 
 
 def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
-    """A policy without state or extras from ``(params, key, observation) -> action``."""
+    """Returns a policy without state or extras, of ``(params, key, observation) -> action``."""
 
     def act(params: Params, key: Any, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
         return function(params, key, observation), state, ()
@@ -75,7 +74,7 @@ def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
 
 
 def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_envs: int | None = None) -> PolicyState:
-    """The state in which an actor starts.
+    """Returns the state in which an actor starts.
 
     Args:
         policy: for a single environment.
@@ -86,9 +85,9 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax  # Not at import time: who only asks a server for actions needs none.
     import jax.numpy as jnp
 
-    place = jnp.int32(actor_index.index % actor_index.count)
+    index = jnp.int32(actor_index.index % actor_index.count)
     if num_envs is None:
-        return policy.diversify(policy.init(key), place, actor_index.count)
+        return policy.diversify(policy.init(key), index, actor_index.count)
     states = jax.vmap(policy.init)(jax.random.split(key, num_envs))
-    places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
-    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.count * num_envs)
+    indices = index * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
+    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, indices, actor_index.count * num_envs)

@@ -34,7 +34,7 @@ from agentkit.types import LossOutput, ReplaySample
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of DQN, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of DQN, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer (after the convolutions, for images).
@@ -103,7 +103,7 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
 
 
 def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
-    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates (algorithm 1)."""
+    """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
     optimizer = adam(config.learning_rate, config.max_grad_norm)
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 

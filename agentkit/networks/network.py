@@ -1,4 +1,4 @@
-"""A Haiku function of arrays as two pure functions."""
+"""`make_network` turns a function that uses Haiku modules into two pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentkit.types import Array, Nest
 
 
 class Network(NamedTuple):
-    """A network that needs no randomness once it has parameters.
+    """Holds the pure functions of a network that needs no randomness once it has parameters.
 
     Attributes:
         init: ``key -> params``.
@@ -25,14 +25,14 @@ class Network(NamedTuple):
 
 
 class PolicyCritic(NamedTuple):
-    """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
+    """Holds a pair for policy and critic, for example of parameters or of optimiser states."""
 
     policy: Any
     critic: Any
 
 
 def make_network(function: Callable[..., Array], *input_specs: Nest) -> Network:
-    """Makes a `Network` of a function that uses Haiku modules.
+    """Builds a `Network` of a function that uses Haiku modules.
 
     Args:
         function: of inputs ``[B, ...]``.

@@ -20,7 +20,7 @@ from agentkit.types import Array, Nest
 
 
 class RecurrentNetwork(NamedTuple):
-    """A network and its memory. `unroll` says of every row what `step` says, one after the other.
+    """Holds the pure functions of a network with a memory; `unroll` gives for every row what `step` gives one by one.
 
     Attributes:
         init: ``key -> params``.
@@ -42,7 +42,7 @@ def recurrent_network(
     core_size: int | None,
     observation_spec: Nest,
 ) -> RecurrentNetwork:
-    """Trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
+    """Builds trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
 
     Args:
         trunk: observations ``[B, ...]`` to features ``[B, F]``; uses Haiku modules.
@@ -82,7 +82,7 @@ def recurrent_network(
 
 
 def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], Any]) -> RecurrentNetwork:
-    """A network that looks at each row alone, as one whose state is ``()``.
+    """Returns a network that looks at each row alone as a recurrent one whose state is ``()``.
 
     Args:
         init: ``key -> params``.
@@ -97,7 +97,7 @@ def without_memory(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest]
 
 
 def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> Array:
-    """A trunk: a torso, from observations to features, and ReLU layers of `hidden_sizes`, ``[B, F]``."""
+    """Applies a torso, from observations to features, and ReLU layers of `hidden_sizes`: ``[B, F]``."""
     features = torso(observation)
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))
@@ -105,22 +105,22 @@ def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callabl
 
 
 def state_spec(network: RecurrentNetwork) -> Nest:
-    """Specs of a network's state, for the extras that are stored beside an action."""
+    """Returns the specs of a network's state, for the extras that are stored beside an action."""
     return jax.tree.map(lambda x: specs.Array(x.shape, x.dtype, "core"), network.initial_state)
 
 
 def step_one(network: RecurrentNetwork, params: Any, observation: Nest, state: Nest) -> tuple[Any, Nest]:
-    """`RecurrentNetwork.step` of one observation, without batch axes: what a `Policy` needs."""
+    """Steps a network with one observation, without batch axes, as a `Policy` needs it."""
     return jax.tree.map(lambda x: x[0], network.step(params, *_batch_of_one((observation, state))))
 
 
 def unroll_after_burn_in(
     network: RecurrentNetwork, params: Any, observation: Nest, start_of_episode: Array, state: Nest, burn_in: int
 ) -> Any:
-    """Outputs ``[B, T, ...]`` of all rows, where the first `burn_in` only set the state of the others.
+    """Returns the outputs ``[B, T, ...]`` of all rows, where the first `burn_in` only set the state of the others.
 
-    A stored state was computed by older parameters; what burn-in makes of it is closer to theirs (Kapturowski et al.
-    2019, section 3). No gradient goes back through it, since the rows before teach nothing. Where an episode starts in
+    A stored state was computed by older parameters; burn-in brings it closer to the present ones' (Kapturowski et al.
+    2019, section 3). No gradient goes back through it, since the rows before have no loss. Where an episode starts in
     these rows, its state is exact, and gradients go back as far as to that row.
 
     Args:
@@ -142,12 +142,12 @@ def unroll_after_burn_in(
 
 
 def _merge(x: Array) -> Array:
-    """``[B, T, ...]`` to ``[B T, ...]``."""
+    """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _like(mask: Array, x: Array) -> Array:
-    """``[B]`` with as many axes as `x` ``[B, ...]``."""
+    """Reshapes ``[B]`` to as many axes as `x` ``[B, ...]`` has."""
     return mask.reshape(-1, *[1] * (x.ndim - 1))
 
 
