@@ -20,12 +20,12 @@ class ActorIndex(NamedTuple):
     """Identifies an actor among those that explore together.
 
     Attributes:
-        index: from 0; taken modulo `count`, so that actors that were added later share one.
-        count: number of actors, >= 1.
+        actor_id: from 0; taken modulo `num_actors`, so that actors that were added later share one.
+        num_actors: how many there are, >= 1.
     """
 
-    index: int = 0
-    count: int = 1
+    actor_id: int = 0
+    num_actors: int = 1
 
 
 ALONE = ActorIndex()
@@ -85,9 +85,9 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax  # Not at import time: who only asks a server for actions needs none.
     import jax.numpy as jnp
 
-    index = jnp.int32(actor_index.index % actor_index.count)
+    index = jnp.int32(actor_index.actor_id % actor_index.num_actors)
     if num_envs is None:
-        return policy.diversify(policy.init(key), index, actor_index.count)
+        return policy.diversify(policy.init(key), index, actor_index.num_actors)
     states = jax.vmap(policy.init)(jax.random.split(key, num_envs))
     indices = index * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
-    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, indices, actor_index.count * num_envs)
+    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, indices, actor_index.num_actors * num_envs)

@@ -92,7 +92,7 @@ def quantile_q_learning_loss(
     quantiles_selector_t: Array,
     huber_delta: float,
 ) -> Array:
-    """Returns quantile regression losses ``[B]`` to r + discount * Z_target(s', a*); a* has the selector's largest mean.
+    """Returns quantile regression losses ``[B]`` to r + discount * Z_target(s', a*), a* having the greatest mean.
 
     The sum over N quantiles of the mean over N' targets of |tau - 1(u < 0)| L(u) / `huber_delta`, u being target
     less quantile and L the Huber loss (Dabney et al. 2018, 1806.06923, eq. 3; at `huber_delta` 1 this is also
