@@ -17,7 +17,7 @@ def _stateless(key: Any) -> PolicyState:
 
 
 class ActorIndex(NamedTuple):
-    """Which one this is of those that explore together.
+    """Identifies an actor among those that explore together.
 
     Attributes:
         actor_id: from 0. From `num_actors` on it begins again: actors that were added later share an index.
@@ -29,7 +29,7 @@ class ActorIndex(NamedTuple):
 
 
 ALONE = ActorIndex()
-"""The place of an actor that explores by itself."""
+"""The index of an actor that explores by itself."""
 
 
 def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
@@ -38,12 +38,12 @@ def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
 
 
 def unchanged(state: PolicyState) -> PolicyState:
-    """The reset of a policy whose state does not depend on where an episode begins."""
+    """Returns the state itself: the reset of a policy whose state outlives episodes."""
     return state
 
 
 class Policy(NamedTuple):
-    """How to act, for a single environment: nothing here has a batch axis (actors use `jax.vmap`).
+    """Acts in a single environment: nothing here has a batch axis (actors use `jax.vmap`).
 
     Attributes:
         act: ``(params, key, observation, state) -> (action, state, extras)``. `key` is fresh at each

@@ -34,7 +34,7 @@ from agentkit.types import LossOutput, ReplaySample
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of DQN, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of DQN, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer (after the convolutions, for images).

@@ -15,10 +15,10 @@ from agentkit.types import Array
 
 
 def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
-    """The distribution of r + discount * Z on `atoms`: probabilities ``[B, N]``.
+    """Projects the distribution of r + discount * Z on `atoms`, and returns its probabilities ``[B, N]``.
 
-    Z has `logits_t` on the same atoms. What falls between two atoms is shared among them so that the
-    mean stays, what falls outside goes to the outermost (Bellemare et al. 2017, eq. 7).
+    Z has `logits_t` on the same atoms. A return between two atoms is shared among them so that the mean stays; one
+    outside goes to the outermost (Bellemare et al. 2017, eq. 7).
 
     Args:
         r_t: rewards ``[B]``.
@@ -36,7 +36,7 @@ def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Ar
 
 
 def categorical_td_loss(logits_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
-    """KL divergences ``[B]`` of a categorical critic from its target (Bellemare et al. 2017, algorithm 1).
+    """Returns the KL divergences ``[B]`` of a categorical critic from its target (Bellemare et al. 2017, algorithm 1).
 
     The paper's cross-entropy less the target's entropy: the same gradient, and zero where the critic
     agrees with its target, so that it serves as a priority (Hessel et al. 2018, section 3). Gradients
@@ -56,9 +56,9 @@ def categorical_q_learning_loss(
     q_selector_t: Array,
     atoms: Array,
 ) -> Array:
-    """KL divergences ``[B]`` of Z(s, a) from r + discount * Z_target(s', a*) (Bellemare et al. 2017, algorithm 1).
+    """Returns the KL divergences ``[B]`` of Z(s, a) from r + discount * Z_target(s', a*).
 
-    See `categorical_td_loss`, which this is for the best next action a*.
+    It is `categorical_td_loss` for the best next action a* (Bellemare et al. 2017, algorithm 1).
 
     Args:
         logits_tm1: of Z(s, .), ``[B, A, N]``; gradients reach these only.
@@ -78,7 +78,7 @@ def categorical_q_learning_loss(
 
 
 def _of_action(values: Array, action: Array) -> Array:
-    """The row ``[B, N]`` of ``[B, A, N]`` that belongs to `action` ``[B]``."""
+    """Returns the rows ``[B, N]`` of ``[B, A, N]`` that belong to `action` ``[B]``."""
     return jnp.take_along_axis(values, action[:, None, None], axis=1)[:, 0]
 
 
@@ -92,7 +92,7 @@ def quantile_q_learning_loss(
     quantiles_selector_t: Array,
     huber_delta: float,
 ) -> Array:
-    """Quantile regression ``[B]`` to r + discount * Z_target(s', a*); a* has the selector's largest mean.
+    """Returns quantile regression losses ``[B]`` to r + discount * Z_target(s', a*), a* having the greatest mean.
 
     The sum over N quantiles of the mean over N' targets of |tau - 1(u < 0)| L(u) / `huber_delta`, u being target
     less quantile and L the Huber loss (Dabney et al. 2018, 1806.06923, eq. 3; at `huber_delta` 1 this is also
@@ -105,7 +105,7 @@ def quantile_q_learning_loss(
         r_t: ``[B]``.
         discount_t: what multiplies Z_target, ``[B]``.
         quantiles_target_t: of Z_target(s', .), ``[B, N', A]``.
-        quantiles_selector_t: of what chooses a*, ``[B, K, A]``.
+        quantiles_selector_t: the quantiles that choose a*, ``[B, K, A]``.
         huber_delta: kappa, where the loss turns from squared to linear, >= 0.
     """
     loss = functools.partial(rlax.quantile_q_learning, huber_param=huber_delta)

@@ -13,7 +13,7 @@ from agentkit.types import Array
 
 
 def n_step_targets(r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, n: int) -> Array:
-    """Returns of n steps that bootstrap, ``[B, T]``, within sequences (Schrittwieser et al. 2020, section 3).
+    """Computes n-step returns that bootstrap, ``[B, T]``, within sequences (Schrittwieser et al. 2020, section 3).
 
     r_1 + d_1 r_2 + ... + d_1 ... d_{k-1} r_k + d_1 ... d_k v_k. From each row k is n, or as many steps as there are
     before the sequence's end or a row without an action: an episode's final observation is bootstrapped from. No
@@ -39,19 +39,19 @@ def n_step_targets(r_t: Array, discount_t: Array, values: Array, has_action_tm1:
 
 
 def _later(x: Array, i: int) -> Array:
-    """Of ``[B, T]`` what is i columns later, zeros beyond the end."""
+    """Shifts ``[B, T]`` by i columns towards the beginning, with zeros at the end."""
     return jnp.concatenate([x[:, i:], jnp.zeros_like(x[:, :i])], axis=1)
 
 
 def cross_entropy(logits: Array, probabilities: Array) -> Array:
-    """-sum p log softmax(logits) of ``[..., A]``: ``[...]``, in nats."""
+    """Returns -sum p log softmax(logits) of ``[..., A]``: ``[...]``, in nats."""
     return -jnp.sum(probabilities * jax.nn.log_softmax(logits), axis=-1)
 
 
 def two_hot_cross_entropy(logits: Array, target: Array, atoms: Array) -> Array:
-    """Cross-entropy ``[...]`` to numbers that are shared among the two nearest atoms, so that the mean stays.
+    """Returns the cross-entropy ``[...]`` to numbers, each shared among its two nearest atoms so that the mean stays.
 
-    What lies outside counts as the outermost atom (Schrittwieser et al. 2020, appendix F).
+    A number outside counts as the outermost atom (Schrittwieser et al. 2020, appendix F).
 
     Args:
         logits: ``[..., N]``.

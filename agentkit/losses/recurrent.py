@@ -23,8 +23,8 @@ def signed_hyperbolic(x: Array) -> Array:
 def signed_parabolic(x: Array) -> Array:
     """The inverse of `signed_hyperbolic` (ibid.).
 
-    It is rlax's `signed_parabolic` with the root's numerator made rational: that one subtracts numbers near 500 from
-    each other, which leaves errors of 1e-4 in float32.
+    It is rlax's `signed_parabolic` with the root's numerator made rational: rlax's subtracts numbers near 500 from each
+    other, which leaves errors of 1e-4 in float32.
     """
     y = 1.0 + _EPSILON + jnp.abs(x)
     root = 2.0 * y / (1.0 + jnp.sqrt(1.0 + 4.0 * _EPSILON * y))
@@ -37,7 +37,7 @@ _RESCALED, _PLAIN = rlax.TxPair(signed_hyperbolic, signed_parabolic), rlax.IDENT
 def loss_mask(start_of_episode: Array, burn_in: int) -> Array:
     """Which rows of sequences a loss may count, float32 ``[B, T]``: 1 with an action and with a state to be trusted.
 
-    That is a state after `burn_in` rows, or after an episode's start (which needs no burn-in: its state is known).
+    Such is a state after `burn_in` rows, or after an episode's start (which needs no burn-in: its state is known).
 
     Args:
         start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``.
@@ -60,7 +60,7 @@ def n_step_double_q_learning_error(
     n: int,
     rescaled: bool,
 ) -> Array:
-    """TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
+    """Returns TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
 
     h(r_t + ... + discount^(n-1) r + discount^n h^-1(q_target(s', argmax_a q_selector(s', a)))) - q(s, a), with h
     `signed_hyperbolic`, or the identity. The sum ends sooner where the sequence does, and before a row without an action, whose
@@ -91,14 +91,14 @@ def n_step_double_q_learning_error(
 
 
 def _chosen(values: Array, action: Array) -> Array:
-    """Of ``[B, T, A]`` those of `action` ``[B, T]``."""
+    """Returns the values ``[B, T]`` of `action` ``[B, T]``, out of ``[B, T, A]``."""
     return jnp.take_along_axis(values, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
 
 
 def sequence_priorities(error: Array, mask: Array, eta: float) -> Array:
-    """Priorities ``[B]`` of sequences, eta max |error| + (1 - eta) mean |error| (Kapturowski et al. 2019, section 2.3).
+    """Returns priorities ``[B]``, eta max |error| + (1 - eta) mean |error| (Kapturowski et al. 2019, section 2.3).
 
-    Both are of the rows where `mask` is 1; 0 where there is none: such a sequence teaches nothing.
+    Both are over the rows where `mask` is 1; 0 where there is none, since such a sequence has no loss.
 
     Args:
         error: ``[B, T]``.

@@ -13,7 +13,7 @@ from agentkit.types import Array
 
 
 def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array) -> Array:
-    """TD errors ``[B]`` of Q-learning (Watkins & Dayan 1992; target network: Mnih et al. 2015, eq. 2).
+    """Returns the TD errors ``[B]`` of Q-learning (Watkins & Dayan 1992; target network: Mnih et al. 2015, eq. 2).
 
     r + discount * max_a q_target(s', a) - q(s, a). Gradients reach `q_tm1` only.
     """
@@ -23,7 +23,7 @@ def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, 
 def double_q_learning_error(
     q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array, q_selector_t: Array
 ) -> Array:
-    """TD errors ``[B]`` of double Q-learning (van Hasselt et al. 2016, eq. 4).
+    """Returns the TD errors ``[B]`` of double Q-learning (van Hasselt et al. 2016, eq. 4).
 
     r + discount * q_target(s', argmax_a q_selector(s', a)) - q(s, a).
     """
@@ -42,10 +42,10 @@ def munchausen_error(
     munchausen_coefficient: float,
     log_policy_clip: float,
 ) -> Array:
-    """TD errors ``[B]`` of Munchausen-DQN (Vieillard et al. 2020, 2007.14430, eq. 2).
+    """Returns the TD errors ``[B]`` of Munchausen-DQN (Vieillard et al. 2020, 2007.14430, eq. 2).
 
-    With pi = softmax(q_target / tau): the reward gains alpha * clip(tau log pi(a|s), l_0, 0), and what is bootstrapped
-    is the soft value, the mean over pi(.|s') of q_target(s', .) - tau log pi(.|s').
+    With pi = softmax(q_target / tau): the reward gains alpha * clip(tau log pi(a|s), l_0, 0), and the target bootstraps
+    from the soft value, the mean over pi(.|s') of q_target(s', .) - tau log pi(.|s').
 
     Args:
         q_tm1: ``[B, A]``; gradients reach these only.
@@ -66,19 +66,19 @@ def munchausen_error(
 
 
 def _chosen(values: Array, action: Array) -> Array:
-    """Of ``[B, A]`` those of `action` ``[B]``."""
+    """Returns the values ``[B]`` of `action` ``[B]``, out of ``[B, A]``."""
     return jnp.take_along_axis(values, action[:, None], axis=-1)[:, 0]
 
 
 def huber(error: Array, delta: float | None) -> Array:
-    """0.5 e^2 near zero and delta (|e| - 0.5 delta) beyond `delta` (Huber 1964); None: 0.5 e^2 everywhere."""
+    """Returns 0.5 e^2 near zero, delta (|e| - 0.5 delta) beyond `delta` (Huber 1964); 0.5 e^2 everywhere for None."""
     if delta is None:
         return 0.5 * jnp.square(error)
     return rlax.huber_loss(error, delta)
 
 
 def action_cross_entropy(logits: Array, action: Array) -> Array:
-    """-log softmax(logits)[action], ``[B]``.
+    """Returns -log softmax(logits)[action], ``[B]``.
 
     Args:
         logits: ``[B, A]``.
@@ -100,7 +100,7 @@ def cql_penalty(q: Array, action: Array) -> Array:
 def bcq_action_mask(logits: Array, threshold: float) -> Array:
     """Where an action's probability is at least `threshold` times the largest, bool ``[B, A]``; the largest's always.
 
-    Fujimoto et al. 2019, 1910.01708, eq. 10 (discrete BCQ).
+    The likeliest action is always among them (Fujimoto et al. 2019, 1910.01708, eq. 10, discrete BCQ).
 
     Args:
         logits: of the behaviour that made the data, ``[B, A]``.

@@ -18,7 +18,7 @@ from agentkit.types import Array, Nest
 
 
 def split_action_mask(observation: Nest) -> tuple[list[Any], list[Any]]:
-    """The observation's leaves that are no mask, and those that are: none, or one ``[B, A]``."""
+    """Returns the observation's leaves that are no mask, and those that are: none, or one ``[B, A]``."""
     leaves: tuple[list[Any], list[Any]] = ([], [])
     for path, leaf in jax.tree_util.tree_flatten_with_path(observation)[0]:
         leaves[bool(path) and getattr(path[-1], "key", None) == specs.ACTION_MASK].append(leaf)
@@ -26,9 +26,9 @@ def split_action_mask(observation: Nest) -> tuple[list[Any], list[Any]]:
 
 
 def action_mask(observation: Nest) -> Array | None:
-    """Which actions may be taken, bool ``[B, A]``; None where the observation does not say.
+    """Returns the mask of legal actions, bool ``[B, A]``; None if the observation has none.
 
-    Where it allows none (as some environments do once an episode has ended), all may.
+    A mask that allows no action (as some environments give once an episode has ended) allows all.
 
     Raises:
         SpecError: more than one mask, or one of floats.
@@ -46,7 +46,7 @@ def action_mask(observation: Nest) -> Array | None:
 
 
 def mask_illegal(values: Array, observation: Nest) -> Array:
-    """`values` with `specs.ILLEGAL_VALUE` for actions that the observation rules out.
+    """Sets the values of actions that the observation rules out to `specs.ILLEGAL_VALUE`.
 
     Args:
         values: of actions, or their logits: ``[B, A]``, or ``[B, N, A]``.
@@ -76,5 +76,5 @@ def refuse_action_mask(observation: Nest) -> None:
 
 
 def mean_legal(values: Array) -> Array:
-    """The mean ``[]`` of those values that no mask has ruled out: what to log."""
+    """Returns the mean ``[]`` of the values that no mask has ruled out, to log."""
     return jnp.mean(values, where=values > specs.ILLEGAL_VALUE / 2)

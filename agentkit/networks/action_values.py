@@ -12,7 +12,7 @@ from agentkit.types import Array, Nest
 def value_network(
     environment_spec: specs.EnvironmentSpec, agent: str, function: Callable[..., Array], *more_inputs: Nest
 ) -> Network:
-    """A network that looks at observations and speaks of all actions.
+    """Builds a network from observations to outputs for each discrete action.
 
     Args:
         environment_spec: of the environment.

@@ -16,13 +16,13 @@ from agentkit.types import Array, Nest
 
 
 def action_outputs(observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int]) -> Array:
-    """For each action N numbers, ``[B, A, N]``: the logits of atoms, or the values of quantiles."""
+    """Returns N numbers for each action, ``[B, A, N]``: the logits of atoms, or the values of quantiles."""
     outputs = mlp(torso(observation), hidden_sizes, num_actions * num_outputs)
     return outputs.reshape(-1, num_actions, num_outputs)
 
 
 def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
-    """The returns that a categorical distribution is made of, float32 ``[num_atoms]``, from `vmin` to `vmax`.
+    """Returns the atoms of a categorical distribution, float32 ``[num_atoms]``, from `vmin` to `vmax`.
 
     Raises:
         ConfigError: less than two atoms, or bounds that do not rise.
@@ -35,12 +35,12 @@ def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
 
 
 def categorical_mean(logits: Array, atoms: Array) -> Array:
-    """Action values ``[B, A]``, the means of distributions ``[B, A, N]`` on `atoms` ``[N]``."""
+    """Returns the means ``[B, A]`` of distributions with `logits` ``[B, A, N]`` on `atoms` ``[N]``."""
     return jax.nn.softmax(logits) @ atoms
 
 
 class CategoricalNetwork(NamedTuple):
-    """A network of return distributions on atoms.
+    """Holds the pure functions of a network of return distributions on atoms.
 
     Attributes:
         init: ``key -> params``.
@@ -53,14 +53,14 @@ class CategoricalNetwork(NamedTuple):
     atoms: Array
 
     def q_values(self, logits: Array, observation: Nest) -> Array:
-        """The mean returns ``[B, A]``, `specs.ILLEGAL_VALUE` for actions that the observation rules out."""
+        """Returns the mean returns ``[B, A]``, `specs.ILLEGAL_VALUE` for actions that the observation rules out."""
         return mask_illegal(categorical_mean(logits, self.atoms), observation)
 
 
 def implicit_quantiles(
     observation: Nest, taus: Array, num_actions: int, hidden_sizes: Sequence[int], num_cosines: int
 ) -> Array:
-    """The quantiles `taus` ``[B, N]``, in [0, 1], of each action's return: ``[B, N, A]``.
+    """Returns the quantiles at `taus` ``[B, N]``, in [0, 1], of each action's return: ``[B, N, A]``.
 
     Dabney et al. 2018 (1806.06923), section 3.1: f(psi(x) * phi(tau)). Here psi is the torso and all hidden
     layers but the last, f is the last hidden layer and a linear one, and phi is eq. 4.

@@ -28,7 +28,7 @@ class AtariTorso(hk.Module):
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"These convolutions need images of at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, found "
-                f"{list(observation.shape[1:3])}. Give the agent networks of your own: Agent(make_networks=...)."
+                f"{list(observation.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
             )
         x = observation.astype(jnp.float32) / 255.0
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):

@@ -1,4 +1,4 @@
-"""A Haiku function of arrays as two pure functions."""
+"""`make_network` turns a function that uses Haiku modules into two pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentkit.types import Array, Nest
 
 
 class Network(NamedTuple):
-    """A network that needs no randomness once it has parameters.
+    """Holds the pure functions of a network that needs no randomness once it has parameters.
 
     Attributes:
         init: ``key -> params``.

@@ -13,7 +13,7 @@ from agentkit.types import Array, Nest
 
 
 class NoisyLinear(hk.Module):
-    """y = (mu_w + sigma_w eps_w) x + mu_b + sigma_b eps_b, with factorised Gaussian noise (paper, eqs. 9 to 11).
+    """Computes (mu_w + sigma_w eps_w) x + mu_b + sigma_b eps_b, with factorised Gaussian noise (paper, eqs. 9 to 11).
 
     With unit normals e_in ``[P]`` and e_out ``[Q]``, eps_w is f(e_in) f(e_out)^T and eps_b is f(e_out), where
     f(x) = sgn(x) sqrt(|x|): P + Q draws instead of P Q. All rows of a batch share one draw (paper, section 3.1:
@@ -35,7 +35,7 @@ class NoisyLinear(hk.Module):
         self._sigma = sigma
 
     def __call__(self, x: Array) -> Array:
-        """Float32 ``[B, P]`` to ``[B, Q]``."""
+        """Maps float32 ``[B, P]`` to ``[B, Q]``."""
         num_inputs, num_outputs = x.shape[-1], self._num_outputs
         bound = num_inputs**-0.5
         mean_init = hk.initializers.RandomUniform(-bound, bound)
@@ -58,7 +58,7 @@ def _signed_sqrt(x: Array) -> Array:
 
 
 def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, sigma: float) -> Array:
-    """`mlp` of noisy layers: ``[B, F]`` to ``[B, num_outputs]``."""
+    """Applies an `mlp` of noisy layers: ``[B, F]`` to ``[B, num_outputs]``."""
     for size in hidden_sizes:
         features = jax.nn.relu(NoisyLinear(size, sigma)(features))
     return NoisyLinear(num_outputs, sigma)(features)
@@ -67,7 +67,7 @@ def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, si
 def noisy_duelling_logits(
     observation: Nest, num_actions: int, num_atoms: int, hidden_sizes: Sequence[int], sigma: float
 ) -> Array:
-    """Logits of return distributions ``[B, A, N]`` from duelling noisy streams (Hessel et al. 2018, section 4).
+    """Returns logits of return distributions ``[B, A, N]``, of duelling noisy streams (Hessel et al. 2018, section 4).
 
     The streams are duelling for each atom alone: value + advantage - mean advantage over the actions.
     """

@@ -119,8 +119,8 @@ def unroll_after_burn_in(
 ) -> Any:
     """Returns the outputs ``[B, T, ...]`` of all rows, where the first `burn_in` only set the state of the others.
 
-    A stored state was computed by older parameters; what burn-in makes of it is closer to theirs (Kapturowski et al.
-    2019, section 3). No gradient goes back through it, since the rows before teach nothing. Where an episode starts in
+    A stored state was computed by older parameters; burn-in brings it closer to the present ones' (Kapturowski et al.
+    2019, section 3). No gradient goes back through it, since the rows before have no loss. Where an episode starts in
     these rows, its state is exact, and gradients go back as far as to that row.
 
     Args:

@@ -181,7 +181,7 @@ def test_a_run_folder_is_not_trained_into_again(whole: pathlib.Path, tmp_path: p
     with pytest.raises(ConfigError, match="has a run in it already"):
         run_offline(make_config(whole))
     with pytest.raises(ResumeError, match="agent_config"):
-        run_offline(make_config(whole, agent=make_agent(conservative_weight=2.0)), resume=True)
+        run_offline(make_config(whole, agent=make_agent(cql_weight=2.0)), resume=True)
     with pytest.raises(ResumeError, match="same file"):
         run_offline(make_config(whole, dataset=EPISODES[:-1]), resume=True)
     with pytest.raises(ConfigError, match="of your own code"):
