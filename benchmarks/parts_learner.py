@@ -20,7 +20,7 @@ from agentkit.datasets import FixedDataset, ReplayDataset
 from agentkit.experiment import ExperimentConfig
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import InProcessReplay
-from agentkit.types import DrawnBatch, DrawnBatch, ReplaySample, SampleInfo
+from agentkit.types import DrawnBatch, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
 LEARNER = "Learner update"

@@ -163,7 +163,7 @@ def make_remote_actor(
         seed=seed,
         adder=adder,
         num_envs=environment.num_envs if is_batched(environment) else None,
-        which=find_actor_index(context),
+        actor_index=find_actor_index(context),
     )
 
 
