@@ -50,8 +50,6 @@ def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
         fields = {"config": encode(settings)}
     name = registry.name_of(agent)
     if not isinstance(agent, Agent):
-        if name is not None and type(agent).__module__.startswith("agentkit.agents."):
-            return {"agent": name, "agent_config": fields, "agent_parts": {}}
         return {"agent": None, "agent_config": fields, "agent_parts": {"agent": encode(agent)}}
     parts = {field.name: encode(getattr(agent, field.name), settings) for field in dataclasses.fields(agent)}
     if name is None:

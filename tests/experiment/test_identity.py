@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.agents import dqn, registry
+from agentkit.adders import Hindsight
+from agentkit.agents import addons, dqn, registry
 from agentkit.cli import main
 from agentkit.envs.catch import Catch
+from agentkit.envs.reach_goal import BitFlip
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import (
     ChangedCodeWarning,
     ExperimentConfig,
     UntrustedCodeError,
-    by_hand,
-    distributed,
     evaluate,
     local,
     read_config,
@@ -39,6 +39,8 @@ from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
 
+EXTERNAL = importlib.import_module("agentkit.experiment.launch.external")
+LAUNCHING = importlib.import_module("agentkit.experiment.launch.run")
 EVALUATING = importlib.import_module("agentkit.experiment.evaluate")  # The package's `evaluate` is the function.
 
 
@@ -50,13 +52,27 @@ def _own(**parts):
     return dqn.make_agent(SMALL, **parts)
 
 
-# What a user changes in a run. The add-ons of `agentkit.agents.addons` belong here, too.
+# What a user changes in a run.
 NAMED = {
     "loss": lambda: make(_own(make_loss=own_parts.make_zero_loss)),
     "networks": lambda: make(_own(make_networks=own_parts.make_wide_networks)),
     "partial": lambda: make(_own(make_loss=functools.partial(own_parts.make_zero_loss))),
     "config": lambda: make(_own_config()),
-    "add-on": lambda: make(own_parts.with_noise(dqn.make_agent(SMALL), 0.5)),
+    "own add-on": lambda: make(own_parts.with_noise(dqn.make_agent(SMALL), 0.5)),
+    "RND": lambda: make(addons.with_rnd(dqn.make_agent(SMALL))),
+    "GAIL": lambda: make(addons.with_gail(dqn.make_agent(SMALL), pathlib.Path("expert.hdf5"))),
+    "HER": lambda: make(
+        addons.with_her(dqn.make_agent(SMALL), Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated)),
+        "agentkit:bit_flip",
+    ),
+    "RND of own loss and HER": lambda: make(
+        addons.with_rnd(
+            addons.with_her(
+                _own(make_loss=own_parts.make_zero_loss), Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated)
+            )
+        ),
+        "agentkit:bit_flip",
+    ),
     "environment function": lambda: make(None, own_parts.make_catch),
     "environment arguments": lambda: make(environment_settings={"rows": 6}),
     "arguments of a function": lambda: make(None, own_parts.make_catch, environment_settings={"rows": 6}),
@@ -97,9 +113,9 @@ def _node(folder, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(by_hand, "BoardClient", Board)
-    monkeypatch.setattr(by_hand, "run_node", lambda node, *rest: _stop(node.args[0]))
-    by_hand.run_node_by_hand("actor", connect="a:1", run_id="0" * 16)
+    monkeypatch.setattr(EXTERNAL, "BoardClient", Board)
+    monkeypatch.setattr(EXTERNAL, "run_node", lambda node, *rest: _stop(node.args[0]))
+    EXTERNAL.join_run("actor", connect="a:1", run_id="0" * 16)
 
 
 def _commands():
@@ -122,8 +138,8 @@ def _commands():
         record.read_replay(folder)
 
     def relaunch_it(folder, monkeypatch):
-        monkeypatch.setattr(distributed, "launch", _stop)
-        distributed.relaunch(folder)
+        monkeypatch.setattr(LAUNCHING, "launch", _stop)
+        LAUNCHING.resume_launch(folder)
 
     return {
         "resume": resume_it,
@@ -154,7 +170,7 @@ def test_each_command_rebuilds_exactly_the_run(row, command, tmp_path, monkeypat
     assert observations[0] == observations[1]
 
 
-@pytest.mark.parametrize("name", ("dqn", "sac"))
+@pytest.mark.parametrize("name", registry.names())
 def test_a_registered_agent_is_written_by_its_name_alone(name):
     written = make(registry.make(name), num_envs=2).describe()
     assert written["agent"] == name and written["agent_parts"] == {}
@@ -203,7 +219,7 @@ def test_each_command_refuses_with_the_reason(row, command, tmp_path, monkeypatc
 def test_a_host_refuses_what_the_other_nodes_could_not_make(tmp_path):
     build, reason = UNNAMED["lambda loss"]
     with pytest.raises(ConfigError, match=reason):
-        by_hand.host_by_hand(dataclasses.replace(build(), run_directory=tmp_path), board_port=1)
+        EXTERNAL.host_run(dataclasses.replace(build(), run_directory=tmp_path), board_port=1)
 
 
 def test_what_cannot_be_rebuilt_may_be_given(tmp_path):
@@ -434,7 +450,7 @@ def test_an_agent_whose_file_has_changed_is_named(tmp_path):
 def test_a_checkpoint_is_of_its_own_parts_alone(tmp_path):
     run(make(_own(make_loss=own_parts.make_zero_loss), run_directory=tmp_path))
     before = (tmp_path / "config.json").read_bytes()
-    for other in (make(), NAMED["add-on"](), NAMED["wrappers"](), NAMED["environment arguments"]()):
+    for other in (make(), NAMED["own add-on"](), NAMED["wrappers"](), NAMED["environment arguments"]()):
         with pytest.raises(CheckpointError, match=r"made with (agent_parts|environment_settings|wrappers)="):
             run(dataclasses.replace(other, run_directory=tmp_path), resume=True)
     assert before == (tmp_path / "config.json").read_bytes()
@@ -512,10 +528,10 @@ def test_impossible_environments_are_refused(settings, message):
 def test_a_launched_run_of_own_parts_goes_on_from_its_folder(strange):
     pytest.importorskip("reverb")
     experiment = strange.experiment()
-    distributed.launch(experiment, num_actors=1, num_evaluators=0)
+    LAUNCHING.launch(experiment, num_actors=1, num_evaluators=0)
     before = _params(strange.run)
     strange.forget()
     with pytest.raises(UntrustedCodeError, match=re.escape("--import strange_parts")):
-        distributed.relaunch(strange.run, num_steps=80)
-    result = distributed.relaunch(strange.run, num_steps=80, imports=["strange_parts"])
+        LAUNCHING.resume_launch(strange.run, num_steps=80)
+    result = LAUNCHING.resume_launch(strange.run, num_steps=80, imports=["strange_parts"])
     assert result.steps >= 80 and before and _same(before, _params(strange.run))
