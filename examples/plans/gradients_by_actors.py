@@ -13,7 +13,7 @@ from agentkit.agents import a2c
 from agentkit.experiment.launch.gradient import with_gradients
 
 
-def main(num_steps: int = 25_000, num_workers: int = 3) -> None:
+def main(num_steps: int = 60_000, num_workers: int = 3) -> None:
     """Trains on catch."""
     settings = {"num_steps": num_steps, "evaluation_period": num_steps, "evaluation_episodes": 50}
     agent = a2c.make_agent(
@@ -21,6 +21,7 @@ def main(num_steps: int = 25_000, num_workers: int = 3) -> None:
             segment_length=10,
             batch_size=2,
             learning_rate=5e-3,
+            rms_decay=0.9,
             normalize_observations=False,
             normalize_values=False,
         )
@@ -40,5 +41,5 @@ def main(num_steps: int = 25_000, num_workers: int = 3) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--num_steps", type=int, default=25_000)
+    parser.add_argument("--num_steps", type=int, default=60_000)
     main(**vars(parser.parse_args()))
