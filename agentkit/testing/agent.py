@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import dm_env
@@ -35,6 +36,7 @@ from agentkit import checkpoint, core, envs, nests, specs
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, Result, run
+from agentkit.learning import Update
 from agentkit.replay import InProcessReplay, MinSize
 from agentkit.types import ReplaySample, Transition
 
@@ -195,13 +197,14 @@ class AgentContract(abc.ABC):
     def test_termination_and_truncation_are_learned_from_differently(self) -> None:
         """The same episodes, ended by LAST with discount 0, and by LAST with discount 1."""
         agent = self.make_agent()
-        learned = [self._learned(agent, self._batch(agent, last)) for last in (0.0, 1.0)]
+        update = self._make_update(agent)
+        learned = [self._learned(update, self._batch(agent, last)) for last in (0.0, 1.0)]
         assert any(np.any(learned[0][name] != learned[1][name]) for name in learned[0])
 
     def test_where_the_discount_is_zero_nothing_is_bootstrapped(self) -> None:
         """Then the next observation does not matter; where the discount is 1 it does."""
         agent = self.make_agent()
-        batch = self._batch(agent, 0.0)
+        update, batch = self._make_update(agent), self._batch(agent, 0.0)
         if not isinstance(batch.data, Transition):
             return  # Only a transition names what it bootstraps from.
 
@@ -210,7 +213,7 @@ class AgentContract(abc.ABC):
                 discount=np.full_like(batch.data.discount, discount),
                 next_observation=tree.map_structure(lambda x: (x + shift).astype(x.dtype), batch.data.next_observation),
             )
-            return self._learned(agent, batch._replace(data=data))
+            return self._learned(update, batch._replace(data=data))
 
         _assert_same(learned(0.0, shift=0.0), learned(0.0, shift=1.0))
         bootstrapped, shifted = learned(1.0, shift=0.0), learned(1.0, shift=1.0)
@@ -224,13 +227,14 @@ class AgentContract(abc.ABC):
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """No setting is read by nothing."""
         without_effect: list[str] = []
-        default = self._behaviour()
+        usual_behaviour: dict[str, Iterator[Any]] = {}  # By the settings that a change is given with.
         for name, change in self.changes.items():
             value, given = _change(change)
             usual = getattr(self.make_agent(**given).config, name)
             assert usual != value, f"`changes` gives {name} the value {value}, which make_agent's Config has anyway"
-            before = self._behaviour(**given) if given else default
-            if not _differ(before, self._behaviour(**{**given, name: value})):
+            before = usual_behaviour.get(repr(given), self._behaviour(**given))
+            usual_behaviour[repr(given)], before = itertools.tee(before)
+            if not any(_differ(*seen) for seen in zip(before, self._behaviour(**{**given, name: value}), strict=True)):
                 without_effect.append(name)
         assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
@@ -291,8 +295,11 @@ class AgentContract(abc.ABC):
         """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
         networks = agent.make_networks(spec)
         policy, update = agent.make_policy(networks), agent.make_update(networks)
-        params = update.variables(update.init(_KEY))["policy"]
-        state, step = policy.init(_KEY), self._compiled(policy.act)
+        shapes = jax.eval_shape(lambda key: update.variables(update.init(key))["policy"], _KEY)
+        state = policy.init(_KEY)
+        if not jax.tree.leaves(jax.eval_shape(policy.act, shapes, _KEY, specs.zeros(spec.observations), state)[2]):
+            return lambda observation: (_random_action(spec.actions, rng), ())
+        params, step = update.variables(update.init(_KEY))["policy"], self._compiled(policy.act)
 
         def act(observation: Any) -> tuple[Any, Any]:
             nonlocal state
@@ -300,27 +307,39 @@ class AgentContract(abc.ABC):
             action, state, extras = step(params, key, observation, state)
             return tree.map_structure(np.asarray, (action, extras))
 
-        if jax.tree.leaves(jax.eval_shape(policy.act, params, _KEY, specs.zeros(spec.observations), state)[2]):
-            return act
-        return lambda observation: (_random_action(spec.actions, rng), ())
+        return act
 
-    def _learned(self, agent: core.Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
-        """The training state after three updates on `batch`, and the last priorities, by name."""
+    def _make_update(self, agent: core.Agent) -> Update:
+        """The agent's update in its environment, compiled where `compile` says so."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
+<<<<<<< HEAD
         state, output = update.init(_KEY), None
         step = self._compiled(update.update)
         for _ in range(3):
             state, output = step(state, batch)
         return _by_name({"state": state, "priorities": () if output is None else output.priorities})
+=======
+        return update._replace(update=self._compiled(update.update))
+
+    def _learned(self, update: Update, batch: ReplaySample) -> dict[str, np.ndarray]:
+        """The training state after three updates on `batch`, and the last priorities, by name."""
+        *_, last = _learning(update, update.init(_KEY), batch)
+        return last
+>>>>>>> ci
 
     def _compiled(self, function: Any) -> Any:
         return jax.jit(function) if self.compile else function
 
-    def _behaviour(self, **settings: Any) -> dict[str, Any]:
-        """What can be seen of the agent with these settings: its tables, batches, learning and actions."""
+    def _behaviour(self, **settings: Any) -> Iterator[Any]:
+        """Yields what can be seen of the agent with these settings, what is sooner found out first.
+
+        So that a comparison can end at the first difference: plan and tables, a batch, what each of three updates makes
+        of it, and actions.
+        """
         agent = self.make_agent(**settings)
         environment = self.make_environment(0)
         spec = specs.make_environment_spec(environment)
+<<<<<<< HEAD
         networks, batch = agent.make_networks(spec), self._batch(agent, 0.0)
         seen: dict[str, Any] = {
             "plan": agent.batch_plan,
@@ -330,18 +349,32 @@ class AgentContract(abc.ABC):
         }
         update = agent.make_update(networks)
         params = update.variables(update.init(_KEY))["policy"]
+=======
+        yield agent.batch_plan, [table.fingerprint() for table in agent.make_tables(spec)]
+        batch = self._batch(agent, 0.0)
+        yield _by_name(batch._replace(info=batch.info._replace(key=())))
+        update = self._make_update(agent)
+        initial = update.init(_KEY)
+        yield from _learning(update, initial, batch)
+        networks, params = agent.make_networks(spec), update.variables(initial)["policy"]
+>>>>>>> ci
         timestep, rng = environment.reset(), np.random.default_rng(0)
         for evaluation in (False, True):
             policy = agent.make_policy(networks, evaluation)
             state, act = policy.init(_KEY), self._compiled(policy.act)
-            actions = []
             for number in range(40):
                 key = jax.random.fold_in(_KEY, number)
                 action, state, extras = act(params, key, timestep.observation, state)
-                actions.append((action, extras))
+                yield _by_name((action, extras))
                 timestep = environment.step(_random_action(spec.actions, rng))
-            seen |= _by_name({f"actions, evaluation={evaluation}": actions})
-        return seen
+
+
+def _learning(update: Update, state: Any, batch: ReplaySample) -> Iterator[dict[str, np.ndarray]]:
+    """The training state and the priorities after each of three updates on `batch`, by name."""
+    batch = batch._replace(info=batch.info._replace(key=()))
+    for _ in range(3):
+        state, output = update.update(state, batch)
+        yield _by_name({"state": state, "priorities": output.priorities})
 
 
 def _contents(path: pathlib.Path) -> Any:
