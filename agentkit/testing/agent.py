@@ -312,20 +312,12 @@ class AgentContract(abc.ABC):
     def _make_update(self, agent: core.Agent) -> Update:
         """The agent's update in its environment, compiled where `compile` says so."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
-<<<<<<< HEAD
-        state, output = update.init(_KEY), None
-        step = self._compiled(update.update)
-        for _ in range(3):
-            state, output = step(state, batch)
-        return _by_name({"state": state, "priorities": () if output is None else output.priorities})
-=======
         return update._replace(update=self._compiled(update.update))
 
     def _learned(self, update: Update, batch: ReplaySample) -> dict[str, np.ndarray]:
         """The training state after three updates on `batch`, and the last priorities, by name."""
         *_, last = _learning(update, update.init(_KEY), batch)
         return last
->>>>>>> ci
 
     def _compiled(self, function: Any) -> Any:
         return jax.jit(function) if self.compile else function
@@ -339,25 +331,13 @@ class AgentContract(abc.ABC):
         agent = self.make_agent(**settings)
         environment = self.make_environment(0)
         spec = specs.make_environment_spec(environment)
-<<<<<<< HEAD
-        networks, batch = agent.make_networks(spec), self._batch(agent, 0.0)
-        seen: dict[str, Any] = {
-            "plan": agent.batch_plan,
-            "tables": [table.fingerprint() for table in agent.make_tables(spec)],
-            **_by_name({"batch": batch}),
-            **self._learned(agent, batch),
-        }
-        update = agent.make_update(networks)
-        params = update.variables(update.init(_KEY))["policy"]
-=======
         yield agent.batch_plan, [table.fingerprint() for table in agent.make_tables(spec)]
         batch = self._batch(agent, 0.0)
-        yield _by_name(batch._replace(info=batch.info._replace(key=())))
+        yield _by_name(batch)
         update = self._make_update(agent)
         initial = update.init(_KEY)
         yield from _learning(update, initial, batch)
         networks, params = agent.make_networks(spec), update.variables(initial)["policy"]
->>>>>>> ci
         timestep, rng = environment.reset(), np.random.default_rng(0)
         for evaluation in (False, True):
             policy = agent.make_policy(networks, evaluation)
@@ -371,7 +351,6 @@ class AgentContract(abc.ABC):
 
 def _learning(update: Update, state: Any, batch: ReplaySample) -> Iterator[dict[str, np.ndarray]]:
     """The training state and the priorities after each of three updates on `batch`, by name."""
-    batch = batch._replace(info=batch.info._replace(key=()))
     for _ in range(3):
         state, output = update.update(state, batch)
         yield _by_name({"state": state, "priorities": output.priorities})

@@ -81,7 +81,7 @@ class Holder:
         Point("linear", (1, 2), "no digest", helper),
         Point({"type": "x:y"}, digest=Pair(Point(1), [])),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_come_back(value):
     code = json.loads(json.dumps(encode(value)))
