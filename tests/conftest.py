@@ -6,6 +6,7 @@ import shutil
 import tempfile
 
 import hypothesis
+import pytest
 
 # One CPU device, whatever the machine has: results then do not depend on where the tests run.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -31,3 +32,41 @@ os.environ.setdefault("MUJOCO_GL", "disabled")
 # The same examples each time, and no deadline for one: test machines are busy.
 hypothesis.settings.register_profile("agentkit", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("agentkit")
+
+# What says the same on both stacks, and so is marked one_stack: no process, no Reverb, no version of JAX matters there.
+# On the Reverb stack each agent is still trained, killed and resumed, in process and on Reverb.
+ONE_STACK = (
+    "tests/adders/test_episode.py",
+    "tests/adders/test_in_process.py",
+    "tests/adders/test_sequence.py",
+    "tests/adders/test_tee.py",
+    "tests/agents/",
+    "tests/benchmarks/",
+    "tests/cli/test_main.py",
+    "tests/cli/test_offline.py",
+    "tests/cli/test_plot.py",
+    "tests/cli/test_show.py",
+    "tests/cli/test_values.py",
+    "tests/datasets/",
+    "tests/envs/",
+    "tests/experiment/test_config_ranges.py",
+    "tests/experiment/test_evaluate.py",
+    "tests/experiment/test_identity.py",
+    "tests/experiment/test_offline.py",
+    "tests/experiment/test_profile.py",
+    "tests/experiment/test_recipes.py",
+    "tests/loggers/",
+    "tests/losses/",
+    "tests/networks/",
+    "tests/replay/in_process/",
+    "tests/test_",
+    "tests/wrappers/",
+)
+ON_BOTH = ("_on_reverb.py", "::test_killed_and_resumed", "tests/test_checkpoint.py", "tests/test_layers.py", "launched")
+
+
+@pytest.hookimpl(tryfirst=True)  # Before pytest selects by marks.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(ONE_STACK) and not any(part in item.nodeid for part in ON_BOTH):
+            item.add_marker(pytest.mark.one_stack)
