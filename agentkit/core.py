@@ -170,7 +170,7 @@ class BatchPlan(NamedTuple):
 
 
 class Agent(Protocol):
-    """Is an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
+    """Describes an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
 
     `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
     functions. An `environment_spec` is a `specs.EnvironmentSpec`.

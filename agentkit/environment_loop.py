@@ -28,11 +28,11 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        """Sees that an episode begins."""
+        """Takes the first time step of an episode."""
 
     @abc.abstractmethod
     def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
-        """Sees that a step was taken."""
+        """Takes an action and the time step that followed."""
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
@@ -44,7 +44,7 @@ def _total(reward: Nest) -> float:
 
 
 class EnvironmentLoop:
-    """Steps one dm_env environment with one actor.
+    """Runs one dm_env environment with one actor.
 
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
@@ -157,7 +157,7 @@ class EnvironmentLoop:
 
 
 class BatchedEnvironmentLoop:
-    """Steps N environments together, with one policy call for all; each counts its own episodes.
+    """Runs N environments together, with one policy call for all; each counts its own episodes.
 
     An environment that ended is reset by the next call, which counts no step for it.
 

@@ -47,16 +47,16 @@ MAX_STATE_BYTES = 1 << 16
 
 
 class AgedParameters(Parameters, Protocol):
-    """Parameters that know how old they are: a `VariableClient`."""
+    """Describes parameters that know how old they are: a `VariableClient`."""
 
     @property
     def version(self) -> int:
-        """How many learner updates they have seen."""
+        """Counts the learner updates that the parameters have seen."""
         ...
 
     @property
     def age_seconds(self) -> float:
-        """How long ago they were published."""
+        """Returns the seconds since the parameters were published."""
         ...
 
 
@@ -110,11 +110,11 @@ class InferenceServer:
 
     @property
     def num_actors(self) -> int:
-        """How many are connected and welcome."""
+        """Counts the actors that are connected and welcome."""
         return sum(peer.welcome for peer in self._peers)
 
     def serve(self, seconds: float) -> int:
-        """Does for `seconds` what is asked for; the number of requests answered meanwhile.
+        """Serves actors for `seconds`; returns the number of requests answered meanwhile.
 
         Raises:
             VariablesTimeoutError: see `VariableClient.update`.

@@ -84,12 +84,12 @@ class RemoteActor(Actor):
 
     @property
     def version(self) -> int:
-        """How many learner updates the parameters behind the last action had seen; -1 before the first."""
+        """Counts the learner updates that the last action's parameters had seen; -1 before the first action."""
         return self._version
 
     @property
     def age_seconds(self) -> float:
-        """How long ago those parameters were published, as the server saw it; infinite before the first."""
+        """Returns the age of the last action's parameters by the server's account; infinite before the first action."""
         return time.monotonic() - self._published
 
     def select_action(self, observation: Nest) -> Nest:
@@ -126,7 +126,7 @@ class RemoteActor(Actor):
             self._adder.add(action, next_timestep, self._extras)
 
     def update(self, wait: bool = False) -> None:
-        """Parameters are the server's business; with `wait`, connects. Raises as `select_action`."""
+        """Connects, with `wait`; the server keeps the parameters fresh. Raises as `select_action`."""
         if wait and self._connection is None:
             self._ask(b"")
 

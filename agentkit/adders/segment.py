@@ -198,7 +198,7 @@ class BatchedSegmentAdder(core.Adder):
 
 
 class SegmentAdder(core.Adder):
-    """Is a `BatchedSegmentAdder` for one environment: one item at a time, and nothing has a leading ``[N]``.
+    """Serves one environment as `BatchedSegmentAdder` serves N: one item at a time, and nothing has a leading ``[N]``.
 
     An episode's final row is there as soon as the episode ends.
     """

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of A2C, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of A2C, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.

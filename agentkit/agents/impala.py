@@ -36,7 +36,7 @@ from agentkit.types import LossOutput, ReplaySample, has_action
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each ReLU layer, which policy and value share.

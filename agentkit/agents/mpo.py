@@ -43,7 +43,7 @@ MAX_LOG_DUAL = 18.0
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of MPO, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of MPO, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of the critic.

@@ -36,7 +36,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of REDQ, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of REDQ, in addition to those of `ReplayConfig`.
 
     Attributes:
         num_critics: N, critics in the ensemble.

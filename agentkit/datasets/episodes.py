@@ -239,7 +239,7 @@ class EpisodeRecorder(core.Adder):
         self._rewards: list[float] = []
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Has nothing to free."""
 
 
 def _stack(rows: Sequence[Nest]) -> Nest:

@@ -234,7 +234,7 @@ class TransitionsDataset:
         return True
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Has nothing to free."""
 
     def fingerprint(self) -> dict[str, int]:
         """Returns what tells these data from others: their number, and a checksum of up to 1,000 of them."""

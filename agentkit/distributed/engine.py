@@ -9,7 +9,7 @@ from agentkit.distributed.worker import RunAddress
 
 
 class Running(Protocol):
-    """Controls a node that an engine has started."""
+    """Watches and stops a node that an engine has started."""
 
     pid: int | None
 

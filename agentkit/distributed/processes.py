@@ -21,7 +21,7 @@ _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main(
 
 @final
 class RunningProcess:
-    """Controls a node's process."""
+    """Watches and stops a node's process."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         """Wraps a process that leads a session of its own."""

@@ -92,7 +92,7 @@ class Role:
 
 
 class Handle(NamedTuple):
-    """Names the node whose endpoint is wanted: an edge of the program."""
+    """Refers to the node whose endpoint is wanted: an edge of the program."""
 
     node: str
 
@@ -123,7 +123,7 @@ class Node:
 
 
 class Program:
-    """Roles and nodes. Building it runs nothing."""
+    """Describes roles and nodes. Building a program runs nothing."""
 
     def __init__(self, name: str, roles: Iterable[Role] = ()):
         """Makes one without nodes; `name` is for people."""

@@ -159,7 +159,7 @@ class RayEngine:
 
 @final
 class RunningActor:
-    """Controls a node's Ray actor.
+    """Watches and stops a node's Ray actor.
 
     Attributes:
         pid: of its process, on whatever machine that is; None until it runs.

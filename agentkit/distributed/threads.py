@@ -14,7 +14,7 @@ from agentkit.distributed.worker import RunAddress, run_node
 
 @final
 class RunningThread:
-    """Controls a node's thread."""
+    """Watches and stops a node's thread."""
 
     def __init__(self, node: Node, run_address: RunAddress):
         """Starts it."""

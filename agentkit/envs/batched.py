@@ -17,7 +17,7 @@ from agentkit.types import Nest
 
 @final
 class BatchedEnvironment(dm_env.Environment):
-    """Steps N environments one after the other; the convention of every batch in agentkit.
+    """Runs N environments one after the other; the convention of every batch in agentkit.
 
     Specs are those of one environment. A time step holds arrays: `step_type` int32 ``[N]``, reward
     and discount ``[N, ...]`` and observation leaves ``[N, ...]``. An element whose last step was

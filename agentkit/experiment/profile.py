@@ -129,7 +129,7 @@ class Row(NamedTuple):
 
 
 class Profile:
-    """Times one run; give it to `agentkit.run`, and read it afterwards. In one process, one run at a time.
+    """Measures one run; give it to `agentkit.run`, and read it afterwards. In one process, one run at a time.
 
     Each update is waited for, so that its time is all that it takes: what a run gains where the environment steps
     while JAX computes is lost. Compilations are told apart.

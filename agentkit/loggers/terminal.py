@@ -169,7 +169,7 @@ def make_live_line(stream: TextIO) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Formats seconds as hours, minutes and seconds.
 
     >>> duration(59.6), duration(3725)
     ('1:00', '1:02:05')

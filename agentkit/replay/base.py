@@ -213,7 +213,7 @@ def check_priorities(table: str, keys: np.ndarray, priorities: np.ndarray) -> No
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
-    """Seconds to wait: `timeout`, or `default` where it is None; refuses what is no deadline."""
+    """Returns the seconds to wait: `timeout`, or `default` where it is None; refuses anything that is no deadline."""
     seconds = default if timeout is None else timeout
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ConfigError(f"A timeout must be a finite number of seconds >= 0, or None, found {seconds!r}.")

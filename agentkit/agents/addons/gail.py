@@ -48,7 +48,7 @@ Demonstrations = str | pathlib.Path | Sequence[Episode]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Hyperparameters of GAIL.
+    """Holds the hyperparameters of GAIL.
 
     Attributes:
         hidden_sizes: units of each tanh layer of the discriminator (after the convolutions, for images).

@@ -34,7 +34,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Hyperparameters of RND.
+    """Holds the hyperparameters of RND.
 
     Attributes:
         scale: of the intrinsic reward, which is 1 where the predictor's error is the errors' standard deviation.

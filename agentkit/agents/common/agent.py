@@ -25,7 +25,7 @@ class Experience(Protocol):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """How the learner draws its data."""
+        """Says how the learner draws its data."""
         ...
 
     def with_num_envs(self, num_envs: int) -> Experience:
@@ -77,7 +77,7 @@ class Agent(Generic[Networks]):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """How the learner draws its data."""
+        """Says how the learner draws its data."""
         return self.experience.batch_plan
 
     def with_num_envs(self, num_envs: int) -> Agent[Networks]:

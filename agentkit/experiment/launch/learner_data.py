@@ -77,7 +77,7 @@ class ServerData:
         return self._dataset
 
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Priorities are hints: those that a server misses while it is away are dropped."""
+        """Writes priorities, which are hints: those that a server misses while it is away are dropped."""
         with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
             self.replay.update_priorities(self._plan.table, keys, priorities)
 

@@ -47,7 +47,7 @@ def stack_axis(spec: specs.Array) -> Literal[0, 2] | None:
 
 
 class FrameColumn:
-    """Stacks of frames, a row per step, as the numbers of their frames; exact, whatever the data.
+    """Stores stacks of frames, a row per step, as the numbers of their frames; exact, whatever the data.
 
     A new stack is compared with the one that its writer stored before. What is equal there, at any place, is
     named again, and so is what occurs twice in the new stack, as at the start of an episode; the rest is stored.

@@ -135,12 +135,12 @@ class Slots:
 
     @property
     def num_used(self) -> int:
-        """Slots below this were handed out at least once; those above never."""
+        """Bounds the slots that were ever handed out: all below this were, and none above."""
         return self._used
 
     @staticmethod
     def array_lengths(values: dict[str, Any]) -> dict[str, int]:
-        """Names and lengths of the int64 arrays that `save` returned along with `values`."""
+        """Returns names and lengths of the int64 arrays that `save` returned along with `values`."""
         if values["ring"]:
             return {}
         return {"order": values["size"], "dense": values["size"], "free": values["num_free"]}

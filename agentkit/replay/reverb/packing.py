@@ -64,7 +64,7 @@ class _Leaf(NamedTuple):
 
 
 class Packing:
-    """Lays out the items of one table.
+    """Organises the items of one table as rows of bytes.
 
     Attributes:
         parts: what an item holds, in this order.

@@ -39,7 +39,7 @@ _LOOPBACK = ("localhost", "127.", "[::1]", "::1", "unix:")
 
 
 class Stamp(NamedTuple):
-    """Names a publication: its parameter server's random name, and its number there, from 1."""
+    """Identifies a publication: its parameter server's random name, and its number there, from 1."""
 
     sender: str
     number: int

@@ -186,7 +186,7 @@ class SingleProcessSampler(Sampler):
 
 
 class SingleProcessReverbReplay(ReverbReplay):
-    """Is a `ReverbReplay` for a process that writes and samples in turns; see the top of this file.
+    """Adapts `ReverbReplay` to a process that writes and samples in turns; see the top of this file.
 
     `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
     `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.

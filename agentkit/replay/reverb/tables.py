@@ -16,7 +16,7 @@ from agentkit.types import TableInfo
 
 
 def make_table(table: Table) -> reverb.Table:
-    """Reverb's table. Its signature, which the server keeps, is of bytes, and its names say what they are.
+    """Makes Reverb's table. Its signature, which the server keeps, is of bytes; its names describe the leaves.
 
     Raises:
         ConfigError: a leaf of a dtype that cannot be stored.

@@ -77,7 +77,7 @@ class _Plan(NamedTuple):
 
 
 class TableGroup:
-    """Reverb's columns for some tables.
+    """Defines Reverb's columns for some tables.
 
     One holds the steps, where items refer to them; each kind of row that items have of their own has another.
 
