@@ -36,7 +36,7 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Returns what to add to the record of the episode that has just ended."""
+        """Returns metrics to add to the record of the episode that has just ended."""
 
 
 def _total(reward: Nest) -> float:
@@ -142,7 +142,7 @@ class EnvironmentLoop:
         }
 
     def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
-        """Takes back what `save` returned; the actor and its adder are restored beside it.
+        """Restores the state that `save` returned; the actor and its adder are restored beside it.
 
         With `mid_episode` False the unfinished episode is dropped, and the next step starts another one.
         """
@@ -211,7 +211,7 @@ class BatchedEnvironmentLoop:
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """Returns what `EnvironmentLoop.save` does."""
+        """Returns the state of loop and environments, as `EnvironmentLoop.save` does."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -221,7 +221,7 @@ class BatchedEnvironmentLoop:
         }
 
     def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
-        """Takes back what `save` returned, as `EnvironmentLoop.restore` does."""
+        """Restores the state that `save` returned, as `EnvironmentLoop.restore` does."""
         self.num_steps = int(state["num_steps"])
         timestep = self._environment.restore(state["environment"])
         self._timestep = timestep if mid_episode and state["unfinished"] else None

@@ -66,7 +66,7 @@ class SplitAdder(Adder):
         return {str(i): adder.save() for i, adder in enumerate(self._adders)}  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         if len(state) != len(self._adders):
             raise CheckpointError(
                 f"Expected the states of {len(self._adders)} adders, found {len(state)}. Resume with the num_envs "

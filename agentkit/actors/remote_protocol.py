@@ -69,7 +69,7 @@ def frame(kind: Kind, *parts: bytes | bytearray | memoryview) -> bytes:
 
 
 class FrameReader:
-    """Cuts what comes from one socket into frames."""
+    """Cuts the bytes that come from one socket into frames."""
 
     def __init__(self, max_bytes: int = MAX_HANDSHAKE):
         """`max_bytes` is the longest body to accept; it may be changed."""
@@ -146,7 +146,7 @@ class Session(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> Session:
-        """Takes back what `encode` gave; raises ProtocolError on anything else."""
+        """Decodes the bytes that `encode` gave; raises ProtocolError on anything else."""
         try:
             found = json.loads(body)
             index, count = map(int, found["actor_index"])

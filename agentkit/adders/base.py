@@ -259,7 +259,7 @@ class StepWriter:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         writer, observation, is_first, recent = read(state, "writer", "observation", "is_first", "recent")
         if observation is not None:
             observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")

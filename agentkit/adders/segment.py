@@ -175,12 +175,12 @@ class BatchedSegmentAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """Returns the unfinished segments (a `Saveable`); the writer holds nothing of them."""
+        """Returns the unfinished segments (a `Saveable`), which the writer does not hold."""
         rows = [column[:, : self._row + 1].copy() for column in tree.flatten(self._segments)]
         return {"row": self._row, "was_last": self._was_last.copy(), "rows": {str(i): x for i, x in enumerate(rows)}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         row, was_last, rows = read(state, "row", "was_last", "rows")
         columns, found = tree.flatten(self._segments), read_list(rows)
         for column, saved in zip(columns, found, strict=False):
@@ -245,7 +245,7 @@ class SegmentAdder(core.Adder):
         return {"batch": self._batch.save(), "started": self._started, "in_episode": self._in_episode}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         batch, started, in_episode = read(state, "batch", "started", "in_episode")
         self._batch.restore(batch)
         self._started, self._in_episode = bool(started), bool(in_episode)

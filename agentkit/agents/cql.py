@@ -102,7 +102,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what CQL learns.
+    """Holds the training state of CQL.
 
     Attributes:
         policy: parameters.

@@ -83,7 +83,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what CRR learns.
+    """Holds the training state of CRR.
 
     Attributes:
         policy: parameters.

@@ -114,7 +114,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what D4PG learns.
+    """Holds the training state of D4PG.
 
     Attributes:
         policy: parameters.

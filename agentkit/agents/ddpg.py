@@ -77,7 +77,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what DDPG learns.
+    """Holds the training state of DDPG.
 
     Attributes:
         policy: parameters.

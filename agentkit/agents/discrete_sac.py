@@ -109,7 +109,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what discrete SAC learns.
+    """Holds the training state of discrete SAC.
 
     Attributes:
         policy: parameters.

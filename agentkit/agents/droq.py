@@ -98,7 +98,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what DroQ learns.
+    """Holds the training state of DroQ.
 
     Attributes:
         policy: parameters.

@@ -88,7 +88,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what IQL learns.
+    """Holds the training state of IQL.
 
     Attributes:
         policy: parameters.

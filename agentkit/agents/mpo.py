@@ -112,7 +112,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class MPOParams(NamedTuple):
-    """Holds one item for each of the three that are learned: parameters, gradients, optimisers, optimiser states.
+    """Holds one item for each of the three learned parts: parameters, gradients, optimisers, optimiser states.
 
     Attributes:
         policy: the policy's.
@@ -126,7 +126,7 @@ class MPOParams(NamedTuple):
 
 
 class State(NamedTuple):
-    """Holds what MPO learns.
+    """Holds the training state of MPO.
 
     Attributes:
         params: of policy and critic, and the `losses.MPODuals`.

@@ -84,7 +84,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what NPG learns.
+    """Holds the training state of NPG.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.

@@ -117,7 +117,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what PPO learns.
+    """Holds the training state of PPO.
 
     Attributes:
         variables: parameters and statistics of observations.

@@ -102,7 +102,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what REDQ learns.
+    """Holds the training state of REDQ.
 
     Attributes:
         policy: parameters.

@@ -78,7 +78,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what REINFORCE learns.
+    """Holds the training state of REINFORCE.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.

@@ -90,7 +90,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what SAC learns.
+    """Holds the training state of SAC.
 
     Attributes:
         policy: parameters.

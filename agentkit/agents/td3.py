@@ -74,7 +74,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what TD3 learns.
+    """Holds the training state of TD3.
 
     Attributes:
         policy: parameters.

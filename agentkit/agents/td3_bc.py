@@ -76,7 +76,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what TD3+BC learns.
+    """Holds the training state of TD3+BC.
 
     Attributes:
         policy: parameters.

@@ -89,7 +89,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what TRPO learns.
+    """Holds the training state of TRPO.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.

@@ -25,7 +25,7 @@ class Curve(NamedTuple):
 
 
 class RunCurves(NamedTuple):
-    """Holds what is drawn of one run.
+    """Holds one run's settings and curves, to be drawn.
 
     Attributes:
         environment: its environment's name.

@@ -237,7 +237,7 @@ class TransitionsDataset:
         """Has nothing to free."""
 
     def fingerprint(self) -> dict[str, int]:
-        """Returns what tells these data from others: their number, and a checksum of up to 1,000 of them."""
+        """Returns a fingerprint of these data: their number, and a checksum of up to 1,000 of them."""
         some = np.unique(np.linspace(0, len(self._items) - 1, 1_000).astype(np.int64))
         checksum = 0
         for leaf in tree.flatten(self._items.take(some)):
@@ -256,7 +256,7 @@ class TransitionsDataset:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned.
+        """Restores the state that `save` returned.
 
         Raises:
             CheckpointError: it was saved with other data, or is damaged.

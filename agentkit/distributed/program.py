@@ -60,7 +60,7 @@ class RestartPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """Says what the nodes of one kind need, and how they are looked after.
+    """Says which needs the nodes of one kind have, and how they are looked after.
 
     Attributes:
         name: e.g. "actor".

@@ -133,7 +133,7 @@ class RayEngine:
         return running
 
     def close(self) -> None:
-        """Kills what still runs; ends a private Ray, leaves a cluster. May be called twice."""
+        """Kills nodes that still run; ends a private Ray, leaves a cluster. May be called twice."""
         if self._ray.is_initialized():
             for running in self._running:
                 running.kill()
@@ -190,7 +190,7 @@ class RunningActor:
         return self._code
 
     def terminate(self) -> None:
-        """Asks it to save and stop (SIGTERM); kills it where it does not run yet."""
+        """Asks the node to save and stop (SIGTERM); kills it where it does not run yet."""
         if self.poll() is not None:
             return
         if self.pid is None:
@@ -199,7 +199,7 @@ class RunningActor:
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it (SIGKILL), also when it is stopped or its machine does not answer."""
+        """Ends the node (SIGKILL), also when it is stopped or its machine does not answer."""
         if self.poll() is not None:
             return
         # Ray asks the process to exit, which a stopped one does not hear.

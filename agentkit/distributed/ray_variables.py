@@ -41,7 +41,7 @@ class Holder:
         self._newest: dict[str, _Published] = {}
 
     def publish(self, name: str, publisher: str, version: int, published: float, packed: Mapping[str, Any]) -> None:
-        """Keeps what `RayVariables.publish` has packed."""
+        """Keeps the parameters that `RayVariables.publish` has packed."""
         from agentkit.distributed.ray import import_ray
 
         # Put here, not by the learner: an object dies with the process that put it.
@@ -148,7 +148,7 @@ class RayVariables(VariableSource):
         self.flush(self._timeout)
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """Returns what `core.VariableSource` says; None, too, where nobody answers in time.
+        """Returns parameters as `core.VariableSource` says; None, too, where nobody answers in time.
 
         After a restart of the learner its parameters are newer, whatever their version.
         """

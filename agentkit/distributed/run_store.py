@@ -29,7 +29,7 @@ FIRST_LINE_SECONDS = 5.0
 
 
 class RunStore:
-    """Holds what a run's nodes tell each other. Thread-safe; a context manager.
+    """Holds the messages of a run's nodes to each other. Thread-safe; a context manager.
 
     Attributes:
         address: "host:port".
@@ -88,7 +88,7 @@ class RunStore:
             return self._values.get(key)
 
     def node(self, name: str, **changes: Any) -> None:
-        """Notes what the supervisor knows of a node: state, pid, restarts, last_error, ..."""
+        """Notes the supervisor's knowledge of a node: state, pid, restarts, last_error, ..."""
         with self._lock:
             self._nodes.setdefault(name, _new_node(name)).update(changes)
 

@@ -158,7 +158,7 @@ class ResumableEnvironment(dm_env.Environment):
         return self._environment.discount_spec()
 
     def close(self) -> None:
-        """Frees what the environment inside holds."""
+        """Frees the resources of the environment inside."""
         self._environment.close()
 
 

@@ -44,7 +44,7 @@ _PACKAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
-    """Says what `agentkit.run` runs.
+    """Describes an experiment for `agentkit.run`.
 
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
@@ -237,7 +237,7 @@ def read_config(
 
 
 def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
-    """Returns what a run folder's ``config.json`` says.
+    """Returns the content of a run folder's ``config.json``.
 
     Raises:
         ConfigError: there is none, or it is damaged.

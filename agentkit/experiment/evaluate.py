@@ -151,7 +151,7 @@ def evaluate(
 
 
 class RestoredPolicy(NamedTuple):
-    """Holds what it takes to act as a run's newest checkpoint does.
+    """Holds all that is needed to act as a run's newest checkpoint does.
 
     Attributes:
         experiment: the run's.

@@ -48,7 +48,7 @@ class Timer:
         self._compiled: list[tuple[float, float]] = []  # Apart from each other, in order, since `_since`.
 
     def go_on_as(self, part: str) -> None:
-        """Makes `part` what runs from now on while nothing else does."""
+        """Makes `part` run from now on while nothing else does."""
         self.switch()
         self._running[0] = part
 
@@ -270,7 +270,7 @@ class Profile:
 
     @property
     def overhead_microseconds(self) -> float:
-        """Returns what the timers cost in each step, about: it is in the rows that they time, and in "rest"."""
+        """Estimates the cost of the timers in each step; the rows that they time have it, and "rest"."""
         if self._timer is None or not self.num_steps:
             return 0.0
         timer, tries = Timer(), 1000

@@ -130,7 +130,7 @@ def unnamed(code: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def names_only(code: Any) -> Any:
-    """Returns a code without its digests, to compare what it is by name."""
+    """Returns a code without its digests, to compare by name."""
     if isinstance(code, list):
         return [names_only(child) for child in code]
     if not isinstance(code, Mapping):

@@ -158,7 +158,7 @@ def all_tables(status: Status) -> dict[str, Status]:
 
 
 def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[str] = ()) -> dict[str, Number | None]:
-    """Returns a status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
+    """Returns a status as one row of numbers, for CSV and TensorBoard: the content of the table, by name.
 
     Args:
         status: the newest.
@@ -194,7 +194,7 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
 
 
 def events_between(before: Status | None, after: Status) -> list[str]:
-    """Returns what is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
+    """Returns events worth a line of their own: new errors, restarts, nodes that gave up, evaluations."""
     found = []
     for name, node in after["nodes"].items():
         old = None if before is None else before["nodes"].get(name)
@@ -247,7 +247,7 @@ class ProgramTable:
         self._closed = False
 
     def write(self, status: Status) -> None:
-        """Takes the newest status, prints what happened, and redraws if it is time."""
+        """Takes the newest status, prints new events, and redraws if it is time."""
         now = self._clock()
         self._speeds.add(status, now)
         for event in events_between(self._status, status):
@@ -266,7 +266,7 @@ class ProgramTable:
             self._print(text)
 
     def close(self) -> None:
-        """Shows how it ended and gives the terminal back."""
+        """Shows how the program ended and gives the terminal back."""
         if self._closed:
             return
         self._closed = True

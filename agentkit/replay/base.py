@@ -81,7 +81,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay itself was restored."""
+        """Restores the state that `save` returned, after the replay itself was restored."""
 
 
 class Sampler(abc.ABC):
@@ -158,7 +158,7 @@ class Replay(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, directory: pathlib.Path) -> None:
-        """Takes back what `save` wrote; to be called before any writer or sampler is made.
+        """Restores the contents that `save` wrote; to be called before any writer or sampler is made.
 
         Raises:
             CheckpointError: unreadable, or saved by tables whose `fingerprint` differs: says where.

@@ -184,7 +184,7 @@ class AgentContract(abc.ABC):
         assert resumed.result.updates == whole.result.updates > 0
 
     def test_an_unsuitable_action_space_is_refused(self) -> None:
-        """Expects a SpecError that says what was found, before anything is trained."""
+        """Expects a SpecError that names the action found, before anything is trained."""
         environment = envs.make(self.unsuitable_environment, seed=0)
         with pytest.raises(SpecError, match="found") as caught:
             self.make_agent().make_networks(specs.make_environment_spec(environment))

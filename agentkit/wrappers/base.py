@@ -111,7 +111,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return state
 
     def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
-        """Takes back what `save` returned.
+        """Restores the state that `save` returned.
 
         The episode under way is part of it only around what is resumable: then this is its time step.
         """

@@ -144,7 +144,7 @@ def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> P
 
 
 class Discriminator(NamedTuple):
-    """Tells demonstrations from what the agent does.
+    """Tells demonstrations from the agent's own steps.
 
     Attributes:
         init: ``key -> params``.
@@ -159,7 +159,7 @@ class Discriminator(NamedTuple):
 
 
 class State(NamedTuple):
-    """Holds what the agent and GAIL learn.
+    """Holds the training states of the agent and of GAIL.
 
     Attributes:
         agent: the state of the agent's own update.

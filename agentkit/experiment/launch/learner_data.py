@@ -103,7 +103,7 @@ class ServerData:
             ports.keep_connections_alive(int(self.address.rpartition(":")[2]))
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """Returns the functions by which a checkpoint writes what the server holds, by name."""
+        """Returns the functions by which a checkpoint writes the server's contents, by name."""
         return {self.contents: self.replay.save}
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class ShardedData:
             shard.keep_alive()
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """Returns the functions by which a checkpoint writes what all servers hold, by name."""
+        """Returns the functions by which a checkpoint writes all servers' contents, by name."""
         return {name: write for shard in self._shards for name, write in shard.writers_of_contents().items()}
 
     def close(self) -> None:

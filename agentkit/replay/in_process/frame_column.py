@@ -169,7 +169,7 @@ class FrameColumn:
         }
 
     def restore(self, directory: pathlib.Path, name: str, saved: dict[str, Any], num_rows: int) -> None:
-        """Takes back what `save` wrote, or a plain column of whole stacks, into this new column.
+        """Restores the contents that `save` wrote, or a plain column of whole stacks, into this new column.
 
         Every row counts as in use; the caller frees those that are not, and then calls `sort_free`.
 

@@ -329,7 +329,7 @@ class ItemTable:
         return columns | {f"inline.{i}": column for i, column in enumerate(self._inline)}
 
     def restore(self, directory: pathlib.Path, prefix: str, state: dict[str, Any]) -> None:
-        """Takes back what `save` wrote into this new table; the caller then counts the rows."""
+        """Restores the contents that `save` wrote into this new table; the caller then counts the rows."""
 
         def load(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
             return arrays.read(directory, f"{prefix}{name}", state["arrays"][name], dtype, shape)

@@ -127,7 +127,7 @@ class InProcessReplay(base.Replay):
             self._shared.save(pathlib.Path(directory))
 
     def restore(self, directory: pathlib.Path) -> None:
-        """Takes back what `save` wrote. On an error, this replay is as it was before.
+        """Restores the contents that `save` wrote. On an error, this replay is as it was before.
 
         Raises:
             CheckpointError: unreadable, saved by other tables (says which field), or a writer of this

@@ -32,7 +32,7 @@ class SlotSelector(abc.ABC):
         """Draws slots ``[count]`` (intp) with replacement; returns them, and the chance each had."""
 
     def save(self, num_slots: int) -> dict[str, np.ndarray]:
-        """Returns what `insert`, `remove` and `update` told, as arrays; slots are below `num_slots`."""
+        """Returns the knowledge from `insert`, `remove` and `update` as arrays; slots are below `num_slots`."""
         return {}
 
     def array_specs(self, size: int, num_slots: int) -> dict[str, tuple[np.dtype, int]]:
@@ -40,7 +40,7 @@ class SlotSelector(abc.ABC):
         return {}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:  # noqa: B027
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
 
 
 class _Uniform(SlotSelector):

@@ -146,7 +146,7 @@ class Slots:
         return {"order": values["size"], "dense": values["size"], "free": values["num_free"]}
 
     def restore(self, values: dict[str, Any], lists: dict[str, np.ndarray]) -> None:
-        """Takes back what `save` returned; refuses what is no possible state."""
+        """Restores the state that `save` returned; refuses an impossible state."""
         size, head, used = (int(values[name]) for name in ("size", "head", "used"))
         good = 0 <= size <= used <= self.capacity and 0 <= head < self.capacity
         if values["ring"]:

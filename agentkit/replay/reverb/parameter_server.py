@@ -46,7 +46,7 @@ class Stamp(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """Holds what is published: plain data (JSON) and arrays."""
+    """Holds one publication: plain data (JSON) and arrays."""
 
     stamp: Stamp
     header: dict[str, Any]

@@ -290,7 +290,7 @@ class ReverbReplay(Replay):
         self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
-        """Implements `Replay.save`. The server keeps its random state to itself; what it holds is all saved.
+        """Implements `Replay.save`. The server keeps its random state to itself; all its contents are saved.
 
         Raises:
             CheckpointError: the server could not write, or writes to another machine's disk.

@@ -38,7 +38,7 @@ POLL_SECONDS = 0.001
 
 
 class TableCounters:
-    """Counts what goes in and out of one table, and keeps its rate limit. Safe to use from several threads."""
+    """Counts the items into and out of one table, and keeps its rate limit. Safe to use from several threads."""
 
     def __init__(self, table: Table):
         """Of an empty table."""
@@ -267,7 +267,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         return counters.can_insert(num_items)
 
     def info(self, table: str) -> TableInfo:
-        """Implements `Replay.info`; counts what was created and handed out."""
+        """Implements `Replay.info`; counts items that were created and handed out."""
         counters = self._counters.get(table)
         if counters is None:
             return super().info(table)

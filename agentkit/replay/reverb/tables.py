@@ -73,7 +73,7 @@ def table_info(info: Any) -> TableInfo:
 
 
 def describe(info: Any) -> dict[str, Any]:
-    """Returns what must agree between a server's table and our description of it."""
+    """Returns the facts that must agree between a server's table and our description of it."""
     limiter = info.rate_limiter_info
     leaves = tree.flatten(info.signature) if info.signature is not None else []
     return {
