@@ -88,7 +88,7 @@ class EnvironmentLoop:
         return self._timestep
 
     def step(self) -> dict[str, float] | None:
-        """Takes one step, resetting first where needed; a finished episode's record, or None."""
+        """Takes one step, resetting first where needed; returns a finished episode's record, or None."""
         if self._timestep is None:
             self._begin(self._environment.reset())
         timestep = self._timestep
@@ -132,7 +132,7 @@ class EnvironmentLoop:
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """Returns where the loop and its environment stand, in mid-episode too; not the actor."""
+        """Returns the state of the loop and its environment, in mid-episode too; not the actor's."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -179,7 +179,7 @@ class BatchedEnvironmentLoop:
         self._lengths = np.zeros(environment.num_envs, np.int64)
 
     def step(self) -> list[dict[str, float]] | None:
-        """Takes one step in every environment; the records of the episodes that ended, or None."""
+        """Takes one step in every environment; returns the records of the episodes that ended, or None."""
         if self._timestep is None:
             self._timestep = self._environment.reset()
             self._actor.observe_first(self._timestep)

@@ -158,7 +158,7 @@ class RemoteActor(Actor):
             except Exception as error:
                 self._drop()
                 if isinstance(error, ConfigError) or not isinstance(error, OSError | EOFError | RunStoreError):
-                    raise  # Another run's server or board, another environment's, or closed: waiting does not help.
+                    raise  # Another run's server or run store, another environment's, or closed: waiting does not help.
                 if time.monotonic() >= deadline and not self._closed:
                     raise InferenceClosedError(
                         f"No inference server answered for {self._outage_seconds:g} s ({error!r}). "

@@ -15,7 +15,7 @@ from agentkit.errors import unknown_name
 
 
 class About(NamedTuple):
-    """Describes an agent in more words than its file's first line.
+    """Describes an agent beyond its file's first line.
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
@@ -75,7 +75,7 @@ def names() -> tuple[str, ...]:
 
 
 def about(name: str) -> About:
-    """Returns an agent's purpose.
+    """Returns an agent's `About`: the actions it takes, and the data it learns from.
 
     Raises:
         UnknownNameError: there is no such agent.

@@ -105,7 +105,7 @@ def _watch(board: Any) -> int:
             try:
                 table.write(board.status())
             except RunStoreError:
-                table.message("The program has ended, or its board no longer answers.")
+                table.message("The program has ended, or its run store no longer answers.")
                 break
             time.sleep(_WATCH_SECONDS)
     return 0

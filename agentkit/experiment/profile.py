@@ -48,7 +48,7 @@ class Timer:
         self._compiled: list[tuple[float, float]] = []  # Apart from each other, in order, since `_since`.
 
     def go_on_as(self, part: str) -> None:
-        """Makes `part` run from now on while nothing else does."""
+        """Lets `part` run from now on while nothing else does."""
         self.switch()
         self._running[0] = part
 
@@ -84,7 +84,7 @@ class Timer:
 
     @contextlib.contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Counts what runs inside as one call of `part`."""
+        """Counts the code inside as one call of `part`."""
         self.enter(part)
         try:
             yield
@@ -270,7 +270,7 @@ class Profile:
 
     @property
     def overhead_microseconds(self) -> float:
-        """Estimates the cost of the timers in each step; the rows that they time have it, and "rest"."""
+        """Estimates the cost of the timers in each step, which is in the rows that they time and in "rest"."""
         if self._timer is None or not self.num_steps:
             return 0.0
         timer, tries = Timer(), 1000

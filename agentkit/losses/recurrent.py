@@ -63,9 +63,9 @@ def n_step_double_q_learning_error(
     """Returns TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
 
     h(r_t + ... + discount^(n-1) r + discount^n h^-1(q_target(s', argmax_a q_selector(s', a)))) - q(s, a), with h
-    `signed_hyperbolic`, or the identity. The sum ends sooner where the sequence does, and before a row without an action, whose
-    value it bootstraps from: so a truncated episode counts on what would have followed and not on the next episode.
-    Rows without an action get a number that means nothing.
+    `signed_hyperbolic`, or the identity. The sum ends sooner where the sequence does, and before a row without an
+    action, whose value it bootstraps from: so a truncated episode counts on what would have followed and not on the
+    next episode. Rows without an action get a number that means nothing.
 
     Args:
         q_tm1: ``[B, T, A]``; gradients reach these only.

@@ -86,7 +86,7 @@ def write_pairs(
 
 
 class DrawnItem(NamedTuple):
-    """Holds what `draw` tells of an item: its key, and the fields of `SampleInfo`."""
+    """Holds an item that `draw` returned: its key, and the fields of `SampleInfo`."""
 
     key: np.uint64
     probability: np.float64

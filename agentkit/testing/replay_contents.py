@@ -245,7 +245,7 @@ class ContentsContract(ReplayCases):
             assert drawn[0][1].probability == pytest.approx(0.1)
 
     def test_update_priorities(self) -> None:
-        """Updates change what is drawn; keys that are gone are passed over."""
+        """Checks that updates change later draws, and that keys that are gone are passed over."""
         with self.opened(pair_table(max_size=4, sampler=Prioritized(1.0))) as (replay, writer):
             write_pairs(writer, "pairs", range(4))
             keys = {number: info.key for number, info in draw(replay, "pairs", 100)}

@@ -94,7 +94,7 @@ class VariableClient:
         return self._lost is not None
 
     def update(self, wait: bool = False) -> None:
-        """Fetches what is newer, if it is time; `wait` asks at once and waits for the first version.
+        """Fetches newer parameters, if it is time; `wait` asks at once and waits for the first version.
 
         Raises:
             VariablesTimeoutError: nothing was published, or nothing newer where the held parameters are

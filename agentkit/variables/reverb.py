@@ -118,7 +118,7 @@ class ReverbSource(VariableSource):
             return found
 
     def close(self) -> None:
-        """Frees what it holds; a later `get` fetches anew."""
+        """Frees the connection; a later `get` fetches anew."""
         with self._lock:
             self._publication = None
 

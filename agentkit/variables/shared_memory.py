@@ -61,7 +61,7 @@ def shared_memory_path(name_or_path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
-    """Deletes what a killed publisher left. Readers keep what they have mapped."""
+    """Deletes the shared memory of a killed publisher. Readers keep their mappings."""
     path = shared_memory_path(name_or_path)
     for leftover in (path, *path.parent.glob(f"{path.name}.new-*")):
         with contextlib.suppress(OSError):

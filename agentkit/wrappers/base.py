@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 
 class EnvironmentWrapper(dm_env.Environment):
-    """Passes everything on to the environment inside; subclasses change what they must.
+    """Passes everything on to the environment inside; subclasses change single methods.
 
     Public attributes that a wrapper lacks (`reseed`, `render`, `num_envs`, ...) are those of the
     environment inside, so ``hasattr(wrapper, "reseed")`` tells the truth about the chain.
@@ -87,11 +87,11 @@ class EnvironmentWrapper(dm_env.Environment):
         return self._environment.discount_spec()
 
     def close(self) -> None:
-        """Frees what the environment inside holds."""
+        """Frees the resources of the environment inside."""
         self._environment.close()
 
     def save(self) -> dict[str, Any]:
-        """Returns what of the chain outlives an episode, as it is now.
+        """Returns the parts of the chain's state that outlive an episode, as they are now.
 
         Raises:
             CheckpointError: around a resumable environment, whose place is outermost.
