@@ -190,7 +190,7 @@ class Agent(Protocol):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """Returns how the learner draws its data."""
+        """Says how the learner draws its data."""
         ...
 
     def make_networks(self, environment_spec: Any) -> Any:

@@ -138,7 +138,7 @@ Seed = int | np.random.SeedSequence
 
 
 def has_action(start_of_episode: Array) -> Array:
-    """Returns which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final one.
+    """Marks rows of segments or sequences that hold an action, float32 ``[B, T]``: all but an episode's final one.
 
     Args:
         start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an

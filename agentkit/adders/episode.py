@@ -72,7 +72,7 @@ class EpisodeAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`."""
+        """Returns the layout of the items, for `Table.layout`."""
         return step_layout(spec, max_length, extras_spec)
 
     @staticmethod

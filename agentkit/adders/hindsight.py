@@ -151,7 +151,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
+        """Returns the layout of the items, for `Table.layout`: their data are as those of `NStepAdder.layout`.
 
         Raises:
             SpecError: the environment has no goals, or rewards or discounts that are no scalars.

@@ -117,7 +117,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`.
+        """Returns the layout of the items, for `Table.layout`.
 
         Raises:
             SpecError: the discounts do not go with the rewards.

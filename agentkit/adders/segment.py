@@ -252,7 +252,7 @@ class SegmentAdder(core.Adder):
 
 
 def segment_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-    """Returns how the items of a table for segments of `length` rows are made; for `Table.layout`."""
+    """Returns the layout of items for segments of `length` rows, for `Table.layout`."""
     segment = step_layout(spec, length + 1, extras_spec).signature
     return dataclasses.replace(row_layout(segment), length=1)
 

@@ -92,7 +92,7 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`."""
+        """Returns the layout of the items, for `Table.layout`."""
         return step_layout(spec, length, extras_spec)
 
     @staticmethod

@@ -85,7 +85,7 @@ def about(name: str) -> About:
 
 
 def file(name: str) -> pathlib.Path:
-    """Returns where the agent is written.
+    """Returns the path of the agent's file.
 
     Raises:
         UnknownNameError: there is no such agent.

@@ -245,7 +245,7 @@ class TransitionsDataset:
         return {"size": len(self._items), "checksum": checksum}
 
     def save(self) -> dict[str, Any]:
-        """Returns where the drawing stands; not the data."""
+        """Returns the state of the drawing; not the data."""
         state = self._rng.bit_generator.state
         words = {name: str(value) for name, value in state["state"].items()}  # 128 bits
         return {

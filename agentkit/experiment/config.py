@@ -115,7 +115,7 @@ class ExperimentConfig:
         return {"fields": dict(vars(self)), "factory": factory}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes back what `__getstate__` returned."""
+        """Restores the state that `__getstate__` returned."""
         vars(self).update(state["fields"])
         if state["factory"] is not None and registered(str(self.environment)) is None:
             envs.register(str(self.environment).partition(":")[0], state["factory"])

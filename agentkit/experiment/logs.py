@@ -83,7 +83,7 @@ class ProgramLog:
         self._columns: tuple[str, ...] = ()
 
     def write(self, status: dict[str, Any]) -> None:
-        """Takes the newest `RunStore.status`; makes a row of it if it is time."""
+        """Takes the newest `RunStore.status`; writes a row for it if it is time."""
         now = time.monotonic()
         self._speeds.add(status, now)
         if self._columns or _tables_are_known(status):

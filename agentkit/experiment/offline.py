@@ -228,7 +228,7 @@ class LearnFromData:
         return TableInfo("data", size, size, size, self.dataset.num_sampled)
 
     def save(self) -> dict[str, Any]:
-        """Returns where the drawing stands; not the data."""
+        """Returns the state of the drawing; not the data."""
         return {"offline": True, "dataset": self.dataset.save()}
 
 

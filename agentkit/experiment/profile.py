@@ -36,7 +36,7 @@ _TRACE_AFTER = 3  # Learner steps until nothing is compiled any more.
 
 @final
 class Timer:
-    """Measures wall time by part: each moment is that of the innermost part that runs, or of a compilation in it."""
+    """Measures wall time by part: each moment counts for the innermost part that runs, or a compilation in it."""
 
     def __init__(self) -> None:
         """Starts it; what runs is "starting"."""

@@ -16,7 +16,7 @@ LONGEST_PAUSE = 0.2
 
 
 class VariableClient:
-    """Holds the newest parameters of one name that it has fetched, and knows how old they are.
+    """Holds the newest parameters of one name, fetched from a source, and knows their age.
 
     A source that cannot be reached is no error as long as there are parameters to act with, and these
     are not older than the limit, if one is set.
@@ -70,7 +70,7 @@ class VariableClient:
 
     @property
     def version(self) -> int:
-        """Returns how many learner updates the held parameters have seen; -1 before the first fetch."""
+        """Counts the learner updates that the held parameters have seen; -1 before the first fetch."""
         return self._version
 
     @property
@@ -82,7 +82,7 @@ class VariableClient:
 
     @property
     def age_seconds(self) -> float:
-        """Returns how long ago the held parameters were published; infinite before the first fetch.
+        """Returns the seconds since the held parameters were published; infinite before the first fetch.
 
         It compares this host's clock with the learner's.
         """

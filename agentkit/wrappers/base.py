@@ -53,7 +53,7 @@ class EnvironmentWrapper(dm_env.Environment):
 
     @property
     def resumable(self) -> bool:
-        """Returns whether it stands in mid-episode again after `restore`."""
+        """Returns whether the environment stands in mid-episode again after `restore`."""
         return self.stateless and getattr(self._environment, "resumable", False)
 
     def __getattr__(self, name: str) -> Any:
@@ -137,7 +137,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `_save` returned."""
+        """Restores the state that `_save` returned."""
         if state:
             raise CheckpointError(
                 f"{type(self).__name__} keeps no state, found {sorted(state)} to restore. "

@@ -132,7 +132,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> Pairs:
-    """Returns the observations and actions of all steps, as an agent for `spec` has them."""
+    """Returns the observations and actions of all steps, in an agent's form for `spec`."""
     if isinstance(demonstrations, str | pathlib.Path):
         data = read_episodes(demonstrations)
     else:
