@@ -23,7 +23,7 @@ class Counter:
     """
 
     def __init__(self, parent: Counter | None = None, prefix: str = ""):
-        """Makes one.
+        """Makes a `Counter`.
 
         Args:
             parent: where counts are kept; None keeps them here.

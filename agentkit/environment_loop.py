@@ -60,7 +60,7 @@ class EnvironmentLoop:
         log: Log | None = None,
         observers: Sequence[Observer] = (),
     ):
-        """Makes one.
+        """Makes an `EnvironmentLoop`.
 
         Args:
             environment: a dm_env environment.
@@ -167,7 +167,7 @@ class BatchedEnvironmentLoop:
     """
 
     def __init__(self, environment: Any, actor: Actor, *, counter: Counter | None = None, log: Log | None = None):
-        """Makes one as `EnvironmentLoop` does, for an environment with `num_envs`."""
+        """Makes a `BatchedEnvironmentLoop` as `EnvironmentLoop` does, for an environment with `num_envs`."""
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
         self._actor = actor

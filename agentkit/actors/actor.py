@@ -33,7 +33,7 @@ class PolicyActor(Actor):
         adder: Adder | None = None,
         actor_index: ActorIndex = ALONE,
     ):
-        """Makes one.
+        """Makes a `PolicyActor`.
 
         Args:
             policy: how to act.
@@ -112,7 +112,7 @@ class BatchedPolicyActor(Actor):
         num_envs: int,
         actor_index: ActorIndex = ALONE,
     ):
-        """Makes one.
+        """Makes a `BatchedPolicyActor`.
 
         Args:
             policy: how to act in a single environment; mapped over the N.

@@ -88,7 +88,7 @@ def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = Fals
 def _single(
     q_values: Callable[..., Array], takes_key: bool, params: Params, observation: Nest, key: jax.Array
 ) -> tuple[Array, jax.Array]:
-    """The values ``[A]`` for one observation, and a key that nothing was drawn from."""
+    """Returns the values ``[A]`` for one observation, and a key that nothing was drawn from."""
     batch = jax.tree.map(lambda x: x[None], observation)
     if not takes_key:
         return q_values(params, batch)[0], key

@@ -362,12 +362,12 @@ def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any]
 
 
 def _padded(parts: list[Any]) -> list[Any]:
-    """The parts, the last one repeated until their number is a power of two."""
+    """Returns the parts, the last one repeated until their number is a power of two."""
     return parts + parts[-1:] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
 
 
 def _listen(device: str) -> tuple[socket.socket, str]:
-    """A listening socket, confined to a network device, and its address."""
+    """Returns a listening socket, confined to a network device, and its address."""
     host = "127.0.0.1" if device == "lo" else ports.device_address(device)
     listener = socket.create_server(("127.0.0.1" if device == "lo" else "0.0.0.0", 0), backlog=1024)
     port = listener.getsockname()[1]

@@ -47,7 +47,7 @@ class RemoteActor(Actor):
         actor_index: tuple[int, int] = (0, 1),
         outage_seconds: float = 300.0,
     ):
-        """Makes one; it connects when it first acts or is updated with `wait`.
+        """Makes a `RemoteActor`; it connects when it first acts or is updated with `wait`.
 
         Args:
             find_address: where the server is now, "host:port"; asked again at each attempt to connect.
@@ -146,7 +146,7 @@ class RemoteActor(Actor):
     # --- the connection ----------------------------------------------------------------------------
 
     def _ask(self, request: bytes) -> bytearray:
-        """The body of the reply, from whichever server is there; connects alone if `request` is empty."""
+        """Returns the body of the reply, from whichever server is there; connects alone if `request` is empty."""
         deadline, pause = time.monotonic() + self._outage_seconds, FIRST_PAUSE
         while True:
             try:

@@ -201,7 +201,7 @@ class HindsightAdder(core.Adder):
             self.reset()
 
     def _write_episode(self) -> None:
-        """The rows and items of a whole episode, each item as soon as its second row is stored."""
+        """Writes the rows and items of a whole episode, each item as soon as its second row is stored."""
         last = {key: self._observation[key] for key in GOAL_KEYS if key != "desired_goal"}
         rows = [*(step.row for step in self._steps), self._zero._replace(observation=last)]
         items = self._items(np.stack([row.observation["achieved_goal"] for row in rows[1:]]))

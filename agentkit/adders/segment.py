@@ -62,7 +62,7 @@ class BatchedSegmentAdder(core.Adder):
         self, writer: Writer, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, num_envs: int = 1,
         extras_spec: Nest = (),
     ):  # fmt: skip
-        """Makes one.
+        """Makes a `BatchedSegmentAdder`.
 
         Args:
             writer: of a replay whose tables have `segment_layout`, with a history of 1.

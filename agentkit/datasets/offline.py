@@ -23,7 +23,7 @@ class Items(Protocol):
     """Holds data that batches are drawn from: N items, each a nest of arrays."""
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         ...
 
     def take(self, indices: np.ndarray) -> Nest:
@@ -48,7 +48,7 @@ class Columns:
         (self._size,) = lengths
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         return self._size
 
     def take(self, indices: np.ndarray) -> Nest:
@@ -90,7 +90,7 @@ class ItemStore:
         self._num_steps = self._size = 0
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         return self._size
 
     def writer(self, history: int, *, timeout: float | None = None) -> Writer:
@@ -184,7 +184,7 @@ class TransitionsDataset:
     """
 
     def __init__(self, items: Items, plan: BatchPlan, seed: Seed = 0):
-        """Makes one.
+        """Makes a `TransitionsDataset`.
 
         Args:
             items: at least one.
@@ -212,7 +212,7 @@ class TransitionsDataset:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch."""
+        """Returns the next batch."""
         plan, size = self._plan, len(self._items)
         count = plan.batch_size * plan.num_updates
         indices = self._rng.integers(size, size=count)

@@ -126,7 +126,7 @@ class Program:
     """Describes roles and nodes. Building a program runs nothing."""
 
     def __init__(self, name: str, roles: Iterable[Role] = ()):
-        """Makes one without nodes; `name` is for people."""
+        """Makes a `Program` without nodes; `name` is for people."""
         self.name = name
         self.roles: dict[str, Role] = {}
         self.nodes: dict[str, Node] = {}

@@ -146,7 +146,7 @@ class RayEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start_holder(self) -> Any:
-        """The process that holds the parameters, on this machine; it ends with this engine or this process."""
+        """Starts the process that holds the parameters, on this machine; it ends with this engine or this process."""
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._here, soft=True)
         options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": place}
         return self._ray.remote(Holder).options(**options).remote()

@@ -79,7 +79,7 @@ class RayVariables(VariableSource):
     """
 
     def __init__(self, name: str, timeout: float = 5.0):
-        """Makes one.
+        """Makes a `RayVariables`.
 
         Args:
             name: the same for those who publish and read the same.
@@ -189,7 +189,7 @@ class RayVariables(VariableSource):
 
 
 def _pack(nest: Nest) -> tuple[bytes, list[np.ndarray]]:
-    """A nest as a small pickle and its arrays' bytes, which the object store keeps without another copy."""
+    """Returns a nest as a small pickle and its arrays' bytes, which the object store keeps without another copy."""
     buffers: list[pickle.PickleBuffer] = []
     plain = tree.map_structure(lambda leaf: np.asarray(leaf) if hasattr(leaf, "__array__") else leaf, nest)
     head = cloudpickle.dumps(plain, protocol=5, buffer_callback=buffers.append)

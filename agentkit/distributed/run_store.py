@@ -208,7 +208,7 @@ class RunStore:
 
 
 def _new_node(name: str) -> dict[str, Any]:
-    """A node that joins by itself; the supervisor's own have their state set by it."""
+    """Returns the entry of a node that joins by itself; the supervisor's own have their state set by it."""
     role, _, index = name.rpartition("-")
     return {
         "role": role or name,
@@ -288,7 +288,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 self._write({"error": f"malformed message: {error!r}"})
 
     def _read(self) -> Any:
-        """The next message; None at the end, or where it is not JSON."""
+        """Returns the next message; None at the end, or where it is not JSON."""
         line = self.rfile.readline(MAX_LINE)
         try:
             return json.loads(line) if line.endswith(b"\n") else None

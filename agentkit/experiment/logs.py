@@ -20,7 +20,7 @@ class RunLogs:
     """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
     def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
-        """Makes one.
+        """Makes a `RunLogs`.
 
         Args:
             experiment: says which logs are wanted.
@@ -68,7 +68,7 @@ class ProgramLog:
     """
 
     def __init__(self, experiment: ExperimentConfig, roles: Sequence[str], resume_step: int = 0):
-        """Makes one.
+        """Makes a `ProgramLog`.
 
         Args:
             experiment: says which logs are wanted.

@@ -141,7 +141,7 @@ class Profile:
     """
 
     def __init__(self, trace_directory: str | pathlib.Path | None = None, trace_steps: int = 200):
-        """Makes one.
+        """Makes a `Profile`.
 
         Args:
             trace_directory: where to put a trace by `jax.profiler`; None for none. It begins when nothing is compiled

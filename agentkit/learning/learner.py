@@ -77,7 +77,7 @@ class Learner:
         callbacks: LearnerCallbacks | None = None,
         devices: Sequence[jax.Device] | None = None,
     ):
-        """Makes one.
+        """Makes a `Learner`.
 
         Args:
             update: the algorithm.

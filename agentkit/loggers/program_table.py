@@ -331,7 +331,7 @@ def _role_row(role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds) ->
 
 
 def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
-    """The worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
+    """Returns the worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
     for name, node in nodes:
         if node["state"] == "failed":
             return _named(name, node["last_error"] or "failed")
@@ -363,7 +363,7 @@ def _runs(node: Status) -> bool:
 
 
 def _shorten(text: str) -> str:
-    r"""The line that says most, cut to fit a table: the first, or of a traceback the last.
+    r"""Returns the line that says most, cut to fit a table: the first, or of a traceback the last.
 
     >>> _shorten("Traceback (most recent call last):\n  File ...\nValueError: no\n")
     'ValueError: no'
@@ -374,13 +374,13 @@ def _shorten(text: str) -> str:
 
 
 def _named(name: str, error: str | None) -> str:
-    """An error, shortened, with the node's name in front where it does not say it itself."""
+    """Returns an error, shortened, with the node's name in front where it does not say it itself."""
     text = _shorten(error or "")
     return text if not text or text.startswith(name) else f"{name}: {text}"
 
 
 def _aligned(grid: Grid) -> list[str]:
-    """The grid's lines, if it has rows: the first column to the left, the others to the right."""
+    """Returns the grid's lines, if it has rows: the first column to the left, the others to the right."""
     if not grid.rows:
         return []
     rows = [grid.columns, *grid.rows]

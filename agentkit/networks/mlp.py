@@ -24,7 +24,7 @@ class AtariTorso(hk.Module):
     """
 
     def __call__(self, observation: Array) -> Array:
-        """The features of a batch of images."""
+        """Returns the features of a batch of images."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"These convolutions need images of at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, found "

@@ -28,7 +28,7 @@ class ResidualTorso(hk.Module):
     """
 
     def __call__(self, observation: Array) -> Array:
-        """The features of a batch of images of any dtype, float32."""
+        """Returns the features of a batch of images of any dtype, float32."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"The residual torso halves images three times and needs at least {_MIN_PIXELS} x {_MIN_PIXELS} "

@@ -93,7 +93,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def __next__(self) -> DrawnBatch:
-        """The next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
+        """Returns the next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
 
         Raises:
             ReplayTimeoutError: no batch within the timeout.

@@ -154,7 +154,7 @@ def steps_of(episode: Episode, *, nested: bool = False) -> list[tuple[Nest, dm_e
 
 
 def _transition(t: int, k: int, reward: float, discount: float, case: str = "") -> Transition:
-    """The expected transition from o_t to o_{t+k}."""
+    """Returns the expected transition from o_t to o_{t+k}."""
     nested, extras = case == "nested", case == "extras"
     rewards: Any = np.float32(reward)
     discounts: Any = np.float32(discount)
@@ -172,7 +172,7 @@ def _transition(t: int, k: int, reward: float, discount: float, case: str = "") 
 
 
 def _steps(*rows: str, extras: bool = False) -> Step:
-    """The expected sequence.
+    """Returns the expected sequence.
 
     A row is ``t:reward:discount`` (``^`` before t: start of episode), ``t`` alone for the final row, ``-``
     for padding.

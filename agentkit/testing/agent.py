@@ -258,7 +258,7 @@ class AgentContract(abc.ABC):
             ReplayDataset(replay, agent.batch_plan)
 
     def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
-        """A batch as the agent itself stores and samples it: random actions, random priorities.
+        """Returns a batch as the agent itself stores and samples it: random actions, random priorities.
 
         Where the policy says more than an action, the actions are its own. An item is drawn as often as needed.
         """
@@ -305,7 +305,7 @@ class AgentContract(abc.ABC):
         return lambda observation: (_random_action(spec.actions, rng), ())
 
     def _learned(self, agent: core.Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
-        """The training state after three updates on `batch`, and the last priorities, by name."""
+        """Returns the training state after three updates on `batch`, and the last priorities, by name."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         state, output = update.init(_KEY), None
         step = self._compiled(update.update)
@@ -345,7 +345,7 @@ class AgentContract(abc.ABC):
 
 
 def _contents(path: pathlib.Path) -> Any:
-    """A file's bytes; of JSON its values, with lists of records (such as writers) in a fixed order."""
+    """Returns a file's bytes; of JSON its values, with lists of records (such as writers) in a fixed order."""
 
     def ordered(value: Any) -> Any:
         if isinstance(value, dict):

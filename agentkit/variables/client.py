@@ -33,7 +33,7 @@ class VariableClient:
         timeout: float = 60.0,
         place: Callable[[Nest], Nest] = lambda params: params,
     ):
-        """Makes one.
+        """Makes a `VariableClient`.
 
         Args:
             source: where to fetch; this client's own, where it reaches another process.

@@ -129,7 +129,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return None
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """A time step of the environment inside, as seen outside."""
+        """Returns a time step of the environment inside, as seen outside."""
         return timestep
 
     def _save(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class ObservationWrapper(EnvironmentWrapper):
 
     @abc.abstractmethod
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """The time step as seen outside."""
+        """Returns the time step as seen outside."""
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""

@@ -55,7 +55,7 @@ class ServerData:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
             ReplayTimeoutError: none within `BATCH_SECONDS`.
@@ -138,7 +138,7 @@ class ShardedData:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch of the next shard that has one; raises as `ServerData` does."""
+        """Returns the next batch of the next shard that has one; raises as `ServerData` does."""
         start = time.monotonic()
         try:
             while time.monotonic() < start + BATCH_SECONDS:

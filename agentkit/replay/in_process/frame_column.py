@@ -113,7 +113,7 @@ class FrameColumn:
         return found
 
     def _split(self, stack: np.ndarray) -> np.ndarray:
-        """The frames of a stack, ``[k, H * W]``."""
+        """Returns the frames of a stack, ``[k, H * W]``."""
         if self._axis == 0:
             return stack.reshape(self._depth, -1)
         return np.ascontiguousarray(stack.reshape(-1, self._depth).T)

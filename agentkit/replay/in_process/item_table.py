@@ -262,7 +262,7 @@ class ItemTable:
         return SampleInfo(probability, table_size, priority, times)
 
     def _gather(self, slots: np.ndarray) -> Any:
-        """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
+        """Returns the data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
         rows = self._rows.take(slots, 0)  # [B, T] or [B, 2]
         # As `take` wants them, once and not at each use.
         first, last = rows[:, 0].astype(np.intp), rows[:, -1].astype(np.intp)

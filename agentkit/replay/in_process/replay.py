@@ -167,7 +167,7 @@ class InProcessSampler(base.Sampler):
         return self._shared.items[self._table].can_sample(self._batch_size)
 
     def __next__(self) -> DrawnBatch:
-        """The next batch; waits while the rate limiter forbids it. See `Sampler`."""
+        """Returns the next batch; waits while the rate limiter forbids it. See `Sampler`."""
         shared = self._shared
         with shared.lock:
             if not self._ready():

@@ -174,7 +174,7 @@ class ParameterServerClient:
     """
 
     def __init__(self, address: str, run_id: str, *, timeout: float = 5.0):
-        """Makes one; the server may come later.
+        """Makes a `ParameterServerClient`; the server may come later.
 
         Args:
             address: "host:port".
@@ -246,7 +246,7 @@ class ParameterServerClient:
             raise RuntimeError(f"what is in it is no publication of this program ({error})") from error
 
     def _find(self, tables: Mapping[str, Any]) -> str:
-        """The name of the parameter server's table."""
+        """Returns the name of the parameter server's table."""
         for name in tables:
             match name.split("/"):
                 case [prefix, run, _, process] if prefix == _PREFIX and run == self._run:

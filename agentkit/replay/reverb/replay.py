@@ -365,7 +365,7 @@ class ReverbReplay(Replay):
             ) from error
 
     def _silent(self) -> ReplayClosedError | None:
-        """An error if the server does not answer."""
+        """Returns an error if the server does not answer."""
         try:
             self._client.server_info(PING_SECONDS)
         except (RuntimeError, reverb.errors.ReverbError) as error:

@@ -152,7 +152,7 @@ class ReverbSampler(Sampler):
             return not self._closed
 
     def _fetch(self) -> Piece | None:
-        """The next whole batch; None when closed."""
+        """Returns the next whole batch; None when closed."""
         size = self._batch_size
         held, self._held = self._held, None
         while held is None or len(held[0]) < size:

@@ -110,7 +110,7 @@ class SingleProcessSampler(Sampler):
         why_late: Callable[[float], Exception],
         timeout: float,
     ):
-        """Makes one; draws nothing yet.
+        """Makes a `SingleProcessSampler`; draws nothing yet.
 
         Args:
             table: sampled.
