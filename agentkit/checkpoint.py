@@ -146,7 +146,7 @@ def _list(directory: pathlib.Path) -> list[tuple[int, int, pathlib.Path]]:
 
 
 def _unused_name(directory: pathlib.Path, step: int) -> pathlib.Path:
-    """A name of its own for each writing of a step: a folder cannot replace another in one rename."""
+    """Returns a name of its own for each writing of a step: a folder cannot replace another in one rename."""
     writings = [writing for found, writing, _ in _list(directory) if found == step]
     suffix = f".{max(writings) + 1}" if writings else ""
     return directory / f"step_{step:012d}{suffix}"

@@ -39,7 +39,7 @@ from agentkit.types import Nest
 
 @runtime_checkable
 class Saveable(Protocol):
-    """Declares what a checkpoint can hold.
+    """Declares an object that a checkpoint can hold.
 
     `save` returns a nest of dicts with string keys whose leaves are numpy arrays, numbers,
     strings, bools or None (no pickle anywhere); `restore` takes the same back and must leave the
@@ -52,12 +52,12 @@ class Saveable(Protocol):
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         ...
 
 
 class Actor(abc.ABC):
-    """Chooses actions and records what came of them.
+    """Chooses actions and records their outcome.
 
     For one environment every argument is unbatched. An actor of a batch of N environments takes and
     returns leaves ``[N, ...]``, and time steps whose every field is ``[N]``.
@@ -143,7 +143,7 @@ class VariableSource(abc.ABC):
 
 
 class Parameters(Protocol):
-    """Declares what an actor needs of its variable client (`agentkit.variables.VariableClient`)."""
+    """Declares the part of a variable client (`agentkit.variables.VariableClient`) that an actor needs."""
 
     @property
     def params(self) -> Nest:
@@ -170,7 +170,7 @@ class BatchPlan(NamedTuple):
 
 
 class Agent(Protocol):
-    """Is an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
+    """Describes an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
 
     `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
     functions. An `environment_spec` is a `specs.EnvironmentSpec`.
@@ -190,7 +190,7 @@ class Agent(Protocol):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """Returns how the learner draws its data."""
+        """Says how the learner draws its data."""
         ...
 
     def make_networks(self, environment_spec: Any) -> Any:

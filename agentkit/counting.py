@@ -23,7 +23,7 @@ class Counter:
     """
 
     def __init__(self, parent: Counter | None = None, prefix: str = ""):
-        """Makes one.
+        """Makes a `Counter`.
 
         Args:
             parent: where counts are kept; None keeps them here.
@@ -70,7 +70,7 @@ class Counter:
         return {"counts": self.counts()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned; only at the root."""
+        """Restores the state that `save` returned; only at the root."""
         if self._parent is not None:
             raise CheckpointError("Restore the parent counter: a child holds no counts of its own.")
         with self._lock:

@@ -28,15 +28,15 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
-        """Sees that an episode begins."""
+        """Takes the first time step of an episode."""
 
     @abc.abstractmethod
     def observe(self, environment: Any, action: Nest, timestep: dm_env.TimeStep) -> None:
-        """Sees that a step was taken."""
+        """Takes an action and the time step that followed."""
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Returns what to add to the record of the episode that has just ended."""
+        """Returns metrics to add to the record of the episode that has just ended."""
 
 
 def _total(reward: Nest) -> float:
@@ -44,7 +44,7 @@ def _total(reward: Nest) -> float:
 
 
 class EnvironmentLoop:
-    """Steps one dm_env environment with one actor.
+    """Runs one dm_env environment with one actor.
 
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
@@ -60,7 +60,7 @@ class EnvironmentLoop:
         log: Log | None = None,
         observers: Sequence[Observer] = (),
     ):
-        """Makes one.
+        """Makes an `EnvironmentLoop`.
 
         Args:
             environment: a dm_env environment.
@@ -88,7 +88,7 @@ class EnvironmentLoop:
         return self._timestep
 
     def step(self) -> dict[str, float] | None:
-        """Takes one step, resetting first where needed; a finished episode's record, or None."""
+        """Takes one step, resetting first where needed; returns a finished episode's record, or None."""
         if self._timestep is None:
             self._begin(self._environment.reset())
         timestep = self._timestep
@@ -132,7 +132,7 @@ class EnvironmentLoop:
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """Returns where the loop and its environment stand, in mid-episode too; not the actor."""
+        """Returns the state of the loop and its environment, in mid-episode too; not the actor's."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -142,7 +142,7 @@ class EnvironmentLoop:
         }
 
     def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
-        """Takes back what `save` returned; the actor and its adder are restored beside it.
+        """Restores the state that `save` returned; the actor and its adder are restored beside it.
 
         With `mid_episode` False the unfinished episode is dropped, and the next step starts another one.
         """
@@ -157,7 +157,7 @@ class EnvironmentLoop:
 
 
 class BatchedEnvironmentLoop:
-    """Steps N environments together, with one policy call for all; each counts its own episodes.
+    """Runs N environments together, with one policy call for all; each counts its own episodes.
 
     An environment that ended is reset by the next call, which counts no step for it.
 
@@ -167,7 +167,7 @@ class BatchedEnvironmentLoop:
     """
 
     def __init__(self, environment: Any, actor: Actor, *, counter: Counter | None = None, log: Log | None = None):
-        """Makes one as `EnvironmentLoop` does, for an environment with `num_envs`."""
+        """Makes a `BatchedEnvironmentLoop` as `EnvironmentLoop` does, for an environment with `num_envs`."""
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
         self._actor = actor
@@ -179,7 +179,7 @@ class BatchedEnvironmentLoop:
         self._lengths = np.zeros(environment.num_envs, np.int64)
 
     def step(self) -> list[dict[str, float]] | None:
-        """Takes one step in every environment; the records of the episodes that ended, or None."""
+        """Takes one step in every environment; returns the records of the episodes that ended, or None."""
         if self._timestep is None:
             self._timestep = self._environment.reset()
             self._actor.observe_first(self._timestep)
@@ -211,7 +211,7 @@ class BatchedEnvironmentLoop:
         return _run(self, self._actor, num_episodes, num_steps)
 
     def save(self) -> dict[str, Any]:
-        """Returns what `EnvironmentLoop.save` does."""
+        """Returns the state of loop and environments, as `EnvironmentLoop.save` does."""
         return {
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
@@ -221,7 +221,7 @@ class BatchedEnvironmentLoop:
         }
 
     def restore(self, state: dict[str, Any], mid_episode: bool = True) -> None:
-        """Takes back what `save` returned, as `EnvironmentLoop.restore` does."""
+        """Restores the state that `save` returned, as `EnvironmentLoop.restore` does."""
         self.num_steps = int(state["num_steps"])
         timestep = self._environment.restore(state["environment"])
         self._timestep = timestep if mid_episode and state["unfinished"] else None

@@ -42,7 +42,7 @@ class ReplayClosedError(AgentkitError, RuntimeError):
 
 
 class CheckpointError(AgentkitError, RuntimeError):
-    """Says that a checkpoint cannot be written or read, or does not fit what it is restored into."""
+    """Says that a checkpoint cannot be written or read, or does not fit the object it is restored into."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -> UnknownNameError:

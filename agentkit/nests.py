@@ -267,7 +267,7 @@ class LeafReader:
         self._expected = [(_scalar_type(dtype, shape), dtype, shape) for dtype, shape in flat]
 
     def __call__(self, value: Nest) -> Sequence[Any]:
-        """The leaves of `value`, each of the spec's shape and dtype.
+        """Returns the leaves of `value`, each of the spec's shape and dtype.
 
         Raises:
             SpecError: naming the leaf, what was expected there and what was found.
@@ -295,7 +295,7 @@ def _scalar_type(dtype: np.dtype, shape: tuple[int, ...]) -> type | None:
 
 
 def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
-    """A function that appends a nest's leaves to a list and says whether it has `spec`'s structure."""
+    """Returns a function that appends a nest's leaves to a list and says whether it has `spec`'s structure."""
     if not tree.is_nested(spec):
 
         def collect_leaf(value: Any, out: list[Any]) -> bool:
@@ -351,7 +351,7 @@ _Collector = Callable[[Any, list[Any]], bool]
 
 
 def _collectors(nests: Sequence[Nest]) -> list[_Collector | None]:
-    """A collector of each, None for a leaf."""
+    """Returns a collector of each, None for a leaf."""
     return [_collector(nest) if tree.is_nested(nest) else None for nest in nests]
 
 

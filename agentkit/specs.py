@@ -23,7 +23,7 @@ ILLEGAL_VALUE = -1e9
 
 
 class EnvironmentSpec(NamedTuple):
-    """Holds the specs of one environment, without a batch axis: what it takes and gives."""
+    """Holds the specs of one environment, without a batch axis: its inputs and outputs."""
 
     observations: Nest
     actions: Nest
@@ -57,7 +57,7 @@ def add_leading(spec: Nest, length: int) -> Nest:
 
 
 def to_arrays(spec: Nest) -> Nest:
-    """Drops the bounds of `spec`: what tables store are plain arrays."""
+    """Drops the bounds of `spec`: tables store plain arrays."""
     return tree.map_structure(lambda s: specs.Array(s.shape, s.dtype, s.name), spec)
 
 

@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 class SampleInfo(NamedTuple):
-    """Holds what replay knows of a batch of sampled items; every field is an array ``[B]``.
+    """Holds replay's knowledge of a batch of sampled items; every field is an array ``[B]``.
 
     Attributes:
         probability: float64, the chance with which the sampler drew this item.
@@ -93,7 +93,7 @@ class ReplaySample(NamedTuple):
 
 
 class DrawnBatch(NamedTuple):
-    """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
+    """Holds the output of a sampler or a dataset: a batch, and beside it the names of its items.
 
     Attributes:
         keys: uint64 ``[B]``, for `Replay.update_priorities`. They stay on the host: JAX would truncate them.
@@ -105,7 +105,7 @@ class DrawnBatch(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """Holds what a loss returns.
+    """Holds the results of a loss.
 
     Attributes:
         loss: scalar to minimise.
@@ -138,7 +138,7 @@ Seed = int | np.random.SeedSequence
 
 
 def has_action(start_of_episode: Array) -> Array:
-    """Returns which rows of segments or sequences hold an action, float32 ``[B, T]``: all but an episode's final one.
+    """Marks rows of segments or sequences that hold an action, float32 ``[B, T]``: all but an episode's final one.
 
     Args:
         start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. The row before an

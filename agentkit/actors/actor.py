@@ -33,7 +33,7 @@ class PolicyActor(Actor):
         adder: Adder | None = None,
         actor_index: ActorIndex = ALONE,
     ):
-        """Makes one.
+        """Makes a `PolicyActor`.
 
         Args:
             policy: how to act.
@@ -83,7 +83,7 @@ class PolicyActor(Actor):
         self._client.update(wait)
 
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
-        """Key, policy state and the adder's unfinished episode; without it, the actor resumes at a new one."""
+        """Returns key, policy state and the adder's unfinished episode; without it, the actor resumes at a new one."""
         adders = [] if self._adder is None else [self._adder]
         return _save(self._key, self._state, np.asarray(self._is_first), adders if mid_episode else None)
 
@@ -112,7 +112,7 @@ class BatchedPolicyActor(Actor):
         num_envs: int,
         actor_index: ActorIndex = ALONE,
     ):
-        """Makes one.
+        """Makes a `BatchedPolicyActor`.
 
         Args:
             policy: how to act in a single environment; mapped over the N.
@@ -171,7 +171,7 @@ class BatchedPolicyActor(Actor):
         self._client.update(wait)
 
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
-        """Key, policy states and the adders' unfinished episodes; without them, all resume at new ones."""
+        """Returns key, policy states and the adders' unfinished episodes; without them, all resume at new ones."""
         return _save(self._key, self._state, self._is_first, self._adders if mid_episode else None)
 
     def restore(self, state: dict[str, Any]) -> None:

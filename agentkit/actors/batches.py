@@ -17,12 +17,12 @@ _STEP_TYPES = tuple(dm_env.StepType)
 
 
 def index(nest: Nest, i: int) -> Nest:
-    """Element `i` of each leaf."""
+    """Returns element `i` of each leaf."""
     return tree.map_structure(lambda x: x[i], nest) if tree.is_nested(nest) else nest[i]
 
 
 def element(timestep: dm_env.TimeStep, i: int) -> dm_env.TimeStep:
-    """Time step number `i` of a batch; FIRST ones have neither reward nor discount, as in dm_env."""
+    """Returns time step number `i` of a batch; FIRST ones have neither reward nor discount, as in dm_env."""
     step_type = _STEP_TYPES[timestep.step_type[i]]
     observation = index(timestep.observation, i)
     if step_type is dm_env.StepType.FIRST:
@@ -31,7 +31,7 @@ def element(timestep: dm_env.TimeStep, i: int) -> dm_env.TimeStep:
 
 
 class SplitAdder(Adder):
-    """An adder of a batch that gives each environment's steps to an adder of its own."""
+    """Gives each environment's steps of a batch to an adder of its own."""
 
     def __init__(self, adders: Sequence[Adder]):
         """Takes one adder for each environment, closed with this."""
@@ -62,11 +62,11 @@ class SplitAdder(Adder):
             adder.close()
 
     def save(self) -> dict[str, Any]:
-        """The adders' states by number (a `core.Saveable`)."""
+        """Returns the adders' states by number (a `core.Saveable`)."""
         return {str(i): adder.save() for i, adder in enumerate(self._adders)}  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         if len(state) != len(self._adders):
             raise CheckpointError(
                 f"Expected the states of {len(self._adders)} adders, found {len(state)}. Resume with the num_envs "

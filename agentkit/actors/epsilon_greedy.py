@@ -22,7 +22,7 @@ Schedule = Callable[[Array], Any]
 
 
 def linear(start: float, end: float, num_steps: int) -> Schedule:
-    """From `start` to `end` over `num_steps` steps, and `end` from then on.
+    """Makes a schedule from `start` to `end` over `num_steps` steps, and `end` from then on.
 
     Raises:
         ConfigError: over less than one step.
@@ -33,7 +33,7 @@ def linear(start: float, end: float, num_steps: int) -> Schedule:
 
 
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
-    """An action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``.
+    """Chooses an action, int32 ``[]``: uniform with probability `epsilon`, else the best by values `q` ``[A]``.
 
     Those that networks have ruled out (`specs.ILLEGAL_VALUE`, or less) are never chosen.
     """
@@ -43,13 +43,13 @@ def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
 
 
 def random_legal(uniform: Array, legal: Array) -> Array:
-    """Of the actions that are `legal`, bool ``[A]``, the one that `uniform` in [0, 1) falls on; int32 ``[]``."""
+    """Picks the `legal` action, bool ``[A]``, on which `uniform` in [0, 1) falls; returns it as int32 ``[]``."""
     order = jnp.cumsum(legal)  # 1 for the first that is legal, 2 for the second, ...
     return jnp.argmax(order > jnp.floor(uniform * order[-1])).astype(jnp.int32)
 
 
 def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, takes_key: bool = False) -> Policy:
-    """The policy that explores so; its state is the number of steps taken, int32 ``[]``.
+    """Makes an epsilon-greedy policy; its state is the number of steps taken, int32 ``[]``.
 
     Args:
         q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
@@ -65,7 +65,7 @@ def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, tak
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:
-    """Epsilon-greedy with an epsilon that each actor keeps, from 0.4 down to 0.0007.
+    """Makes an epsilon-greedy policy whose epsilon each actor keeps, from 0.4 down to 0.0007.
 
     Of N that explore together, the i-th has 0.4^(1 + 7 i / (N - 1)) (Horgan et al. 2018, "Distributed Prioritized
     Experience Replay", 1803.00933, section 4.1); one alone has 0.4. The state is that epsilon, float32 ``[]``.
@@ -88,7 +88,7 @@ def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = Fals
 def _single(
     q_values: Callable[..., Array], takes_key: bool, params: Params, observation: Nest, key: jax.Array
 ) -> tuple[Array, jax.Array]:
-    """The values ``[A]`` for one observation, and a key that nothing was drawn from."""
+    """Returns the values ``[A]`` for one observation, and a key that nothing was drawn from."""
     batch = jax.tree.map(lambda x: x[None], observation)
     if not takes_key:
         return q_values(params, batch)[0], key

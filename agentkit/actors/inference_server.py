@@ -47,16 +47,16 @@ MAX_STATE_BYTES = 1 << 16
 
 
 class AgedParameters(Parameters, Protocol):
-    """Parameters that know how old they are: a `VariableClient`."""
+    """Describes parameters that know how old they are: a `VariableClient`."""
 
     @property
     def version(self) -> int:
-        """How many learner updates they have seen."""
+        """Counts the learner updates that the parameters have seen."""
         ...
 
     @property
     def age_seconds(self) -> float:
-        """How long ago they were published."""
+        """Returns the seconds since the parameters were published."""
         ...
 
 
@@ -110,11 +110,11 @@ class InferenceServer:
 
     @property
     def num_actors(self) -> int:
-        """How many are connected and welcome."""
+        """Counts the actors that are connected and welcome."""
         return sum(peer.welcome for peer in self._peers)
 
     def serve(self, seconds: float) -> int:
-        """Does for `seconds` what is asked for; the number of requests answered meanwhile.
+        """Serves actors for `seconds`; returns the number of requests answered meanwhile.
 
         Raises:
             VariablesTimeoutError: see `VariableClient.update`.
@@ -362,12 +362,12 @@ def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any]
 
 
 def _padded(parts: list[Any]) -> list[Any]:
-    """The parts, the last one repeated until their number is a power of two."""
+    """Returns the parts, the last one repeated until their number is a power of two."""
     return parts + parts[-1:] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
 
 
 def _listen(device: str) -> tuple[socket.socket, str]:
-    """A listening socket, confined to a network device, and its address."""
+    """Returns a listening socket, confined to a network device, and its address."""
     host = "127.0.0.1" if device == "lo" else ports.device_address(device)
     listener = socket.create_server(("127.0.0.1" if device == "lo" else "0.0.0.0", 0), backlog=1024)
     port = listener.getsockname()[1]

@@ -15,7 +15,7 @@ MAX_NORMALIZED = 10.0
 
 
 class PolicyVariables(NamedTuple):
-    """Holds what is published where observations are normalised: all that acting needs.
+    """Holds the published variables where observations are normalised: all that acting needs.
 
     Attributes:
         params: of the networks.
@@ -26,7 +26,7 @@ class PolicyVariables(NamedTuple):
     statistics: tuple[RunningStatistics, ...]
 
     def normalized(self, observation: Nest) -> Nest:
-        """Returns one observation, or any batch of them, as the networks see it."""
+        """Normalises one observation, or any batch of them, for the networks."""
         return normalize_nest(self.statistics, observation, MAX_NORMALIZED)
 
 

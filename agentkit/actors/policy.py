@@ -66,7 +66,7 @@ class Policy(NamedTuple):
 
 
 def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
-    """A policy without state or extras from ``(params, key, observation) -> action``."""
+    """Makes a policy without state or extras from ``(params, key, observation) -> action``."""
 
     def act(params: Params, key: Any, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
         return function(params, key, observation), state, ()
@@ -75,7 +75,7 @@ def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
 
 
 def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_envs: int | None = None) -> PolicyState:
-    """The state in which an actor starts.
+    """Returns the state in which an actor starts.
 
     Args:
         policy: for a single environment.

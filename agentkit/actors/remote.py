@@ -47,7 +47,7 @@ class RemoteActor(Actor):
         actor_index: tuple[int, int] = (0, 1),
         outage_seconds: float = 300.0,
     ):
-        """Makes one; it connects when it first acts or is updated with `wait`.
+        """Makes a `RemoteActor`; it connects when it first acts or is updated with `wait`.
 
         Args:
             find_address: where the server is now, "host:port"; asked again at each attempt to connect.
@@ -84,12 +84,12 @@ class RemoteActor(Actor):
 
     @property
     def version(self) -> int:
-        """How many learner updates the parameters behind the last action had seen; -1 before the first."""
+        """Counts the learner updates that the last action's parameters had seen; -1 before the first action."""
         return self._version
 
     @property
     def age_seconds(self) -> float:
-        """How long ago those parameters were published, as the server saw it; infinite before the first."""
+        """Returns the age of the last action's parameters by the server's account; infinite before the first action."""
         return time.monotonic() - self._published
 
     def select_action(self, observation: Nest) -> Nest:
@@ -126,7 +126,7 @@ class RemoteActor(Actor):
             self._adder.add(action, next_timestep, self._extras)
 
     def update(self, wait: bool = False) -> None:
-        """Parameters are the server's business; with `wait`, connects. Raises as `select_action`."""
+        """Connects, with `wait`; the server keeps the parameters fresh. Raises as `select_action`."""
         if wait and self._connection is None:
             self._ask(b"")
 
@@ -146,7 +146,7 @@ class RemoteActor(Actor):
     # --- the connection ----------------------------------------------------------------------------
 
     def _ask(self, request: bytes) -> bytearray:
-        """The body of the reply, from whichever server is there; connects alone if `request` is empty."""
+        """Returns the body of the reply, from whichever server is there; connects alone if `request` is empty."""
         deadline, pause = time.monotonic() + self._outage_seconds, FIRST_PAUSE
         while True:
             try:
@@ -158,7 +158,7 @@ class RemoteActor(Actor):
             except Exception as error:
                 self._drop()
                 if isinstance(error, ConfigError) or not isinstance(error, OSError | EOFError | RunStoreError):
-                    raise  # Another run's server or board, another environment's, or closed: waiting does not help.
+                    raise  # Another run's server or run store, another environment's, or closed: waiting does not help.
                 if time.monotonic() >= deadline and not self._closed:
                     raise InferenceClosedError(
                         f"No inference server answered for {self._outage_seconds:g} s ({error!r}). "

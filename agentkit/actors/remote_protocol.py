@@ -44,7 +44,7 @@ _CHUNK = 1 << 16
 
 
 class Kind(enum.IntEnum):
-    """What a frame says."""
+    """Tells the kinds of frames apart."""
 
     CHALLENGE = 1
     HELLO = 2
@@ -56,20 +56,20 @@ class Kind(enum.IntEnum):
 
 
 class InferenceClosedError(AgentkitError, RuntimeError):
-    """The inference server is gone, or this end of the connection was closed."""
+    """Says that the inference server is gone, or that this end of the connection was closed."""
 
 
 class ProtocolError(AgentkitError, ConnectionError):
-    """What came over a connection is no frame that may come there: it is closed, and made anew."""
+    """Says that a frame came that may not come there; the connection is closed, and made anew."""
 
 
 def frame(kind: Kind, *parts: bytes | bytearray | memoryview) -> bytes:
-    """A frame's bytes."""
+    """Returns a frame's bytes."""
     return b"".join((_HEADER.pack(sum(map(len, parts)), kind), *parts))
 
 
 class FrameReader:
-    """Cuts what comes from one socket into frames."""
+    """Cuts the bytes that come from one socket into frames."""
 
     def __init__(self, max_bytes: int = MAX_HANDSHAKE):
         """`max_bytes` is the longest body to accept; it may be changed."""
@@ -91,7 +91,7 @@ class FrameReader:
         return self.take()
 
     def take(self) -> tuple[int, bytearray] | None:
-        """A frame that has been received already, if there is one; raises as `read`."""
+        """Takes a frame that has been received already, if there is one; raises as `read`."""
         if self._missing() > 0:
             return None
         size, kind = _HEADER.unpack_from(self._held)
@@ -126,7 +126,7 @@ def proof(run_id: str, who: str, nonces: Sequence[bytes], body: bytes) -> bytes:
 
 
 class Session(NamedTuple):
-    """What an actor tells in its HELLO, JSON.
+    """Introduces an actor to the server: the content of its HELLO, as JSON.
 
     Attributes:
         seed: of its PRNG key.
@@ -141,12 +141,12 @@ class Session(NamedTuple):
     layout: dict[str, Any]
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encodes the session as JSON."""
         return json.dumps({**self._asdict(), "state": self.state.hex()}).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Session:
-        """Takes back what `encode` gave; raises ProtocolError on anything else."""
+        """Decodes the bytes that `encode` gave; raises ProtocolError on anything else."""
         try:
             found = json.loads(body)
             index, count = map(int, found["actor_index"])
@@ -159,7 +159,7 @@ class Session(NamedTuple):
 
 
 def layout_of(spec: specs.EnvironmentSpec, num_envs: int | None) -> dict[str, Any]:
-    """What both sides must agree on before any array travels, as JSON has it."""
+    """Returns the facts on which both sides must agree before any array travels, as JSON has them."""
     return {
         "protocol": PROTOCOL,
         "byte_order": sys.byteorder,
@@ -170,7 +170,7 @@ def layout_of(spec: specs.EnvironmentSpec, num_envs: int | None) -> dict[str, An
 
 
 def difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
-    """The first part in which two layouts differ, in words; None if they are equal."""
+    """Describes the first part in which two layouts differ, in words; None if they are equal."""
     for name, value in expected.items():
         if found.get(name) != value:
             return f"expected {name} {value}, found {found.get(name)}"
@@ -215,13 +215,13 @@ def build(node: Any) -> Nest:
 
 
 def request_dtype(observations: Nest, num_envs: int | None) -> np.dtype:
-    """One actor's request: ``is_first`` and the leaves of its observation."""
+    """Describes one actor's request: ``is_first`` and the leaves of its observation."""
     lead = _lead(num_envs)
     return np.dtype([("is_first", np.bool_, lead), *fields("observation", observations, lead)])
 
 
 def reply_dtype(results: tuple[Nest, Nest], num_envs: int | None, state_bytes: int) -> np.dtype:
-    """The answer to one actor: parameter version and age, the leaves of action and extras, its new session state."""
+    """Describes the answer to one actor: version and age, the leaves of action and extras, its new session state."""
     return np.dtype(
         [
             ("version", np.int64),
@@ -233,7 +233,7 @@ def reply_dtype(results: tuple[Nest, Nest], num_envs: int | None, state_bytes: i
 
 
 def fields(name: str, spec: Nest, lead: tuple[int, ...] = ()) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
-    """Fields ``name0``, ``name1``, ... of a packed dtype, one for each leaf, with leading axes."""
+    """Returns the fields ``name0``, ``name1``, ... of a packed dtype, one for each leaf, with leading axes."""
     return [(f"{name}{i}", np.dtype(leaf.dtype), (*lead, *leaf.shape)) for i, leaf in enumerate(tree.flatten(spec))]
 
 

@@ -26,7 +26,7 @@ Tables = str | Mapping[str, PriorityFn | None]
 
 
 def parse_tables(tables: Tables) -> tuple[tuple[str, PriorityFn | None], ...]:
-    """`tables` as pairs; refuses none at all and what is no function."""
+    """Returns `tables` as pairs; refuses an empty set and functions that cannot be called."""
     pairs = ((tables, None),) if isinstance(tables, str) else tuple(dict(tables).items())
     if not pairs:
         raise ConfigError("An adder needs at least one table to write to, found none.")
@@ -259,7 +259,7 @@ class StepWriter:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         writer, observation, is_first, recent = read(state, "writer", "observation", "is_first", "recent")
         if observation is not None:
             observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")

@@ -72,7 +72,7 @@ class EpisodeAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`."""
+        """Returns the layout of the items, for `Table.layout`."""
         return step_layout(spec, max_length, extras_spec)
 
     @staticmethod
@@ -82,7 +82,7 @@ class EpisodeAdder(core.Adder):
 
     @staticmethod
     def history(max_length: int) -> int:
-        """Returns what `Replay.writer` needs to be made with."""
+        """Returns the history that `Replay.writer` needs."""
         return max_length
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -129,7 +129,7 @@ class EpisodeAdder(core.Adder):
         return {"stream": self._stream.save(), "start": self._start, "stop": self._stop}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay was restored."""
+        """Restores the state that `save` returned, after the replay was restored."""
         stream, start, stop = read(state, "stream", "start", "stop")
         self._stream.restore(stream)
         self._start, self._stop = int(start), int(stop)

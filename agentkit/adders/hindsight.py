@@ -27,7 +27,7 @@ GoalFn = Callable[[np.ndarray, np.ndarray], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight:
-    """Says which other goals a step gets, and what they make of it.
+    """Says which other goals a step gets, and which reward and discount follow from them.
 
     Attributes:
         compute_reward: ``(achieved [N, ...], desired [N, ...]) -> float [N]``, the environment's own.
@@ -58,7 +58,7 @@ class Hindsight:
 
 
 class HindsightRow(NamedTuple):
-    """Holds what is stored of every step: o_t without the goal that was asked for, a_t and the policy's extras."""
+    """Holds one step: o_t without the goal that was asked for, a_t and the policy's extras."""
 
     observation: dict[str, Nest]
     action: Nest
@@ -66,7 +66,7 @@ class HindsightRow(NamedTuple):
 
 
 class HindsightInline(NamedTuple):
-    """Holds what an item itself carries: a goal, and what it makes of the step."""
+    """Holds an item's own data: a goal, and the reward and discount that it gives the step."""
 
     reward: Nest
     discount: Nest
@@ -151,7 +151,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made, for `Table.layout`: their data are as those of `NStepAdder.layout`.
+        """Returns the layout of the items, for `Table.layout`: their data are as those of `NStepAdder.layout`.
 
         Raises:
             SpecError: the environment has no goals, or rewards or discounts that are no scalars.
@@ -178,7 +178,7 @@ class HindsightAdder(core.Adder):
 
     @staticmethod
     def history() -> int:
-        """Returns what `Replay.writer` needs to be made with: the rows of two observations."""
+        """Returns the history that `Replay.writer` needs: the rows of two observations."""
         return 2
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -201,7 +201,7 @@ class HindsightAdder(core.Adder):
             self.reset()
 
     def _write_episode(self) -> None:
-        """The rows and items of a whole episode, each item as soon as its second row is stored."""
+        """Writes the rows and items of a whole episode, each item as soon as its second row is stored."""
         last = {key: self._observation[key] for key in GOAL_KEYS if key != "desired_goal"}
         rows = [*(step.row for step in self._steps), self._zero._replace(observation=last)]
         items = self._items(np.stack([row.observation["achieved_goal"] for row in rows[1:]]))
@@ -292,7 +292,7 @@ class HindsightAdder(core.Adder):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay was restored."""
+        """Restores the state that `save` returned, after the replay was restored."""
         writer, observation, steps, episodes = base.read(state, "writer", "observation", "steps", "num_episodes")
         if observation is not None:
             observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")

@@ -19,7 +19,7 @@ from agentkit.types import Nest, Transition
 
 
 class NStepRow(NamedTuple):
-    """Holds what is stored of every step: o_t, a_t and the policy's extras."""
+    """Holds one step: o_t, a_t and the policy's extras."""
 
     observation: Nest
     action: Nest
@@ -27,7 +27,7 @@ class NStepRow(NamedTuple):
 
 
 class NStepReturn(NamedTuple):
-    """Holds what an item itself carries; see `Transition`."""
+    """Holds an item's own data; see `Transition`."""
 
     reward: Nest
     discount: Nest
@@ -117,7 +117,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`.
+        """Returns the layout of the items, for `Table.layout`.
 
         Raises:
             SpecError: the discounts do not go with the rewards.
@@ -147,7 +147,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def history(n: int) -> int:
-        """Returns what `Replay.writer` needs to be made with: the rows of n + 1 observations."""
+        """Returns the history that `Replay.writer` needs: the rows of n + 1 observations."""
         return n + 1
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -216,7 +216,7 @@ class NStepAdder(core.Adder):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay was restored."""
+        """Restores the state that `save` returned, after the replay was restored."""
         writer, observation, is_first, window, recent = base.read(
             state, "writer", "observation", "is_first", "window", "recent"
         )

@@ -62,7 +62,7 @@ class BatchedSegmentAdder(core.Adder):
         self, writer: Writer, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, num_envs: int = 1,
         extras_spec: Nest = (),
     ):  # fmt: skip
-        """Makes one.
+        """Makes a `BatchedSegmentAdder`.
 
         Args:
             writer: of a replay whose tables have `segment_layout`, with a history of 1.
@@ -175,12 +175,12 @@ class BatchedSegmentAdder(core.Adder):
         self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """Returns the unfinished segments (a `Saveable`); the writer holds nothing of them."""
+        """Returns the unfinished segments (a `Saveable`), which the writer does not hold."""
         rows = [column[:, : self._row + 1].copy() for column in tree.flatten(self._segments)]
         return {"row": self._row, "was_last": self._was_last.copy(), "rows": {str(i): x for i, x in enumerate(rows)}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         row, was_last, rows = read(state, "row", "was_last", "rows")
         columns, found = tree.flatten(self._segments), read_list(rows)
         for column, saved in zip(columns, found, strict=False):
@@ -198,7 +198,7 @@ class BatchedSegmentAdder(core.Adder):
 
 
 class SegmentAdder(core.Adder):
-    """Is a `BatchedSegmentAdder` for one environment: one item at a time, and nothing has a leading ``[N]``.
+    """Serves one environment as `BatchedSegmentAdder` serves N: one item at a time, and nothing has a leading ``[N]``.
 
     An episode's final row is there as soon as the episode ends.
     """
@@ -245,14 +245,14 @@ class SegmentAdder(core.Adder):
         return {"batch": self._batch.save(), "started": self._started, "in_episode": self._in_episode}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         batch, started, in_episode = read(state, "batch", "started", "in_episode")
         self._batch.restore(batch)
         self._started, self._in_episode = bool(started), bool(in_episode)
 
 
 def segment_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-    """Returns how the items of a table for segments of `length` rows are made; for `Table.layout`."""
+    """Returns the layout of items for segments of `length` rows, for `Table.layout`."""
     segment = step_layout(spec, length + 1, extras_spec).signature
     return dataclasses.replace(row_layout(segment), length=1)
 

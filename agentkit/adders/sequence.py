@@ -92,7 +92,7 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns how the items are made; for `Table.layout`."""
+        """Returns the layout of the items, for `Table.layout`."""
         return step_layout(spec, length, extras_spec)
 
     @staticmethod
@@ -102,7 +102,7 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def history(length: int) -> int:
-        """Returns what `Replay.writer` needs to be made with."""
+        """Returns the history that `Replay.writer` needs."""
         return length
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -145,7 +145,7 @@ class SequenceAdder(core.Adder):
         return {"stream": self._stream.save(), "start": self._start, "covered": self._covered}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay was restored."""
+        """Restores the state that `save` returned, after the replay was restored."""
         stream, start, covered = read(state, "stream", "start", "covered")
         self._stream.restore(stream)
         self._start, self._covered = int(start), int(covered)

@@ -45,7 +45,7 @@ class TeeAdder(core.Adder):
             adder.reset()
 
     def close(self) -> None:
-        """Closes all, also where one cannot confirm what it wrote; the first error is raised then."""
+        """Closes all adders, also where one cannot confirm its items; the first error is raised then."""
         errors = []
         for adder in self._adders:
             try:
@@ -60,14 +60,14 @@ class TeeAdder(core.Adder):
         return {str(i): adder.save() for i, adder in enumerate(self._adders)}  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replays were restored."""
+        """Restores the state that `save` returned, after the replays were restored."""
         states = read(state, *(str(i) for i in range(len(self._adders))))
         for adder, saved in zip(self._adders, states, strict=True):
             adder.restore(saved)  # type: ignore[attr-defined]
 
 
 class WithoutExtras(core.Adder):
-    """Leaves away what the policy says beside an action: for who learns from another one's actions."""
+    """Drops the policy's extras, for learners from another policy's actions."""
 
     def __init__(self, adder: core.Adder):
         """Takes an adder that expects no extras; it is closed with this."""
@@ -95,5 +95,5 @@ class WithoutExtras(core.Adder):
         return self._adder.save()  # type: ignore[attr-defined]
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
         self._adder.restore(state)  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of A2C, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of A2C, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.
@@ -95,7 +95,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what A2C learns.
+    """Holds the training state of A2C.
 
     Attributes:
         variables: parameters and statistics of observations.
@@ -139,7 +139,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
-    """Takes one step on all rows of a batch of segments.
+    """Makes an update of one step on all rows of a batch of segments.
 
     With nothing normalised or annealed, which only the learner knows, actors may compute the gradients, as in A3C.
     """

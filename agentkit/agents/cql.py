@@ -45,7 +45,7 @@ Critics = tuple[Params, Params]
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of CQL, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of CQL, in addition to those of `ReplayConfig`.
 
     Attributes:
         cql_weight: alpha of the paper, the weight of the penalty beside the TD errors; 0 is SAC.
@@ -102,7 +102,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what CQL learns.
+    """Holds the training state of CQL.
 
     Attributes:
         policy: parameters.

@@ -36,7 +36,7 @@ Weights = Literal["exp", "binary"]
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of CRR, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of CRR, in addition to those of `ReplayConfig`.
 
     Attributes:
         weights: of the data's actions: "exp" of the advantage, or "binary", whether it is positive.
@@ -83,7 +83,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what CRR learns.
+    """Holds the training state of CRR.
 
     Attributes:
         policy: parameters.

@@ -47,7 +47,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of D4PG, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of D4PG, in addition to those of `ReplayConfig`.
 
     Attributes:
         num_atoms: values that the critic's distribution is spread over, at least 2.
@@ -114,7 +114,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what D4PG learns.
+    """Holds the training state of D4PG.
 
     Attributes:
         policy: parameters.

@@ -36,7 +36,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of DDPG, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of DDPG, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of the critic.
@@ -77,7 +77,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what DDPG learns.
+    """Holds the training state of DDPG.
 
     Attributes:
         policy: parameters.

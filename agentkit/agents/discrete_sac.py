@@ -44,7 +44,7 @@ Critics = tuple[Params, Params]
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of discrete SAC, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of discrete SAC, in addition to those of `ReplayConfig`.
 
     Attributes:
         target_entropy_ratio: target entropy over the largest, log A, in [0, 1].
@@ -109,7 +109,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what discrete SAC learns.
+    """Holds the training state of discrete SAC.
 
     Attributes:
         policy: parameters.

@@ -39,7 +39,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of DroQ, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of DroQ, in addition to those of `ReplayConfig`.
 
     Attributes:
         dropout_rate: probability that a hidden unit of a critic is dropped, in [0, 1).
@@ -98,7 +98,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what DroQ learns.
+    """Holds the training state of DroQ.
 
     Attributes:
         policy: parameters.

@@ -36,7 +36,7 @@ from agentkit.types import LossOutput, ReplaySample, has_action
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each ReLU layer, which policy and value share.
@@ -120,7 +120,7 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
 
 
 def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Update:
-    """Takes one step of Adam on each batch of segments; actors may compute its gradient."""
+    """Makes an update of one step of Adam on each batch of segments; actors may compute its gradient."""
     return sgd(loss, networks.init, adam(config.learning_rate, config.max_grad_norm))
 
 

@@ -35,7 +35,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of IQL, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of IQL, in addition to those of `ReplayConfig`.
 
     Attributes:
         expectile: tau of the paper, in (0, 1): at 0.5 values are those of the data's policy, near 1 of its best.
@@ -88,7 +88,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what IQL learns.
+    """Holds the training state of IQL.
 
     Attributes:
         policy: parameters.

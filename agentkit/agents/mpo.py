@@ -43,7 +43,7 @@ MAX_LOG_DUAL = 18.0
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of MPO, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of MPO, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of the critic.
@@ -112,7 +112,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class MPOParams(NamedTuple):
-    """Holds one item for each of the three that are learned: parameters, gradients, optimisers, optimiser states.
+    """Holds one item for each of the three learned parts: parameters, gradients, optimisers, optimiser states.
 
     Attributes:
         policy: the policy's.
@@ -126,7 +126,7 @@ class MPOParams(NamedTuple):
 
 
 class State(NamedTuple):
-    """Holds what MPO learns.
+    """Holds the training state of MPO.
 
     Attributes:
         params: of policy and critic, and the `losses.MPODuals`.

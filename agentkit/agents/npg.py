@@ -38,7 +38,7 @@ from agentkit.types import ReplaySample
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of NPG, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of NPG, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.
@@ -84,7 +84,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what NPG learns.
+    """Holds the training state of NPG.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.

@@ -47,7 +47,7 @@ AdvantageNormalization = Literal["minibatch", "batch", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of PPO, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of PPO, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value; with an `lstm_size` of the shared ReLU layers.
@@ -117,7 +117,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what PPO learns.
+    """Holds the training state of PPO.
 
     Attributes:
         variables: parameters and statistics of observations.

@@ -36,7 +36,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of REDQ, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of REDQ, in addition to those of `ReplayConfig`.
 
     Attributes:
         num_critics: N, critics in the ensemble.
@@ -102,7 +102,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what REDQ learns.
+    """Holds the training state of REDQ.
 
     Attributes:
         policy: parameters.

@@ -15,7 +15,7 @@ from agentkit.errors import unknown_name
 
 
 class About(NamedTuple):
-    """Holds what is said of an agent beside its file's first line.
+    """Describes an agent beyond its file's first line.
 
     Attributes:
         actions: the action spaces that it takes; others it refuses. "joint" are several at once: multi-discrete ones,
@@ -75,7 +75,7 @@ def names() -> tuple[str, ...]:
 
 
 def about(name: str) -> About:
-    """Returns what an agent is for.
+    """Returns an agent's `About`: the actions it takes, and the data it learns from.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -85,7 +85,7 @@ def about(name: str) -> About:
 
 
 def file(name: str) -> pathlib.Path:
-    """Returns where the agent is written.
+    """Returns the path of the agent's file.
 
     Raises:
         UnknownNameError: there is no such agent.

@@ -39,7 +39,7 @@ from agentkit.types import ReplaySample
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of REINFORCE, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of REINFORCE, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.
@@ -78,7 +78,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what REINFORCE learns.
+    """Holds the training state of REINFORCE.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.

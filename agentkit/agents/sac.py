@@ -35,7 +35,7 @@ Critics = tuple[Params, Params]
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of SAC, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of SAC, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of each critic.
@@ -90,7 +90,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what SAC learns.
+    """Holds the training state of SAC.
 
     Attributes:
         policy: parameters.

@@ -34,7 +34,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of TD3, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of TD3, in addition to those of `ReplayConfig`.
 
     Attributes:
         hidden_sizes: units of each hidden layer of the policy and of each critic.
@@ -74,7 +74,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what TD3 learns.
+    """Holds the training state of TD3.
 
     Attributes:
         policy: parameters.

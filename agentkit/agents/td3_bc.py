@@ -34,7 +34,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config(ReplayConfig):
-    """Hyperparameters of TD3+BC, in addition to those of `ReplayConfig`.
+    """Holds the hyperparameters of TD3+BC, in addition to those of `ReplayConfig`.
 
     Attributes:
         value_weight: alpha, weight of the critic's value beside the distance from the data's actions; 0 only clones.
@@ -76,7 +76,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 
 
 class State(NamedTuple):
-    """Holds what TD3+BC learns.
+    """Holds the training state of TD3+BC.
 
     Attributes:
         policy: parameters.

@@ -39,7 +39,7 @@ from agentkit.types import ReplaySample
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
-    """Hyperparameters of TRPO, in addition to those of `SegmentsConfig`.
+    """Holds the hyperparameters of TRPO, in addition to those of `SegmentsConfig`.
 
     Attributes:
         hidden_sizes: units of each tanh layer of policy and value.
@@ -89,7 +89,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 
 
 class State(NamedTuple):
-    """Holds what TRPO learns.
+    """Holds the training state of TRPO.
 
     Attributes:
         variables: parameters, an `PolicyCritic`, and statistics of observations.
@@ -218,7 +218,7 @@ def improve_policy(
 
 
 def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
-    """Steps the policy within its bound, then fits the value, which leaves the policy as it is."""
+    """Makes an update that moves the policy within its bound, then fits the value without changing the policy."""
     optimizer = adam(1.0, config.max_grad_norm)
 
     def init(key: jax.Array) -> State:

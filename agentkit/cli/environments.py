@@ -15,7 +15,7 @@ from agentkit.errors import ConfigError, unknown_name
 
 
 def import_packages(packages: Sequence[str] | None) -> tuple[str, ...]:
-    """Imports what ``--import`` names, found in the working directory, too; returns the names.
+    """Imports the packages of ``--import``, found in the working directory, too; returns their names.
 
     Raises:
         ConfigError: one cannot be imported.
@@ -127,6 +127,6 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
 
 
 def refuse_settings(error: TypeError, environment: str | None, settings: Sequence[str]) -> ConfigError:
-    """Returns the error that says that an environment does not take what ``--env-set`` gave."""
+    """Returns the error for settings of ``--env-set`` that an environment does not take."""
     given = ", ".join(settings)
     return ConfigError(f"--env-set: {environment or 'the environment'} cannot be made with {given}: {error}.")

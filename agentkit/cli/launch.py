@@ -28,7 +28,7 @@ _SETTINGS = {
 
 
 def launch(arguments: argparse.Namespace) -> int:
-    """Runs the program, shows what it does, and says where the run is kept.
+    """Runs the program, shows its progress, and says where the run is kept.
 
     Returns:
         0; 130 if Ctrl-C, SIGTERM or ``agentkit stop`` stopped and saved it; 1 if a node failed for good.
@@ -56,7 +56,7 @@ def launch(arguments: argparse.Namespace) -> int:
 
 
 def check_installed(engine: str | None = None) -> None:
-    """Looks for what a program of many processes needs, before anything is made.
+    """Looks for the packages that a program of many processes needs, before anything is made.
 
     Raises:
         MissingExtraError: naming the extra.

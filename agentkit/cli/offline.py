@@ -94,7 +94,7 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Writes episodes of a run to a file and says what is in it.
+    """Writes episodes of a run to a file, and prints the number of steps and the returns.
 
     Raises:
         ConfigError: if there is no run or checkpoint, the file exists, or its episodes cannot be had.

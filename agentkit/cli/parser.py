@@ -181,19 +181,19 @@ def _add_node(commands: _Commands[_Parser]) -> None:
     node = _add(
         commands,
         "node",
-        "run one node of a program by hand or under a scheduler",
+        "run one node of a program, for a scheduler or a shell",
         "Runs one node. 'replay' hosts a run; the others join it from any machine, and may be started, killed "
         "and started again at any time. Exit codes: 0 the run is over, 1 start it again, 2 do not.",
     )
     roles = node.add_subparsers(dest="role", required=True, metavar="ROLE")
-    _add_host(_add(roles, "replay", "host a run: its replay server and its board", _HOST_DESCRIPTION))
+    _add_host(_add(roles, "replay", "host a run: its replay server and its run store", _HOST_DESCRIPTION))
     for role, meaning in (
         ("learner", "updates and publishes the parameters, and saves checkpoints"),
         ("actor", "plays and fills the replay"),
         ("evaluator", "plays with the evaluation policy and logs the returns"),
     ):
         one = _add(roles, role, meaning, f"Joins a run as its {role}: {meaning}. {_RUN_ID_NOTE}")
-        one.add_argument("--connect", metavar="HOST:PORT", help="the board, as 'agentkit node replay' prints it")
+        one.add_argument("--connect", metavar="HOST:PORT", help="the run store, as 'agentkit node replay' prints it")
         _add_run_id(one)
         _add_import(one)
         if role == "learner":  # A run has one.
@@ -215,7 +215,7 @@ _RUN_ID_NOTE = (
     "a file; --run-id shows it to everyone who can list this machine's processes."
 )
 _HOST_DESCRIPTION = (
-    "Hosts a run: the board, at which its nodes meet, and the replay server. Prints what the other nodes need. "
+    "Hosts a run: the run store, at which its nodes meet, and the replay server. Prints what the other nodes need. "
     f"{_RUN_ID_NOTE}"
 )
 
@@ -228,7 +228,7 @@ def _add_host(host: _Parser) -> None:
         help="instead of --out: this very run folder, made if there is none; the run in it goes on. For schedulers, "
         "which start the same command again",
     )
-    host.add_argument("--board-port", type=_port, metavar="P", help="where nodes meet; default: 7700")
+    host.add_argument("--board-port", type=_port, metavar="P", help="of the run store, where nodes meet; default: 7700")
     host.add_argument("--port", type=_port, metavar="P", help="of the replay server; default: a free one")
     host.add_argument(
         "--listen",

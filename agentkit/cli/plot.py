@@ -18,14 +18,14 @@ _TRAINING_WINDOW = 20  # Episodes averaged in the faint line of training returns
 
 
 class Curve(NamedTuple):
-    """Returns ``[N]`` at environment steps ``[N]``, in order of steps."""
+    """Holds episode returns ``[N]`` at environment steps ``[N]``, in order of steps."""
 
     steps: np.ndarray
     returns: np.ndarray
 
 
 class RunCurves(NamedTuple):
-    """Holds what is drawn of one run.
+    """Holds one run's settings and curves, to be drawn.
 
     Attributes:
         environment: its environment's name.
@@ -95,7 +95,7 @@ def draw(runs: Sequence[RunCurves], output: Path) -> None:
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Runs of equal settings, under labels that name the settings in which the groups differ."""
+    """Groups runs of equal settings, under labels that name the settings in which the groups differ."""
     groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         groups.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
@@ -115,7 +115,7 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 
 
 def mean_and_range(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Steps ``[N]``, mean, minimum and maximum of several curves over their common steps.
+    """Returns steps ``[N]``, and mean, minimum and maximum of several curves over their common steps.
 
     Curves are interpolated linearly between their points, and left out where they have none.
     """

@@ -64,7 +64,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def describe_agent(config_class: type) -> str:
-    """Returns what ``agentkit show`` prints: the agent file's docstring (its source), then its config's fields.
+    """Returns the text of ``agentkit show``: the agent file's docstring (its source), then its config's fields.
 
     Those that the config adds to what it extends come first.
 

@@ -17,7 +17,7 @@ _SCALE_SECONDS = 40.0  # An actor that is to stop may take half of it.
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Prints what a program is doing, once or until it ends.
+    """Prints a program's state, once or until the program ends.
 
     Raises:
         ConfigError: if nothing runs there.
@@ -37,7 +37,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def scale(arguments: argparse.Namespace) -> int:
-    """Changes how many actors a program has, and waits until it has them.
+    """Changes the number of a program's actors, and waits until they are there.
 
     Raises:
         ConfigError: if nothing runs there, its actors are started by others, or the number did not change in time.
@@ -105,7 +105,7 @@ def _watch(board: Any) -> int:
             try:
                 table.write(board.status())
             except RunStoreError:
-                table.message("The program has ended, or its board no longer answers.")
+                table.message("The program has ended, or its run store no longer answers.")
                 break
             time.sleep(_WATCH_SECONDS)
     return 0

@@ -125,7 +125,7 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
 
 
 def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns what ``--resume RUN`` gives to `read_config`: the packages to import, and the fields to replace.
+    """Returns the changes of ``--resume RUN`` for `read_config`: packages to import, and fields to replace.
 
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
@@ -146,7 +146,7 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
 def finish(
     result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None
 ) -> int:
-    """Says how a run ended and what to do next; returns the exit code."""
+    """Says how a run ended and how to go on; returns the exit code."""
     named = "".join(f" --import {package}" for package in imports or ())
     if result.interrupted:
         print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}{named}")

@@ -121,7 +121,7 @@ def field_types(config_class: type) -> dict[str, Any]:
 
 
 def type_name(annotation: Any) -> str:
-    """Returns how a type is written.
+    """Returns a type as a person writes it.
 
     >>> type_name(tuple[int, ...]), type_name(float | None)
     ('tuple[int, ...]', 'float | None')

@@ -129,7 +129,7 @@ def read_episodes(path: str | pathlib.Path) -> EpisodeData:
 
 
 def _in_folder(folder: pathlib.Path) -> pathlib.Path:
-    """The file of a Minari data set: its HDF5, whether that is there or not."""
+    """Returns the file of a Minari data set: its HDF5, whether that is there or not."""
     for inner in (folder, folder / "data"):
         if (inner / _MAIN).is_file():
             return inner / _MAIN

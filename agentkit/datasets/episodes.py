@@ -139,7 +139,7 @@ def _map_actions(actions: np.ndarray, spec: specs.Array, space: ActionSpace) -> 
 
 
 def describe_actions(spec: Nest) -> ActionSpace | None:
-    """Returns the action space of an action spec, for a file; None for what a file need not describe."""
+    """Describes the action space of an action spec, for a file; None for actions a file need not describe."""
     if isinstance(spec, specs.DiscreteArray):
         return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(spec.num_values)}
     if isinstance(spec, specs.BoundedArray):
@@ -210,7 +210,7 @@ class EpisodeRecorder(core.Adder):
         self._observations.append(nests.copy_nest(timestep.observation))
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
-        """Adds a step; what the policy says beside its action is not kept.
+        """Adds a step; the policy's extras are not kept.
 
         Raises:
             SpecError: the reward is no scalar, or the discount another one than 1, and 0 at the end.
@@ -239,7 +239,7 @@ class EpisodeRecorder(core.Adder):
         self._rewards: list[float] = []
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Has nothing to free."""
 
 
 def _stack(rows: Sequence[Nest]) -> Nest:

@@ -23,7 +23,7 @@ class Items(Protocol):
     """Holds data that batches are drawn from: N items, each a nest of arrays."""
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         ...
 
     def take(self, indices: np.ndarray) -> Nest:
@@ -48,7 +48,7 @@ class Columns:
         (self._size,) = lengths
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         return self._size
 
     def take(self, indices: np.ndarray) -> Nest:
@@ -90,7 +90,7 @@ class ItemStore:
         self._num_steps = self._size = 0
 
     def __len__(self) -> int:
-        """N."""
+        """Returns N."""
         return self._size
 
     def writer(self, history: int, *, timeout: float | None = None) -> Writer:
@@ -184,7 +184,7 @@ class TransitionsDataset:
     """
 
     def __init__(self, items: Items, plan: BatchPlan, seed: Seed = 0):
-        """Makes one.
+        """Makes a `TransitionsDataset`.
 
         Args:
             items: at least one.
@@ -212,7 +212,7 @@ class TransitionsDataset:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch."""
+        """Returns the next batch."""
         plan, size = self._plan, len(self._items)
         count = plan.batch_size * plan.num_updates
         indices = self._rng.integers(size, size=count)
@@ -234,10 +234,10 @@ class TransitionsDataset:
         return True
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Has nothing to free."""
 
     def fingerprint(self) -> dict[str, int]:
-        """Returns what tells these data from others: their number, and a checksum of up to 1,000 of them."""
+        """Returns a fingerprint of these data: their number, and a checksum of up to 1,000 of them."""
         some = np.unique(np.linspace(0, len(self._items) - 1, 1_000).astype(np.int64))
         checksum = 0
         for leaf in tree.flatten(self._items.take(some)):
@@ -245,7 +245,7 @@ class TransitionsDataset:
         return {"size": len(self._items), "checksum": checksum}
 
     def save(self) -> dict[str, Any]:
-        """Returns where the drawing stands; not the data."""
+        """Returns the state of the drawing; not the data."""
         state = self._rng.bit_generator.state
         words = {name: str(value) for name, value in state["state"].items()}  # 128 bits
         return {
@@ -256,7 +256,7 @@ class TransitionsDataset:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned.
+        """Restores the state that `save` returned.
 
         Raises:
             CheckpointError: it was saved with other data, or is damaged.

@@ -18,7 +18,7 @@ class ReplayDataset:
     """
 
     def __init__(self, replay: Replay, plan: BatchPlan, *, timeout: float | None = None):
-        """Makes one.
+        """Makes a `ReplayDataset`.
 
         Args:
             replay: where to sample.
@@ -58,7 +58,7 @@ class ReplayDataset:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
             ReplayTimeoutError: none within the timeout.

@@ -91,7 +91,7 @@ class NodeContext:
 
     @property
     def should_stop(self) -> bool:
-        """Returns True once this node is to save what it owns and return."""
+        """Returns True once this node is to save its data and return."""
         return self._stop.is_set()
 
     def wait(self, seconds: float) -> bool:
@@ -112,7 +112,7 @@ class NodeContext:
         self.store.command("stop", reason=reason)
 
     def sync(self, leaving: bool = False) -> None:
-        """Sends a heartbeat now; what was counted is then in the run store.
+        """Sends a heartbeat now; the counts so far are then in the run store.
 
         Args:
             leaving: it is the last one.

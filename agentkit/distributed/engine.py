@@ -9,7 +9,7 @@ from agentkit.distributed.worker import RunAddress
 
 
 class Running(Protocol):
-    """Controls a node that an engine has started."""
+    """Watches and stops a node that an engine has started."""
 
     pid: int | None
 
@@ -18,11 +18,11 @@ class Running(Protocol):
         ...
 
     def terminate(self) -> None:
-        """Asks it to stop."""
+        """Asks the node to stop."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Ends the node at once."""
         ...
 
 
@@ -36,5 +36,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees what the engine holds, after every node has ended."""
+        """Frees the engine's resources, after every node has ended."""
         ...

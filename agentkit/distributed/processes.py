@@ -21,7 +21,7 @@ _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main(
 
 @final
 class RunningProcess:
-    """Controls a node's process."""
+    """Watches and stops a node's process."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         """Wraps a process that leads a session of its own."""
@@ -33,12 +33,12 @@ class RunningProcess:
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Asks it to save and stop (SIGTERM)."""
+        """Asks the node to save and stop (SIGTERM)."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """Ends it and what it has started (SIGKILL), also when it is stopped."""
+        """Ends the node and all that it has started (SIGKILL), also when it is stopped."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

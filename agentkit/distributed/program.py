@@ -60,7 +60,7 @@ class RestartPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """Says what the nodes of one kind need, and how they are looked after.
+    """Says which needs the nodes of one kind have, and how they are looked after.
 
     Attributes:
         name: e.g. "actor".
@@ -92,7 +92,7 @@ class Role:
 
 
 class Handle(NamedTuple):
-    """Names the node whose endpoint is wanted: an edge of the program."""
+    """Refers to the node whose endpoint is wanted: an edge of the program."""
 
     node: str
 
@@ -123,10 +123,10 @@ class Node:
 
 
 class Program:
-    """Roles and nodes. Building it runs nothing."""
+    """Describes roles and nodes. Building a program runs nothing."""
 
     def __init__(self, name: str, roles: Iterable[Role] = ()):
-        """Makes one without nodes; `name` is for people."""
+        """Makes a `Program` without nodes; `name` is for people."""
         self.name = name
         self.roles: dict[str, Role] = {}
         self.nodes: dict[str, Node] = {}

@@ -133,7 +133,7 @@ class RayEngine:
         return running
 
     def close(self) -> None:
-        """Kills what still runs; ends a private Ray, leaves a cluster. May be called twice."""
+        """Kills nodes that still run; ends a private Ray, leaves a cluster. May be called twice."""
         if self._ray.is_initialized():
             for running in self._running:
                 running.kill()
@@ -146,7 +146,7 @@ class RayEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start_holder(self) -> Any:
-        """The process that holds the parameters, on this machine; it ends with this engine or this process."""
+        """Starts the process that holds the parameters, on this machine; it ends with this engine or this process."""
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._here, soft=True)
         options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": place}
         return self._ray.remote(Holder).options(**options).remote()
@@ -159,7 +159,7 @@ class RayEngine:
 
 @final
 class RunningActor:
-    """Controls a node's Ray actor.
+    """Watches and stops a node's Ray actor.
 
     Attributes:
         pid: of its process, on whatever machine that is; None until it runs.
@@ -190,7 +190,7 @@ class RunningActor:
         return self._code
 
     def terminate(self) -> None:
-        """Asks it to save and stop (SIGTERM); kills it where it does not run yet."""
+        """Asks the node to save and stop (SIGTERM); kills it where it does not run yet."""
         if self.poll() is not None:
             return
         if self.pid is None:
@@ -199,7 +199,7 @@ class RunningActor:
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it (SIGKILL), also when it is stopped or its machine does not answer."""
+        """Ends the node (SIGKILL), also when it is stopped or its machine does not answer."""
         if self.poll() is not None:
             return
         # Ray asks the process to exit, which a stopped one does not hear.

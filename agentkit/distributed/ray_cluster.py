@@ -106,7 +106,7 @@ def check_same(ray: Any, address: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Refuses what is no explicit address, and one where nobody listens (Ray would try for a minute)."""
+    """Refuses an address that is not explicit, and one where nobody listens (Ray would try for a minute)."""
     match = re.fullmatch(r"\[?([^\[\]/]+)\]?:(\d+)", address)
     if match is None:
         raise ConfigError(
@@ -120,7 +120,7 @@ def check_address(address: str) -> None:
 
 
 def check_fits(ray: Any, role: str, demand: Mapping[str, float], taken: Sequence[Mapping[str, float]]) -> None:
-    """Refuses what no machine, or not all machines together, can hold: Ray would wait for ever.
+    """Refuses demands that no machine, or not all machines together, can meet: Ray would wait for ever.
 
     Args:
         ray: the package.

@@ -41,7 +41,7 @@ class Holder:
         self._newest: dict[str, _Published] = {}
 
     def publish(self, name: str, publisher: str, version: int, published: float, packed: Mapping[str, Any]) -> None:
-        """Keeps what `RayVariables.publish` has packed."""
+        """Keeps the parameters that `RayVariables.publish` has packed."""
         from agentkit.distributed.ray import import_ray
 
         # Put here, not by the learner: an object dies with the process that put it.
@@ -79,7 +79,7 @@ class RayVariables(VariableSource):
     """
 
     def __init__(self, name: str, timeout: float = 5.0):
-        """Makes one.
+        """Makes a `RayVariables`.
 
         Args:
             name: the same for those who publish and read the same.
@@ -148,7 +148,7 @@ class RayVariables(VariableSource):
         self.flush(self._timeout)
 
     def get(self, names: Sequence[str], newer_than: int = -1) -> Versioned | None:
-        """Returns what `core.VariableSource` says; None, too, where nobody answers in time.
+        """Returns parameters as `core.VariableSource` says; None, too, where nobody answers in time.
 
         After a restart of the learner its parameters are newer, whatever their version.
         """
@@ -189,7 +189,7 @@ class RayVariables(VariableSource):
 
 
 def _pack(nest: Nest) -> tuple[bytes, list[np.ndarray]]:
-    """A nest as a small pickle and its arrays' bytes, which the object store keeps without another copy."""
+    """Returns a nest as a small pickle and its arrays' bytes, which the object store keeps without another copy."""
     buffers: list[pickle.PickleBuffer] = []
     plain = tree.map_structure(lambda leaf: np.asarray(leaf) if hasattr(leaf, "__array__") else leaf, nest)
     head = cloudpickle.dumps(plain, protocol=5, buffer_callback=buffers.append)

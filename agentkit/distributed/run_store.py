@@ -29,7 +29,7 @@ FIRST_LINE_SECONDS = 5.0
 
 
 class RunStore:
-    """Holds what a run's nodes tell each other. Thread-safe; a context manager.
+    """Holds the messages of a run's nodes to each other. Thread-safe; a context manager.
 
     Attributes:
         address: "host:port".
@@ -88,7 +88,7 @@ class RunStore:
             return self._values.get(key)
 
     def node(self, name: str, **changes: Any) -> None:
-        """Notes what the supervisor knows of a node: state, pid, restarts, last_error, ..."""
+        """Notes the supervisor's knowledge of a node: state, pid, restarts, last_error, ..."""
         with self._lock:
             self._nodes.setdefault(name, _new_node(name)).update(changes)
 
@@ -208,7 +208,7 @@ class RunStore:
 
 
 def _new_node(name: str) -> dict[str, Any]:
-    """A node that joins by itself; the supervisor's own have their state set by it."""
+    """Returns the entry of a node that joins by itself; the supervisor's own have their state set by it."""
     role, _, index = name.rpartition("-")
     return {
         "role": role or name,
@@ -288,7 +288,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 self._write({"error": f"malformed message: {error!r}"})
 
     def _read(self) -> Any:
-        """The next message; None at the end, or where it is not JSON."""
+        """Returns the next message; None at the end, or where it is not JSON."""
         line = self.rfile.readline(MAX_LINE)
         try:
             return json.loads(line) if line.endswith(b"\n") else None

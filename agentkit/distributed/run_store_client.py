@@ -15,7 +15,7 @@ from agentkit.errors import AgentkitError, ConfigError
 
 
 class RunStoreError(AgentkitError, RuntimeError):
-    """Says that the run store does not answer, or refuses what it was asked."""
+    """Says that the run store does not answer, or refuses a request."""
 
 
 class WrongRunError(RunStoreError, ConfigError):
@@ -118,7 +118,7 @@ class RunStoreClient:
         return self._ask(message, min(self._timeout, 5.0))
 
     def status(self) -> dict[str, Any]:
-        """Returns what `RunStore.status` does."""
+        """Returns the answer of `RunStore.status`."""
         return self._ask({"do": "status"}, self._timeout)
 
     def command(self, name: str, **arguments: Any) -> None:

@@ -35,7 +35,7 @@ ECHO_SECONDS = 0.5
 
 
 class ProgramError(AgentkitError, RuntimeError):
-    """Says that a fault stopped a program: names the node, what it raised, and where its log is."""
+    """Says that a fault stopped a program: names the node, its error, and where its log is."""
 
 
 @dataclasses.dataclass
@@ -158,7 +158,7 @@ class Supervisor:
                 watched.running = None
 
     def close(self) -> None:
-        """Kills what still runs and closes store and engine."""
+        """Kills nodes that still run, and closes store and engine."""
         self.kill_all()
         self.store.close()
         self._engine.close()

@@ -14,7 +14,7 @@ from agentkit.distributed.worker import RunAddress, run_node
 
 @final
 class RunningThread:
-    """Controls a node's thread."""
+    """Watches and stops a node's thread."""
 
     def __init__(self, node: Node, run_address: RunAddress):
         """Starts it."""
@@ -32,11 +32,11 @@ class RunningThread:
         return self._code
 
     def terminate(self) -> None:
-        """Asks it to stop."""
+        """Asks the node to stop."""
         self._stop.set()
 
     def kill(self) -> None:
-        """Asks it to stop, and takes it for dead."""
+        """Asks the node to stop, and takes it for dead."""
         self._stop.set()
         if self._code is None:
             self._code = -9

@@ -17,7 +17,7 @@ from agentkit.types import Nest
 
 @final
 class BatchedEnvironment(dm_env.Environment):
-    """Steps N environments one after the other; the convention of every batch in agentkit.
+    """Runs N environments one after the other; the convention of every batch in agentkit.
 
     Specs are those of one environment. A time step holds arrays: `step_type` int32 ``[N]``, reward
     and discount ``[N, ...]`` and observation leaves ``[N, ...]``. An element whose last step was
@@ -163,7 +163,7 @@ def _stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
 
 
 def _filler(spec: Nest, fill: float) -> Callable[[list[Nest]], Nest]:
-    """A stacker that puts `fill` where a value is None (the first step of an episode)."""
+    """Returns a stacker that puts `fill` where a value is None (the first step of an episode)."""
     stack = _stacker(spec)
     missing = tree.map_structure(lambda s: np.full(s.shape, fill, s.dtype), spec)
     return lambda values: stack([missing if value is None else value for value in values])

@@ -219,7 +219,7 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
 
 
 def _reader(space: gymnasium.Space) -> Callable[[Any], Nest]:
-    """A function from the space's values to arrays of its spec, always a copy."""
+    """Returns a function from the space's values to arrays of its spec, always a copy."""
     if isinstance(space, spaces.Dict):
         children = {key: _reader(child) for key, child in space.items()}
         return lambda value: {key: read(value[key]) for key, read in children.items()}
@@ -234,7 +234,7 @@ def _reader(space: gymnasium.Space) -> Callable[[Any], Nest]:
 
 
 def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
-    """A function from arrays of the space's spec to what the environment expects."""
+    """Returns a function from arrays of the space's spec to what the environment expects."""
     if isinstance(space, spaces.Dict):
         children = {key: _writer(child) for key, child in space.items()}
         return lambda value: {key: write(value[key]) for key, write in children.items()}

@@ -89,7 +89,7 @@ class ResumableEnvironment(dm_env.Environment):
         return timestep
 
     def save(self) -> dict[str, Any]:
-        """Returns where the environment stands: the episode's number, its actions, the wrappers' state.
+        """Returns the environment's state: the episode's number, its actions, the wrappers' state.
 
         The arrays are new ones, ``[number of steps, ...]`` per action leaf.
         """
@@ -158,7 +158,7 @@ class ResumableEnvironment(dm_env.Environment):
         return self._environment.discount_spec()
 
     def close(self) -> None:
-        """Frees what the environment inside holds."""
+        """Frees the resources of the environment inside."""
         self._environment.close()
 
 

@@ -44,7 +44,7 @@ _PACKAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
-    """Says what `agentkit.run` runs.
+    """Describes an experiment for `agentkit.run`.
 
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
@@ -115,7 +115,7 @@ class ExperimentConfig:
         return {"fields": dict(vars(self)), "factory": factory}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes back what `__getstate__` returned."""
+        """Restores the state that `__getstate__` returned."""
         vars(self).update(state["fields"])
         if state["factory"] is not None and registered(str(self.environment)) is None:
             envs.register(str(self.environment).partition(":")[0], state["factory"])
@@ -237,7 +237,7 @@ def read_config(
 
 
 def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
-    """Returns what a run folder's ``config.json`` says.
+    """Returns the content of a run folder's ``config.json``.
 
     Raises:
         ConfigError: there is none, or it is damaged.

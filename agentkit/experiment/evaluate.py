@@ -47,7 +47,7 @@ class Evaluator:
         return self._summary(self.episodes(num_episodes, number))
 
     def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
-        """Does as `run`, but asks `should_stop` before each episode; returns None if it was to stop."""
+        """Runs as `run`, but asks `should_stop` before each episode; returns None if it was to stop."""
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         while len(records) < num_episodes:
@@ -151,7 +151,7 @@ def evaluate(
 
 
 class RestoredPolicy(NamedTuple):
-    """Holds what it takes to act as a run's newest checkpoint does.
+    """Holds all that is needed to act as a run's newest checkpoint does.
 
     Attributes:
         experiment: the run's.

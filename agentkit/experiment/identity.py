@@ -37,7 +37,7 @@ class ChangedCodeWarning(UserWarning):
 
 
 def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
-    """Returns what an agent is, as plain values.
+    """Describes an agent as plain values.
 
     Args:
         agent: any; one of `common.agent.Agent` is described by its parts.
@@ -63,7 +63,7 @@ def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
 def describe_environment(
     environment: Any, settings: Mapping[str, Any], wrappers: Sequence[Any]
 ) -> dict[str, Any]:
-    """Returns what an environment is, as plain values."""
+    """Describes an environment as plain values."""
     by_name = isinstance(environment, str)
     factory = environments.registered(environment) if by_name else None
     return {
@@ -101,7 +101,7 @@ def rebuild_agent(record: Mapping[str, Any], run: object) -> Any:
 
 
 def rebuild_environment(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the fields of an `ExperimentConfig` that say what the environment is."""
+    """Makes the fields of an `ExperimentConfig` that define the environment."""
     environment = record["environment"]
     if environment is None:
         environment = decode(record["environment_function"])
@@ -214,7 +214,7 @@ def _shown(part: str, value: Any) -> Any:
 
 
 def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: object) -> None:
-    """Warns of each function and class whose source has changed since a record was written."""
+    """Warns about each function and class whose source has changed since a record was written."""
     found, others = (dict(_codes(_described(record))) for record in (saved, now))
     names = {name for path in found.keys() & others.keys() for name in changed(found[path], others[path])}
     for name in sorted(names):

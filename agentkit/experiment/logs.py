@@ -20,7 +20,7 @@ class RunLogs:
     """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
     def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
-        """Makes one.
+        """Makes a `RunLogs`.
 
         Args:
             experiment: says which logs are wanted.
@@ -68,7 +68,7 @@ class ProgramLog:
     """
 
     def __init__(self, experiment: ExperimentConfig, roles: Sequence[str], resume_step: int = 0):
-        """Makes one.
+        """Makes a `ProgramLog`.
 
         Args:
             experiment: says which logs are wanted.
@@ -83,7 +83,7 @@ class ProgramLog:
         self._columns: tuple[str, ...] = ()
 
     def write(self, status: dict[str, Any]) -> None:
-        """Takes the newest `RunStore.status`; makes a row of it if it is time."""
+        """Takes the newest `RunStore.status`; writes a row for it if it is time."""
         now = time.monotonic()
         self._speeds.add(status, now)
         if self._columns or _tables_are_known(status):

@@ -41,7 +41,7 @@ from agentkit.variables import VariableStore
 
 @dataclasses.dataclass(frozen=True)
 class OfflineConfig:
-    """Says what `agentkit.run_offline` runs.
+    """Describes an experiment for `agentkit.run_offline`.
 
     Attributes:
         agent: one that learns from transitions, e.g. ``agents.registry.make("iql")``.
@@ -84,7 +84,7 @@ class OfflineConfig:
         self.as_experiment()  # Which refuses the rest.
 
     def as_experiment(self) -> ExperimentConfig:
-        """Returns the same for what evaluates and logs: its steps are updates."""
+        """Returns the same for evaluation and logging: its steps are updates."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del own["dataset"], own["num_updates"]
         if self.environment is None:
@@ -228,7 +228,7 @@ class LearnFromData:
         return TableInfo("data", size, size, size, self.dataset.num_sampled)
 
     def save(self) -> dict[str, Any]:
-        """Returns where the drawing stands; not the data."""
+        """Returns the state of the drawing; not the data."""
         return {"offline": True, "dataset": self.dataset.save()}
 
 

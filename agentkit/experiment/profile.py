@@ -36,7 +36,7 @@ _TRACE_AFTER = 3  # Learner steps until nothing is compiled any more.
 
 @final
 class Timer:
-    """Measures wall time by part: each moment is that of the innermost part that runs, or of a compilation in it."""
+    """Measures wall time by part: each moment counts for the innermost part that runs, or a compilation in it."""
 
     def __init__(self) -> None:
         """Starts it; what runs is "starting"."""
@@ -48,7 +48,7 @@ class Timer:
         self._compiled: list[tuple[float, float]] = []  # Apart from each other, in order, since `_since`.
 
     def go_on_as(self, part: str) -> None:
-        """Makes `part` what runs from now on while nothing else does."""
+        """Lets `part` run from now on while nothing else does."""
         self.switch()
         self._running[0] = part
 
@@ -84,7 +84,7 @@ class Timer:
 
     @contextlib.contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Counts what runs inside as one call of `part`."""
+        """Counts the code inside as one call of `part`."""
         self.enter(part)
         try:
             yield
@@ -129,7 +129,7 @@ class Row(NamedTuple):
 
 
 class Profile:
-    """Times one run; give it to `agentkit.run`, and read it afterwards. In one process, one run at a time.
+    """Measures one run; give it to `agentkit.run`, and read it afterwards. In one process, one run at a time.
 
     Each update is waited for, so that its time is all that it takes: what a run gains where the environment steps
     while JAX computes is lost. Compilations are told apart.
@@ -141,7 +141,7 @@ class Profile:
     """
 
     def __init__(self, trace_directory: str | pathlib.Path | None = None, trace_steps: int = 200):
-        """Makes one.
+        """Makes a `Profile`.
 
         Args:
             trace_directory: where to put a trace by `jax.profiler`; None for none. It begins when nothing is compiled
@@ -270,7 +270,7 @@ class Profile:
 
     @property
     def overhead_microseconds(self) -> float:
-        """Returns what the timers cost in each step, about: it is in the rows that they time, and in "rest"."""
+        """Estimates the cost of the timers in each step, which is in the rows that they time and in "rest"."""
         if self._timer is None or not self.num_steps:
             return 0.0
         timer, tries = Timer(), 1000

@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 def describe(profile: Profile, agent: Agent | None = None) -> str:
-    """Returns the table for people, with the bottleneck and what to do about it; one line if no step was timed.
+    """Returns the table for people, with the bottleneck and a remedy; one line if no step was timed.
 
     Args:
         profile: after its run.
@@ -57,7 +57,7 @@ def describe(profile: Profile, agent: Agent | None = None) -> str:
 
 
 def bottleneck(profile: Profile, agent: Agent | None = None) -> str:
-    """Returns one sentence: which part takes longest, and what would change that."""
+    """Returns one sentence: which part takes longest, and how to change that."""
     row = max(profile.rows(), key=lambda row: row.share)
     advice = _update_advice(agent) if row.part == "update" else _ADVICE[row.part]
     name = row.part.capitalize()

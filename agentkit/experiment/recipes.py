@@ -34,7 +34,7 @@ _MISSING = object()
 
 
 def encode(value: Any, config: Any = _MISSING) -> Any:
-    """Returns a value as JSON has it.
+    """Encodes a value as JSON has it.
 
     Args:
         value: any.
@@ -130,7 +130,7 @@ def unnamed(code: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def names_only(code: Any) -> Any:
-    """Returns a code without its digests, to compare what it is by name."""
+    """Returns a code without its digests, to compare by name."""
     if isinstance(code, list):
         return [names_only(child) for child in code]
     if not isinstance(code, Mapping):
@@ -145,7 +145,7 @@ def names_only(code: Any) -> Any:
 
 
 def same(saved: Any, now: Any) -> bool:
-    """Returns whether two codes name the same. What was unnamed may be any function or object: `changed` yields it."""
+    """Returns whether two codes name the same. An unnamed part may be any function or object: `changed` yields it."""
     if isinstance(saved, Mapping) and "unnamed" in saved:
         return isinstance(now, Mapping) and bool({"function", "type", "partial", "unnamed"} & now.keys())
     found, others = dict(_children(saved)), dict(_children(now))

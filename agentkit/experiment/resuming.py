@@ -55,6 +55,6 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
 
 
 def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
-    """Warns of code that has changed since the folder's ``config.json`` was written, if it was."""
+    """Warns about code that has changed since the folder's ``config.json`` was written, if it was."""
     if (directory / "config.json").is_file():
         identity.warn_of_changes(read_record(directory), experiment.describe(), directory)

@@ -9,7 +9,7 @@ from agentkit.types import ReplaySample
 
 
 class CallTimer(Protocol):
-    """Times calls; see `profile.Timer`."""
+    """Measures the time of calls; see `profile.Timer`."""
 
     def timed(self, function: Callable[..., Any], part: str, counted: bool = True) -> Callable[..., Any]:
         """Returns the function, timed as `part`; its calls are counted if `counted`."""

@@ -61,7 +61,7 @@ class Timer(Protocol):
     """Measures the parts of a run; see `profile.Timer`."""
 
     def time(self, part: str) -> contextlib.AbstractContextManager[None]:
-        """Counts what runs inside as one call of `part`."""
+        """Counts the code inside as one call of `part`."""
         ...
 
 

@@ -12,7 +12,7 @@ from agentkit.types import Nest, ReplaySample
 
 
 def apply_gradients(update: Update) -> Update:
-    """`update` for a learner whose batches are gradients that others computed, as actors do in A3C (Mnih et al. 2016).
+    """Makes `update` apply gradients that others computed, as actors do in A3C (Mnih et al. 2016).
 
     A batch's data have the structure of the parameters, ``[B, ...]``; their mean is one step.
 

@@ -34,7 +34,7 @@ class Publisher(Protocol):
 
 @dataclasses.dataclass
 class LearnerCallbacks:
-    """Holds what a learner calls besides changing its state; each may be None.
+    """Holds the functions that a learner calls besides changing its state; each may be None.
 
     Attributes:
         publisher: gets the parameters after every step.
@@ -77,7 +77,7 @@ class Learner:
         callbacks: LearnerCallbacks | None = None,
         devices: Sequence[jax.Device] | None = None,
     ):
-        """Makes one.
+        """Makes a `Learner`.
 
         Args:
             update: the algorithm.
@@ -186,7 +186,7 @@ class Learner:
         return {"num_updates": self._version, "state": {path: np.asarray(leaf) for path, leaf in leaves.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, and publishes its parameters.
+        """Restores the state that `save` returned, and publishes its parameters.
 
         Raises:
             CheckpointError: an array is missing, unknown, or of another shape or dtype.

@@ -47,7 +47,7 @@ class Linear:
 
     @property
     def extremes(self) -> tuple[float, ...]:
-        """Values between which all others are."""
+        """Returns the values between which all others are."""
         return self.start, self.end
 
 
@@ -78,7 +78,7 @@ class Cosine:
 
     @property
     def extremes(self) -> tuple[float, ...]:
-        """Values between which all others are."""
+        """Returns the values between which all others are."""
         return self.start, self.end
 
 
@@ -116,7 +116,7 @@ class Piecewise:
 
     @property
     def extremes(self) -> tuple[float, ...]:
-        """Values between which all others are."""
+        """Returns the values between which all others are."""
         return self.values
 
 

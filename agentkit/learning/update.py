@@ -19,7 +19,7 @@ Params = Any
 
 
 class UpdateOutput(NamedTuple):
-    """Holds what an update reports.
+    """Holds the results of an update beside its new state.
 
     Attributes:
         metrics: dict of scalars.

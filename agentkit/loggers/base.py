@@ -20,7 +20,7 @@ class Logger(abc.ABC):
         """Takes one row: Python, numpy or JAX scalars by name; None means 'no value this time'."""
 
     def close(self) -> None:
-        """Finishes what is buffered and frees what is held."""
+        """Writes buffered rows and frees the logger's resources."""
         return None
 
     def __enter__(self) -> Self:

@@ -158,7 +158,7 @@ def all_tables(status: Status) -> dict[str, Status]:
 
 
 def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[str] = ()) -> dict[str, Number | None]:
-    """Returns a status as one row of numbers, for CSV and TensorBoard: what the table shows, by name.
+    """Returns a status as one row of numbers, for CSV and TensorBoard: the content of the table, by name.
 
     Args:
         status: the newest.
@@ -194,7 +194,7 @@ def program_row(status: Status, speeds: Speeds | None = None, roles: Sequence[st
 
 
 def events_between(before: Status | None, after: Status) -> list[str]:
-    """Returns what is worth a line of its own: new errors, restarts, nodes that gave up, evaluations."""
+    """Returns events worth a line of their own: new errors, restarts, nodes that gave up, evaluations."""
     found = []
     for name, node in after["nodes"].items():
         old = None if before is None else before["nodes"].get(name)
@@ -247,7 +247,7 @@ class ProgramTable:
         self._closed = False
 
     def write(self, status: Status) -> None:
-        """Takes the newest status, prints what happened, and redraws if it is time."""
+        """Takes the newest status, prints new events, and redraws if it is time."""
         now = self._clock()
         self._speeds.add(status, now)
         for event in events_between(self._status, status):
@@ -266,7 +266,7 @@ class ProgramTable:
             self._print(text)
 
     def close(self) -> None:
-        """Shows how it ended and gives the terminal back."""
+        """Shows how the program ended and gives the terminal back."""
         if self._closed:
             return
         self._closed = True
@@ -331,7 +331,7 @@ def _role_row(role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds) ->
 
 
 def _trouble(nodes: Sequence[tuple[str, Status]]) -> str:
-    """The worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
+    """Returns the worst that is known of a role's nodes: a failure, then silence, then an error already mended."""
     for name, node in nodes:
         if node["state"] == "failed":
             return _named(name, node["last_error"] or "failed")
@@ -363,7 +363,7 @@ def _runs(node: Status) -> bool:
 
 
 def _shorten(text: str) -> str:
-    r"""The line that says most, cut to fit a table: the first, or of a traceback the last.
+    r"""Returns the line that says most, cut to fit a table: the first, or of a traceback the last.
 
     >>> _shorten("Traceback (most recent call last):\n  File ...\nValueError: no\n")
     'ValueError: no'
@@ -374,13 +374,13 @@ def _shorten(text: str) -> str:
 
 
 def _named(name: str, error: str | None) -> str:
-    """An error, shortened, with the node's name in front where it does not say it itself."""
+    """Returns an error, shortened, with the node's name in front where it does not say it itself."""
     text = _shorten(error or "")
     return text if not text or text.startswith(name) else f"{name}: {text}"
 
 
 def _aligned(grid: Grid) -> list[str]:
-    """The grid's lines, if it has rows: the first column to the left, the others to the right."""
+    """Returns the grid's lines, if it has rows: the first column to the left, the others to the right."""
     if not grid.rows:
         return []
     rows = [grid.columns, *grid.rows]

@@ -67,7 +67,7 @@ class TensorboardLogger(Logger):
                 )
 
     def close(self) -> None:
-        """Writes what is buffered and closes the event file."""
+        """Writes buffered rows and closes the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

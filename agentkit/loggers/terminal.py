@@ -68,7 +68,7 @@ class TerminalLogger(Logger):
         self._closed = False
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Takes what the row knows, and redraws if it is time.
+        """Takes the row's values, and redraws if it is time.
 
         Raises:
             SpecError: for a value that is not one number.
@@ -159,7 +159,7 @@ class _Rate:
 
 
 def make_live_line(stream: TextIO) -> Any:
-    """Starts a `rich.live.Live` on a terminal; what is printed meanwhile appears above it."""
+    """Starts a `rich.live.Live` on a terminal; other output appears above it."""
     from rich.console import Console
     from rich.live import Live
 
@@ -169,7 +169,7 @@ def make_live_line(stream: TextIO) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Formats seconds as hours, minutes and seconds.
 
     >>> duration(59.6), duration(3725)
     ('1:00', '1:02:05')

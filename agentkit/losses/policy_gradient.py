@@ -16,7 +16,7 @@ from agentkit.types import Array
 def generalized_advantages(
     r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, lambda_: float
 ) -> Array:
-    """Advantages ``[B, T]`` by GAE(lambda) (Schulman et al. 2016, eq. 16), in segments of several episodes.
+    """Returns advantages ``[B, T]`` by GAE(lambda) (Schulman et al. 2016, eq. 16), in segments of several episodes.
 
     A_tm1 = delta_t + discount_t lambda A_t with delta_t = r_t + discount_t v_t - v_tm1. The sum stops before a
     row without an action, whose value is bootstrapped from all the same: a truncated episode counts on what
@@ -36,7 +36,7 @@ def generalized_advantages(
 
 
 def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
-    """-log pi(a) A, ``[B]``, whose gradient is REINFORCE's estimate (Williams 1992; Mnih et al. 2016, section 4).
+    """Returns -log pi(a) A, ``[B]``: its gradient is REINFORCE's (Williams 1992; Mnih et al. 2016, section 4).
 
     Our own, since rlax has it of categorical distributions only. Gradients reach `log_prob` only.
     """
@@ -44,7 +44,7 @@ def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
 
 
 def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array:
-    """-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[...]`` (Schulman et al. 2017, eq. 7).
+    """Returns -min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[...]`` (Schulman et al. 2017, eq. 7).
 
     Args:
         ratio: the policy's probability of the action over the one it was taken with, ``[...]``.
@@ -55,7 +55,7 @@ def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array
 
 
 def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> Array:
-    """0.5 max((v - target)^2, (clip(v, old +- epsilon) - target)^2), ``[B]``; None: 0.5 (v - target)^2.
+    """Returns 0.5 max((v - target)^2, (clip(v, old +- epsilon) - target)^2), ``[B]``, or without `epsilon` the first.
 
     The clip is of the authors' code (github.com/openai/baselines, ppo2) and not in the paper.
     """
@@ -67,7 +67,7 @@ def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: f
 
 
 def approximate_kl(log_ratio: Array) -> Array:
-    """Estimates of KL(old, new), ``[B]``: (ratio - 1) - log(ratio), never negative and unbiased (Schulman 2020).
+    """Estimates KL(old, new), ``[B]``: (ratio - 1) - log(ratio), never negative and unbiased (Schulman 2020).
 
     Args:
         log_ratio: log new(a) - log old(a) of actions drawn from the old policy, ``[B]``.
@@ -76,18 +76,18 @@ def approximate_kl(log_ratio: Array) -> Array:
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
-    """The mean ``[]`` of `x` where `mask` is 1; 0 where it is 1 nowhere."""
+    """Returns the mean ``[]`` of `x` where `mask` is 1; 0 where the mask is 1 nowhere."""
     return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def standardize(x: Array, mask: Array, epsilon: float = 1e-8) -> Array:
-    """`x` less its mean and by its standard deviation, both where `mask` is 1."""
+    """Subtracts the mean of `x`, and divides by its standard deviation, both where `mask` is 1."""
     centered = x - masked_mean(x, mask)
     return centered / (jnp.sqrt(masked_mean(jnp.square(centered), mask)) + epsilon)
 
 
 def explained_variance(value: Array, target: Array, mask: Array) -> Array:
-    """1 - Var(target - value) / Var(target) ``[]`` where `mask` is 1: 1 is perfect, 0 as good as a constant."""
+    """Returns 1 - Var(target - value) / Var(target) where `mask` is 1, ``[]``: 1 is perfect, 0 a constant's."""
 
     def variance(x: Array) -> Array:
         return masked_mean(jnp.square(x - masked_mean(x, mask)), mask)

@@ -16,12 +16,12 @@ _EPSILON = 1e-3
 
 
 def signed_hyperbolic(x: Array) -> Array:
-    """h(x) = sgn(x) (sqrt(|x| + 1) - 1) + epsilon x, epsilon = 1e-3 (Pohlen et al. 2018, 1805.11593, prop. A.2)."""
+    """Returns h(x) = sgn(x) (sqrt(|x| + 1) - 1) + 1e-3 x (Pohlen et al. 2018, 1805.11593, prop. A.2)."""
     return rlax.signed_hyperbolic(x, _EPSILON)
 
 
 def signed_parabolic(x: Array) -> Array:
-    """The inverse of `signed_hyperbolic` (ibid.).
+    """Inverts `signed_hyperbolic` (Pohlen et al. 2018, 1805.11593, prop. A.2).
 
     It is rlax's `signed_parabolic` with the root's numerator made rational: rlax's subtracts numbers near 500 from each
     other, which leaves errors of 1e-4 in float32.
@@ -35,7 +35,7 @@ _RESCALED, _PLAIN = rlax.TxPair(signed_hyperbolic, signed_parabolic), rlax.IDENT
 
 
 def loss_mask(start_of_episode: Array, burn_in: int) -> Array:
-    """Which rows of sequences a loss may count, float32 ``[B, T]``: 1 with an action and with a state to be trusted.
+    """Marks rows that a loss may count, float32 ``[B, T]``: 1 with an action and with a state to be trusted.
 
     Such is a state after `burn_in` rows, or after an episode's start (which needs no burn-in: its state is known).
 
@@ -63,9 +63,9 @@ def n_step_double_q_learning_error(
     """Returns TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
 
     h(r_t + ... + discount^(n-1) r + discount^n h^-1(q_target(s', argmax_a q_selector(s', a)))) - q(s, a), with h
-    `signed_hyperbolic`, or the identity. The sum ends sooner where the sequence does, and before a row without an action, whose
-    value it bootstraps from: so a truncated episode counts on what would have followed and not on the next episode.
-    Rows without an action get a number that means nothing.
+    `signed_hyperbolic`, or the identity. The sum ends sooner where the sequence does, and before a row without an
+    action, whose value it bootstraps from: so a truncated episode counts on what would have followed and not on the
+    next episode. Rows without an action get a number that means nothing.
 
     Args:
         q_tm1: ``[B, T, A]``; gradients reach these only.

@@ -12,7 +12,7 @@ from agentkit.types import Array
 
 
 def expectile_loss(error: Array, expectile: float) -> Array:
-    """|tau - 1(u < 0)| u^2, ``[B]`` (Kostrikov et al. 2021, 2110.06169, eq. 4): towards the upper values of a target.
+    """Returns |tau - 1(u < 0)| u^2, ``[B]``, which leads to a target's upper values (Kostrikov et al. 2021, eq. 4).
 
     Args:
         error: u, target less estimate, ``[B]``.
@@ -22,11 +22,11 @@ def expectile_loss(error: Array, expectile: float) -> Array:
 
 
 def exponential_weights(advantage: Array, temperature: float, max_weight: float) -> Array:
-    """min(exp(advantage / temperature), max_weight), ``[B]``, no gradient (Peng et al. 2019, 1910.00177, eq. 10)."""
+    """Returns min(exp(advantage / temperature), max_weight), ``[B]``, without gradient (Peng et al. 2019, eq. 10)."""
     exponent = jnp.minimum(advantage / temperature, jnp.log(max_weight))  # exp would overflow before it is clipped.
     return jax.lax.stop_gradient(jnp.exp(exponent))
 
 
 def binary_weights(advantage: Array) -> Array:
-    """1 where the advantage is above 0, else 0, ``[B]`` (Wang et al. 2020, 2006.15134, eq. 3)."""
+    """Returns 1 where the advantage is above 0, else 0, ``[B]`` (Wang et al. 2020, 2006.15134, eq. 3)."""
     return jax.lax.stop_gradient(advantage > 0).astype(advantage.dtype)

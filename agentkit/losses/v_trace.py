@@ -13,7 +13,7 @@ from agentkit.types import Array
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` says of each row; no gradient goes through it.
+    """Holds target and advantage of each row, by `vtrace`; no gradient goes through them.
 
     Attributes:
         target: for the values, ``[B, T]``.
@@ -35,7 +35,7 @@ def vtrace(
     rho_clip: float = 1.0,
     policy_rho_clip: float = 1.0,
 ) -> VTrace:
-    """V-trace targets and advantages (Espeholt et al. 2018, 1802.01561, eq. 1, section 4.2), of several episodes each.
+    """Returns V-trace targets and advantages of rows of several episodes (Espeholt et al. 2018, eq. 1, section 4.2).
 
     v_s = V(s) + sum_t (prod_i<t discount_i c_i) rho_t (r_t + discount_t V(t + 1) - V(t)), where rho_t is
     min(rho_clip, ratio_t) and c_i is lambda min(1, ratio_i); advantages are min(policy_rho_clip, ratio_s)

@@ -88,7 +88,7 @@ def action_cross_entropy(logits: Array, action: Array) -> Array:
 
 
 def cql_penalty(q: Array, action: Array) -> Array:
-    """The gap ``[B]`` log sum_a exp q(s, a) - q(s, action), of discrete actions (Kumar et al. 2020, 2006.04779, eq. 4).
+    """Returns log sum_a exp q(s, a) - q(s, action), ``[B]``, of discrete actions (Kumar et al. 2020, eq. 4).
 
     Args:
         q: ``[B, A]``.
@@ -98,7 +98,7 @@ def cql_penalty(q: Array, action: Array) -> Array:
 
 
 def bcq_action_mask(logits: Array, threshold: float) -> Array:
-    """Where an action's probability is at least `threshold` times the largest, bool ``[B, A]``; the largest's always.
+    """Marks actions whose probability is at least `threshold` times the largest, bool ``[B, A]``.
 
     The likeliest action is always among them (Fujimoto et al. 2019, 1910.01708, eq. 10, discrete BCQ).
 

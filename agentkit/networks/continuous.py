@@ -20,7 +20,7 @@ MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
 
 
 class ActorCriticNetworks(NamedTuple):
-    """Pure functions of an environment's networks.
+    """Holds the networks of an environment as pure functions.
 
     Attributes:
         policy: ``observation [B, ...] -> action [B, A]``, or a distribution of actions.
@@ -39,7 +39,7 @@ def actor_critic_networks(
     policy: Callable[[Nest, int], Any],
     critic: Callable[[Nest, Array], Any],
 ) -> ActorCriticNetworks:
-    """For an environment of continuous actions in [-1, 1].
+    """Makes networks for an environment of continuous actions in [-1, 1].
 
     Args:
         environment_spec: of the environment.
@@ -62,7 +62,7 @@ def deterministic_networks(
     hidden_sizes: Sequence[int],
     critic: Callable[[Nest, Array, Sequence[int]], Any],
 ) -> ActorCriticNetworks:
-    """`actor_critic_networks` with `tanh_action`; `critic` takes the sizes of hidden layers as third argument."""
+    """Makes networks with `tanh_action` as policy; `critic` takes the sizes of hidden layers as third argument."""
     return actor_critic_networks(
         environment_spec,
         agent,
@@ -74,30 +74,33 @@ def deterministic_networks(
 def tanh_normal_action(
     observation: Nest, action_size: int, hidden_sizes: Sequence[int], min_log_std: float, max_log_std: float
 ) -> TanhNormal:
-    """A policy's squashed Gaussian of ``[B, A]``, whose deviation depends on the observation (1812.05905, app. C)."""
+    """Returns a policy's squashed Gaussian of ``[B, A]``, with a deviation for each observation (1812.05905, app.
+
+    C).
+    """
     outputs = orthogonal_mlp(torso(observation), hidden_sizes, 2 * action_size, output_scale=0.01)
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return TanhNormal(mean, jnp.clip(log_std, min_log_std, max_log_std))
 
 
 def gaussian_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> DiagonalNormal:
-    """A policy's Gaussian of ``[B, A]``, means in [-1, 1], whose deviation is learned and the same everywhere."""
+    """Returns a policy's Gaussian of ``[B, A]``, means in [-1, 1], with one learned deviation for all observations."""
     mean = tanh_action(observation, action_size, hidden_sizes)  # [B, A]
     log_std = jnp.clip(hk.get_parameter("log_std", (action_size,), init=jnp.zeros), MIN_LOG_STD, MAX_LOG_STD)
     return DiagonalNormal(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
 def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> Array:
-    """A critic's value ``[B]`` of actions ``[B, A]``."""
+    """Returns a critic's value ``[B]`` of actions ``[B, A]``."""
     return critic(observation, action, hidden_sizes)[:, 0]
 
 
 def twin_action_values(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> tuple[Array, Array]:
-    """Two critics' values ``[B]`` of actions ``[B, A]``; they share nothing (Fujimoto et al. 2018, 1802.09477)."""
+    """Returns values ``[B]`` by two critics of actions ``[B, A]``, which share nothing (Fujimoto et al. 2018)."""
     # No array [2, B]: to climb one of its rows would compute the other's gradient, too.
     return action_value(observation, action, hidden_sizes), action_value(observation, action, hidden_sizes)
 
 
 def state_value(observation: Nest, hidden_sizes: Sequence[int]) -> Array:
-    """The value ``[B]`` of observations."""
+    """Returns the value ``[B]`` of observations."""
     return orthogonal_mlp(torso(observation), hidden_sizes, 1)[:, 0]

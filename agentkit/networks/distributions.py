@@ -15,7 +15,7 @@ from agentkit.types import Array
 
 
 class Categorical(NamedTuple):
-    """One of A actions.
+    """Describes the choice of one of A actions.
 
     Attributes:
         logits: log-probabilities but for a constant, ``[..., A]``.
@@ -24,31 +24,31 @@ class Categorical(NamedTuple):
     logits: Array
 
     def sample(self, key: jax.Array) -> Array:
-        """int32 ``[...]``."""
+        """Draws an action, int32 ``[...]``."""
         return jax.random.categorical(key, self.logits).astype(jnp.int32)
 
     def mode(self) -> Array:
-        """The likeliest action, int32 ``[...]``."""
+        """Returns the likeliest action, int32 ``[...]``."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, sample: Array) -> Array:
-        """``[...]``."""
+        """Returns log-probabilities ``[...]``."""
         log_probs = jax.nn.log_softmax(self.logits)
         return jnp.take_along_axis(log_probs, sample[..., None].astype(jnp.int32), axis=-1)[..., 0]
 
     def entropy(self) -> Array:
-        """In nats, ``[...]``."""
+        """Returns the entropy in nats, ``[...]``."""
         log_probs = jax.nn.log_softmax(self.logits)
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
     def kl(self, other: Categorical) -> Array:
-        """KL(self, other) in nats, ``[...]``."""
+        """Returns KL(self, other) in nats, ``[...]``."""
         log_probs = jax.nn.log_softmax(self.logits)
         return jnp.sum(jnp.exp(log_probs) * (log_probs - jax.nn.log_softmax(other.logits)), axis=-1)
 
 
 class DiagonalNormal(NamedTuple):
-    """Independent Gaussians.
+    """Describes an action whose dimensions are independent Gaussians.
 
     Attributes:
         mean: ``[..., A]``.
@@ -59,31 +59,31 @@ class DiagonalNormal(NamedTuple):
     log_std: Array
 
     def sample(self, key: jax.Array) -> Array:
-        """``[..., A]``."""
+        """Draws an action ``[..., A]``."""
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
 
     def mode(self) -> Array:
-        """``[..., A]``."""
+        """Returns the mean ``[..., A]``."""
         return self.mean
 
     def log_prob(self, sample: Array) -> Array:
-        """Log-density, summed over the dimensions of an action, ``[...]``."""
+        """Returns the log-density, summed over the dimensions of an action, ``[...]``."""
         noise = (sample - self.mean) * jnp.exp(-self.log_std)
         return jnp.sum(-0.5 * jnp.square(noise) - self.log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
     def entropy(self) -> Array:
-        """In nats, ``[...]``."""
+        """Returns the entropy in nats, ``[...]``."""
         return jnp.sum(self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e), axis=-1)
 
     def kl(self, other: DiagonalNormal) -> Array:
-        """KL(self, other) in nats, summed over the dimensions of an action, ``[...]``."""
+        """Returns KL(self, other) in nats, summed over the dimensions of an action, ``[...]``."""
         log_scale = self.log_std - other.log_std
         shift = (self.mean - other.mean) * jnp.exp(-other.log_std)
         return jnp.sum(0.5 * (jnp.exp(2.0 * log_scale) + jnp.square(shift) - 1.0) - log_scale, axis=-1)
 
 
 class Joint(NamedTuple):
-    """Independent distributions of several actions that are taken together.
+    """Combines independent distributions of several actions that are taken together.
 
     Attributes:
         parts: a distribution of each, which may be joint, too.
@@ -92,24 +92,24 @@ class Joint(NamedTuple):
     parts: tuple[Any, ...]
 
     def sample(self, key: jax.Array) -> tuple[Any, ...]:
-        """A sample of each part."""
+        """Draws a sample of each part."""
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.sample(k) for part, k in zip(self.parts, keys, strict=True))
 
     def mode(self) -> tuple[Any, ...]:
-        """The mode of each part."""
+        """Returns the mode of each part."""
         return tuple(part.mode() for part in self.parts)
 
     def log_prob(self, sample: tuple[Any, ...]) -> Array:
-        """The sum over the parts, ``[...]``."""
+        """Sums the parts' log-probabilities, ``[...]``."""
         return _sum([part.log_prob(x) for part, x in zip(self.parts, sample, strict=True)])
 
     def entropy(self) -> Array:
-        """In nats, the sum over the parts, ``[...]``."""
+        """Sums the parts' entropies in nats, ``[...]``."""
         return _sum([part.entropy() for part in self.parts])
 
     def kl(self, other: Joint) -> Array:
-        """KL(self, other) in nats, the sum over the parts, ``[...]``."""
+        """Sums the parts' KL(self, other) in nats, ``[...]``."""
         return _sum([part.kl(its) for part, its in zip(self.parts, other.parts, strict=True)])
 
 

@@ -14,7 +14,7 @@ from agentkit.types import Array, Nest
 
 
 def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float) -> Array:
-    """A critic's values ``[B]``: each hidden layer is linear, dropout, layer normalisation, ReLU (paper, figure 1).
+    """Returns a critic's values ``[B]``; hidden layers are linear, dropout, layer norm, ReLU (paper, figure 1).
 
     It takes a PRNG key where it is applied, which says what units to drop; each item of a batch drops others.
 

@@ -17,14 +17,14 @@ _MIN_PIXELS = 36
 
 
 class AtariTorso(hk.Module):
-    """The convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``.
+    """Applies the convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``.
 
     Raises:
         SpecError: images of less than 36 x 36 pixels, of which the convolutions would leave nothing.
     """
 
     def __call__(self, observation: Array) -> Array:
-        """The features of a batch of images."""
+        """Returns the features of a batch of images."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"These convolutions need images of at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, found "
@@ -37,7 +37,7 @@ class AtariTorso(hk.Module):
 
 
 def torso(observation: Nest) -> Array:
-    """Features ``[B, F]`` of a batch of observations: convolutions for images, else concatenation without a mask.
+    """Returns features ``[B, F]`` of observations: convolutions for images, else concatenation without a mask.
 
     Args:
         observation: an array ``[B, ...]`` or a nest of them.
@@ -49,7 +49,7 @@ def torso(observation: Nest) -> Array:
 
 
 def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> Array:
-    """ReLU layers of `hidden_sizes` over ``[B, F]``, then a linear one: ``[B, num_outputs]``."""
+    """Applies ReLU layers of `hidden_sizes` to ``[B, F]``, then a linear layer: ``[B, num_outputs]``."""
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))
     return hk.Linear(num_outputs)(features)
@@ -62,7 +62,7 @@ def orthogonal_mlp(
     output_scale: float = 1.0,
     activation: Callable[[Array], Array] = jax.nn.relu,
 ) -> Array:
-    """`mlp` with orthogonal weights (Saxe et al. 2014), scaled sqrt(2) for ReLU and `output_scale` at the end.
+    """Applies `mlp` with orthogonal weights (Saxe et al. 2014), scaled sqrt(2) for ReLU, `output_scale` at the end.
 
     A policy head begins with a small scale, so that its first actions do not depend on the observation
     (Andrychowicz et al. 2021, section 3.2).
@@ -73,13 +73,13 @@ def orthogonal_mlp(
 
 
 def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> Array:
-    """A deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
+    """Returns a deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
     refuse_action_mask(observation)
     return jnp.tanh(orthogonal_mlp(torso(observation), hidden_sizes, action_size, output_scale=0.01))
 
 
 def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> Array:
-    """What a critic says of observations and actions ``[B, A]``: ``[B, num_outputs]``."""
+    """Returns a critic's outputs ``[B, num_outputs]`` for observations and actions ``[B, A]``."""
     refuse_action_mask(observation)
     features = jnp.concatenate([torso(observation), action], axis=-1)
     return orthogonal_mlp(features, hidden_sizes, num_outputs)
@@ -99,7 +99,7 @@ def _orthogonal(scale: float) -> hk.initializers.Initializer:
 
 @jax.jit  # Compiled once for all layers of a shape.
 def orthonormal_rows(matrix: Array) -> Array:
-    """Gram-Schmidt on the rows of ``[N, M]``, N <= M, each twice ("twice is enough", Giraud et al. 2005).
+    """Applies Gram-Schmidt to the rows of ``[N, M]``, N <= M, each twice (Giraud et al. 2005: twice is enough).
 
     It is the one such basis in which the i-th row leans towards the i-th of `matrix`: the transposed Q of a
     QR decomposition of the transposed `matrix`, where R has a positive diagonal.
@@ -115,12 +115,12 @@ def orthonormal_rows(matrix: Array) -> Array:
 
 
 def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
-    """Action values ``[B, A]``."""
+    """Returns action values ``[B, A]``."""
     return mask_illegal(mlp(torso(observation), hidden_sizes, num_actions), observation)
 
 
 def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
-    """Action values ``[B, A]`` from separate value and advantage streams (Wang et al. 2016, eq. 9)."""
+    """Returns action values ``[B, A]`` from separate value and advantage streams (Wang et al. 2016, eq. 9)."""
     features = torso(observation)
     value = mlp(features, hidden_sizes, 1)  # [B, 1]
     advantage = mlp(features, hidden_sizes, num_actions)  # [B, A]

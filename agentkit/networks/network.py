@@ -25,7 +25,7 @@ class Network(NamedTuple):
 
 
 class PolicyCritic(NamedTuple):
-    """Something of a policy and of its critic: parameters, ``key -> parameters``, optimisers, optimiser states."""
+    """Pairs a policy's part with its critic's: parameters, ``key -> parameters``, optimisers, optimiser states."""
 
     policy: Any
     critic: Any

@@ -43,7 +43,7 @@ def _is_multi_discrete(spec: specs.Array) -> bool:
 
 
 class PolicyExtras(NamedTuple):
-    """Holds what is stored with an action.
+    """Holds the data that are stored with an action.
 
     Attributes:
         sample: as drawn, before it was clipped: int32 ``[]`` for a discrete action, float32 ``[A]`` for a

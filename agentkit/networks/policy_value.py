@@ -27,7 +27,7 @@ from agentkit.types import Array, Nest, Step
 
 
 class Memory(NamedTuple):
-    """Holds what networks with a memory need of segments, beside the observations.
+    """Holds the data of segments, beside the observations, that networks with a memory need.
 
     Attributes:
         start_of_episode: where it begins anew, bool ``[B, T]``.

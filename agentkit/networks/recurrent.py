@@ -20,7 +20,7 @@ from agentkit.types import Array, Nest
 
 
 class RecurrentNetwork(NamedTuple):
-    """Holds a network with a memory; `unroll` returns of all rows what `step` returns of one after the other.
+    """Holds a network with a memory; `unroll` returns for all rows the outputs of `step` one after the other.
 
     Attributes:
         init: ``key -> params``.

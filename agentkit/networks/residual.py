@@ -17,7 +17,7 @@ _NUM_FEATURES = 256
 
 
 class ResidualTorso(hk.Module):
-    """Images in [0, 255] ``[B, H, W, C]`` to features ``[B, 256]`` (Espeholt et al. 2018, 1802.01561, figure 3 right).
+    """Turns images in [0, 255] ``[B, H, W, C]`` into features ``[B, 256]`` (Espeholt et al. 2018, figure 3 right).
 
     Three sections of 16, 32 and 32 channels: a convolution, a max-pooling that halves height and width (rounded up),
     and two residual blocks, x + conv(relu(conv(relu(x)))). Then ReLU, a linear layer and ReLU. All windows are 3 x 3
@@ -28,7 +28,7 @@ class ResidualTorso(hk.Module):
     """
 
     def __call__(self, observation: Array) -> Array:
-        """The features of a batch of images of any dtype, float32."""
+        """Returns the features of a batch of images of any dtype, float32."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"The residual torso halves images three times and needs at least {_MIN_PIXELS} x {_MIN_PIXELS} "
@@ -45,7 +45,7 @@ class ResidualTorso(hk.Module):
 
 
 def residual_torso(observation: Nest) -> Array:
-    """Features ``[B, 256]`` of a batch of images, which may come with an action mask.
+    """Returns features ``[B, 256]`` of a batch of images, which may come with an action mask.
 
     Args:
         observation: an array ``[B, H, W, C]``, or a nest with this array and an action mask.

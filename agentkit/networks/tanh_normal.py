@@ -14,7 +14,7 @@ from agentkit.types import Array
 
 
 class TanhNormal(NamedTuple):
-    """The distribution of tanh(x), x ~ Normal(mean, exp(log_std)), per action dimension.
+    """Describes the distribution of tanh(x), x ~ Normal(mean, exp(log_std)), per action dimension.
 
     Attributes:
         mean: before tanh, ``[..., A]``.
@@ -26,7 +26,7 @@ class TanhNormal(NamedTuple):
 
 
 def sample_and_log_prob(distribution: TanhNormal, key: jax.Array) -> tuple[Array, Array]:
-    """A reparameterised sample ``[..., A]`` in (-1, 1) and its log-density ``[...]``.
+    """Draws a reparameterised sample ``[..., A]`` in (-1, 1), and returns its log-density ``[...]``, too.
 
     The density is Haarnoja et al. (2018), appendix C, eq. 21, with
     log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), which does not overflow.
@@ -39,11 +39,11 @@ def sample_and_log_prob(distribution: TanhNormal, key: jax.Array) -> tuple[Array
 
 
 def sample(distribution: TanhNormal, key: jax.Array) -> Array:
-    """A sample ``[..., A]`` in (-1, 1)."""
+    """Draws a sample ``[..., A]`` in (-1, 1)."""
     noise = jax.random.normal(key, distribution.mean.shape)
     return jnp.tanh(distribution.mean + jnp.exp(distribution.log_std) * noise)
 
 
 def mode(distribution: TanhNormal) -> Array:
-    """Tanh of the mean ``[..., A]``: the action to be judged by."""
+    """Returns the tanh of the mean ``[..., A]``: the action to be judged by."""
     return jnp.tanh(distribution.mean)

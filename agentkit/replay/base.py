@@ -81,7 +81,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `save` returned, after the replay itself was restored."""
+        """Restores the state that `save` returned, after the replay itself was restored."""
 
 
 class Sampler(abc.ABC):
@@ -93,7 +93,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def __next__(self) -> DrawnBatch:
-        """The next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
+        """Returns the next batch; keys and info of ``[B]`` and data of ``[B, ...]``, numpy arrays the caller owns.
 
         Raises:
             ReplayTimeoutError: no batch within the timeout.
@@ -158,7 +158,7 @@ class Replay(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, directory: pathlib.Path) -> None:
-        """Takes back what `save` wrote; to be called before any writer or sampler is made.
+        """Restores the contents that `save` wrote; to be called before any writer or sampler is made.
 
         Raises:
             CheckpointError: unreadable, or saved by tables whose `fingerprint` differs: says where.
@@ -213,7 +213,7 @@ def check_priorities(table: str, keys: np.ndarray, priorities: np.ndarray) -> No
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
-    """Seconds to wait: `timeout`, or `default` where it is None; refuses what is no deadline."""
+    """Returns the seconds to wait: `timeout`, or `default` where it is None; refuses anything that is no deadline."""
     seconds = default if timeout is None else timeout
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ConfigError(f"A timeout must be a finite number of seconds >= 0, or None, found {seconds!r}.")

@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def signature(self) -> Nest:
-        """Returns a nest of array specs of an item's data: what a sample holds, without the batch axis."""
+        """Returns a nest of array specs of an item's data: the content of a sample, without the batch axis."""
         step, inline = tree.flatten(self.step), tree.flatten(self.inline)
 
         def leaf(source: FromStep | FromInline) -> specs.Array:

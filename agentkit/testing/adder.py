@@ -65,7 +65,7 @@ class Episode(NamedTuple):
 
 
 class AdderCase(NamedTuple):
-    """Episodes, the adder they go through, and the items that must come out.
+    """Holds episodes, the adder they go through, and the items that must come out.
 
     Attributes:
         name: unique.
@@ -87,12 +87,12 @@ class AdderCase(NamedTuple):
 
     @property
     def spec(self) -> specs.EnvironmentSpec:
-        """The environment's."""
+        """Returns the environment's spec."""
         return NESTED_SPEC if self.nested else SPEC
 
     @property
     def layout(self) -> Layout:
-        """Of the table that the adder feeds."""
+        """Returns the layout of the table that the adder feeds."""
         extras_spec = EXTRAS_SPEC if self.extras else ()
         if self.adder == "n_step":
             return NStepAdder.layout(self.spec, extras_spec)
@@ -100,7 +100,7 @@ class AdderCase(NamedTuple):
         return SequenceAdder.layout(self.spec, length, extras_spec)
 
     def make_adder(self, make_writer: Callable[[int], Writer], tables: Tables = "table") -> core.Adder:
-        """The adder, on a writer of the history it needs."""
+        """Makes the adder, on a writer of the history it needs."""
         kwargs = {"tables": tables, "extras_spec": EXTRAS_SPEC if self.extras else (), **self.arguments}
         if self.adder == "n_step":
             return NStepAdder(make_writer(NStepAdder.history(kwargs["n"])), self.spec, **kwargs)
@@ -110,18 +110,18 @@ class AdderCase(NamedTuple):
 
 
 def observation(t: int, nested: bool = False) -> Nest:
-    """o_t of the cases."""
+    """Returns o_t of the cases."""
     position = np.array([t, 10 * t], np.float32)
     return {"position": position, "velocity": np.float32(-t)} if nested else position
 
 
 def action(t: int) -> np.ndarray:
-    """a_t of the cases."""
+    """Returns a_t of the cases."""
     return np.array(t + 1, np.int32)
 
 
 def extras_of(t: int) -> Nest:
-    """The extras of step t."""
+    """Returns the extras of step t."""
     return {"log_prob": np.float32(-t)}
 
 
@@ -137,7 +137,7 @@ def play(adder: core.Adder, episode: Episode, *, nested: bool = False, extras: b
 
 
 def steps_of(episode: Episode, *, nested: bool = False) -> list[tuple[Nest, dm_env.TimeStep, Nest]]:
-    """The episode's actions, time steps and extras after its first time step."""
+    """Returns the episode's actions, time steps and extras after its first time step."""
     steps = []
     for i, reward in enumerate(episode.rewards):
         t = episode.offset + i
@@ -154,7 +154,7 @@ def steps_of(episode: Episode, *, nested: bool = False) -> list[tuple[Nest, dm_e
 
 
 def _transition(t: int, k: int, reward: float, discount: float, case: str = "") -> Transition:
-    """The expected transition from o_t to o_{t+k}."""
+    """Returns the expected transition from o_t to o_{t+k}."""
     nested, extras = case == "nested", case == "extras"
     rewards: Any = np.float32(reward)
     discounts: Any = np.float32(discount)
@@ -172,7 +172,7 @@ def _transition(t: int, k: int, reward: float, discount: float, case: str = "") 
 
 
 def _steps(*rows: str, extras: bool = False) -> Step:
-    """The expected sequence.
+    """Returns the expected sequence.
 
     A row is ``t:reward:discount`` (``^`` before t: start of episode), ``t`` alone for the final row, ``-``
     for padding.
@@ -383,7 +383,7 @@ CASES = [*N_STEP_CASES, *SEQUENCE_CASES, *EPISODE_CASES]
 
 
 def make_table(layout: Layout, name: str = "table", max_size: int = 1000) -> Table:
-    """A table that hands out every item once, oldest first."""
+    """Makes a table that hands out every item once, oldest first."""
     return Table(name, layout, max_size, sampler=Fifo(), remover=Fifo(), rate_limiter=MinSize(1), max_times_sampled=1)
 
 
@@ -400,7 +400,7 @@ def assert_items(found: Sequence[Nest], expected: Sequence[Nest], signature: Nes
 
 
 class RecordedItem(NamedTuple):
-    """An item as a `RecordingWriter` received it."""
+    """Holds an item as a `RecordingWriter` received it."""
 
     table: str
     priority: float
@@ -408,7 +408,7 @@ class RecordedItem(NamedTuple):
 
 
 class RecordingWriter(Writer):
-    """A writer that keeps what it is given in `items`, and holds its caller to the interface."""
+    """Keeps the items it is given in `items`, and holds its caller to the writer's interface."""
 
     def __init__(self, tables: Sequence[Table], history: int):
         """Makes a writer to `tables`, of one step structure."""
@@ -479,14 +479,14 @@ class RecordingWriter(Writer):
 
 
 class AdderContract(abc.ABC):
-    """Every adder against every case on one kind of replay."""
+    """Checks every adder in every case on one kind of replay."""
 
     @abc.abstractmethod
     def make_replay(self, tables: Sequence[Table]) -> Replay:
-        """A new replay of these tables."""
+        """Makes a new replay of these tables."""
 
     def read(self, replay: Replay, table: str) -> list[Nest]:
-        """Every item of a table made by `make_table`, oldest first."""
+        """Returns every item of a table made by `make_table`, oldest first."""
         items: list[Nest] = []
         count = replay.info(table).size
         if count == 0:
@@ -501,7 +501,7 @@ class AdderContract(abc.ABC):
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
     def test_case(self, case: AdderCase) -> None:
-        """What comes out of replay is what was computed by hand."""
+        """Checks that items come out of replay as they were computed by hand."""
         table = make_table(case.layout)
         with self.make_replay([table]) as replay:
             adder = case.make_adder(replay.writer)
@@ -512,7 +512,7 @@ class AdderContract(abc.ABC):
 
     @pytest.mark.parametrize("name", ["3_step_truncated", "pad", "episode_padded"])
     def test_two_tables(self, name: str) -> None:
-        """One adder feeds two tables with the same items."""
+        """Checks that one adder feeds two tables with the same items."""
         case = next(case for case in CASES if case.name == name)
         tables = [make_table(case.layout, "a"), make_table(case.layout, "b")]
         with self.make_replay(tables) as replay:
@@ -525,7 +525,7 @@ class AdderContract(abc.ABC):
 
     @pytest.mark.parametrize("name", ["3_step_longer_episode", "pad", "overlap", "continue", "episode_split"])
     def test_priority_function_sees_the_item(self, name: str) -> None:
-        """A priority function gets the item's data, and its value arrives in replay."""
+        """Checks that a priority function gets the item's data, and that its value arrives in replay."""
         case = next(case for case in CASES if case.name == name)
         table = make_table(case.layout)
         seen: list[Nest] = []
@@ -547,7 +547,7 @@ class AdderContract(abc.ABC):
 
     @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
     def test_bad_priority_is_refused(self, bad: float) -> None:
-        """Before it reaches the table."""
+        """Checks that a bad priority is refused before it reaches the table."""
         case = N_STEP_CASES[0]
         with self.make_replay([make_table(case.layout)]) as replay:
             adder = case.make_adder(replay.writer, {"table": lambda data: bad})
@@ -557,7 +557,7 @@ class AdderContract(abc.ABC):
             adder.close()
 
     def test_an_environment_may_reuse_its_buffers(self) -> None:
-        """What was observed is stored, not what the buffer holds later."""
+        """Checks that observations are stored as they were observed, whatever the buffer holds later."""
         case = N_STEP_CASES[0]
         table = make_table(case.layout)
         with self.make_replay([table]) as replay:
@@ -572,7 +572,7 @@ class AdderContract(abc.ABC):
             assert_items(self.read(replay, "table"), case.items, table.signature)
 
     def test_close_twice(self) -> None:
-        """Closing an adder again does nothing."""
+        """Checks that an adder may be closed again."""
         case = N_STEP_CASES[0]
         with self.make_replay([make_table(case.layout)]) as replay:
             adder = case.make_adder(replay.writer)
@@ -581,7 +581,7 @@ class AdderContract(abc.ABC):
             adder.close()
 
     def test_too_long_episode_is_refused(self) -> None:
-        """With too_long="error" nothing of the episode is written, and the next one is."""
+        """Checks that too_long="error" writes nothing of a too long episode, but all of the next one."""
         table = make_table(EpisodeAdder.layout(SPEC, 3))
         with self.make_replay([table]) as replay:
             writer = replay.writer(EpisodeAdder.history(3))

@@ -44,7 +44,7 @@ _KEY = jax.random.PRNGKey(0)
 
 
 class Change(NamedTuple):
-    """Another value for a config field, and the settings under which the field matters."""
+    """Holds another value for a config field, and the settings under which the field matters."""
 
     value: Any
     given: Mapping[str, Any] = {}
@@ -83,7 +83,7 @@ class _Trained(NamedTuple):
 
 
 class AgentContract(abc.ABC):
-    """Inherit, name the class ``Test...``, and pytest runs every case.
+    """Checks an agent: inherit, name the class ``Test...``, and pytest runs every case.
 
     Attributes:
         unsuitable_environment: name of an environment whose actions the agent cannot take.
@@ -104,11 +104,11 @@ class AgentContract(abc.ABC):
 
     @abc.abstractmethod
     def make_agent(self, **settings: Any) -> core.Agent:
-        """A small agent that learns from its 20th step or so on, but for `settings` of its Config."""
+        """Makes a small agent that learns from its 20th step or so on, but for `settings` of its Config."""
 
     @abc.abstractmethod
     def make_environment(self, seed: int) -> Any:
-        """A resumable environment that suits it, of short episodes."""
+        """Makes a resumable environment of short episodes that suits the agent."""
 
     def _train(
         self,
@@ -141,23 +141,23 @@ class AgentContract(abc.ABC):
     @pytest.fixture(scope="class")
     @classmethod
     def trained(cls, tmp_path_factory: pytest.TempPathFactory) -> _Trained:
-        """One training with seed 0, never interrupted."""
+        """Trains once with seed 0, never interrupted."""
         return cls()._train(tmp_path_factory.mktemp("trained") / "run")
 
     def test_it_takes_the_steps_it_was_asked_for_and_learns_on_the_way(self, trained: _Trained) -> None:
-        """Exactly `num_steps` steps, and some updates."""
+        """Checks that a run takes exactly `num_steps` steps, and some updates."""
         assert trained.result.steps == len(trained.actions) == self.num_steps
         assert trained.result.updates > 0 and not trained.result.interrupted
 
     def test_equal_seeds_train_bit_for_bit(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
-        """Actions, parameters, replay and everything else that is saved."""
+        """Compares actions, parameters, replay and everything else that is saved, of two runs of one seed."""
         again = self._train(tmp_path / "run")
         np.testing.assert_array_equal(again.actions, trained.actions)
         _assert_same(again.state, trained.state)
         assert again.replay == trained.replay
 
     def test_different_seeds_differ_in_parameters_and_actions(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
-        """Already before learning, which would spread any difference to everything."""
+        """Compares seeds before any learning, which would spread any difference to everything."""
         first, other = (
             self._train(tmp_path / f"{seed}", seed=seed, num_steps=self.steps_before_learning) for seed in (0, 1)
         )
@@ -174,7 +174,7 @@ class AgentContract(abc.ABC):
     def test_killed_and_resumed_it_ends_as_if_never_stopped(
         self, trained: _Trained, tmp_path: pathlib.Path, num_envs: int | None
     ) -> None:
-        """An error in mid-episode, then a resume: equal bit for bit to a run that nothing stopped."""
+        """Raises an error in mid-episode, then resumes: equal bit for bit to a run that nothing stopped."""
         whole = trained if num_envs is None else self._train(tmp_path / "whole", num_envs=num_envs)
         with pytest.raises(_KilledError):
             self._train(tmp_path / "run", num_envs=num_envs, die_at=self.num_steps * 3 // 4)
@@ -186,7 +186,7 @@ class AgentContract(abc.ABC):
         assert resumed.result.updates == whole.result.updates > 0
 
     def test_an_unsuitable_action_space_is_refused(self) -> None:
-        """By a SpecError that says what was found, before anything is trained."""
+        """Expects a SpecError that names the action found, before anything is trained."""
         environment = envs.make(self.unsuitable_environment, seed=0)
         with pytest.raises(SpecError, match="found") as caught:
             self.make_agent().make_networks(specs.make_environment_spec(environment))
@@ -195,14 +195,14 @@ class AgentContract(abc.ABC):
             run(ExperimentConfig(self.make_agent(), self.unsuitable_environment, num_steps=1))
 
     def test_termination_and_truncation_are_learned_from_differently(self) -> None:
-        """The same episodes, ended by LAST with discount 0, and by LAST with discount 1."""
+        """Learns from the same episodes, ended by LAST with discount 0, and by LAST with discount 1."""
         agent = self.make_agent()
         update = self._make_update(agent)
         learned = [self._learned(update, self._batch(agent, last)) for last in (0.0, 1.0)]
         assert any(np.any(learned[0][name] != learned[1][name]) for name in learned[0])
 
     def test_where_the_discount_is_zero_nothing_is_bootstrapped(self) -> None:
-        """Then the next observation does not matter; where the discount is 1 it does."""
+        """Checks that the next observation matters where the discount is 1, and not where the discount is 0."""
         agent = self.make_agent()
         update, batch = self._make_update(agent), self._batch(agent, 0.0)
         if not isinstance(batch.data, Transition):
@@ -220,12 +220,12 @@ class AgentContract(abc.ABC):
         assert any(np.any(bootstrapped[name] != shifted[name]) for name in shifted)
 
     def test_every_setting_has_a_case(self) -> None:
-        """A new field of the Config needs an entry in `changes`."""
+        """Checks that `changes` has an entry for each field of the Config."""
         fields = {field.name for field in dataclasses.fields(self.make_agent().config)}
         assert fields == set(self.changes), "`changes` needs exactly the fields of the agent's Config"
 
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """No setting is read by nothing."""
+        """Checks that something reads each setting."""
         without_effect: list[str] = []
         usual_behaviour: dict[str, Iterator[Any]] = {}  # By the settings that a change is given with.
         for name, change in self.changes.items():
@@ -239,7 +239,7 @@ class AgentContract(abc.ABC):
         assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
     def test_impossible_settings_are_refused_when_built(self) -> None:
-        """By a ConfigError that shows the value."""
+        """Expects a ConfigError that shows the value."""
         spec = specs.make_environment_spec(self.make_environment(0))
         unclear = []
         for name, change in self.refused.items():
@@ -262,7 +262,7 @@ class AgentContract(abc.ABC):
             ReplayDataset(replay, agent.batch_plan)
 
     def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
-        """A batch as the agent itself stores and samples it: random actions, random priorities.
+        """Returns a batch as the agent itself stores and samples it: random actions, random priorities.
 
         Where the policy says more than an action, the actions are its own. An item is drawn as often as needed.
         """
@@ -310,7 +310,7 @@ class AgentContract(abc.ABC):
         return act
 
     def _make_update(self, agent: core.Agent) -> Update:
-        """The agent's update in its environment, compiled where `compile` says so."""
+        """Returns the agent's update in its environment, compiled where `compile` says so."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         return update._replace(update=self._compiled(update.update))
 
@@ -357,7 +357,7 @@ def _learning(update: Update, state: Any, batch: ReplaySample) -> Iterator[dict[
 
 
 def _contents(path: pathlib.Path) -> Any:
-    """A file's bytes; of JSON its values, with lists of records (such as writers) in a fixed order."""
+    """Returns a file's bytes; of JSON its values, with lists of records (such as writers) in a fixed order."""
 
     def ordered(value: Any) -> Any:
         if isinstance(value, dict):

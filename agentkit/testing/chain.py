@@ -29,7 +29,7 @@ _NUM_BATCHES = 20
 
 @final
 class Chain(Environment):
-    """Four states, left one after the other whatever the action; values do not depend on the policy.
+    """Has four states, left one after the other whatever the action; values do not depend on the policy.
 
     One kind **terminates** after the last state, and rewards 1 for leaving it and 0 before: its values are
     powers of gamma. The other is a **ring** that rewards 1 at every step and never terminates; its episodes
@@ -61,18 +61,18 @@ class Chain(Environment):
         return np.eye(LENGTH, dtype=np.float32)[self._place]
 
     def observation_spec(self) -> specs.BoundedArray:
-        """float32 ``[4]`` in [0, 1]."""
+        """Returns the spec of float32 ``[4]`` in [0, 1]."""
         return specs.BoundedArray((LENGTH,), np.float32, 0.0, 1.0, "place")
 
     def action_spec(self) -> specs.BoundedArray:
-        """float32 ``[1]`` in [-1, 1], or int32 ``[]``."""
+        """Returns the spec of float32 ``[1]`` in [-1, 1], or of int32 ``[]``."""
         if self._num_actions is not None:
             return specs.DiscreteArray(self._num_actions, dtype=np.int32, name="action")
         return specs.BoundedArray((1,), np.float32, -1.0, 1.0, "action")
 
 
 def values(discount: float, terminates: bool) -> np.ndarray:
-    """The values ``[4]`` of `Chain`'s states: gamma^3, gamma^2, gamma, 1; or 1 / (1 - gamma) everywhere."""
+    """Returns the values ``[4]`` of `Chain`'s states: gamma^3, gamma^2, gamma, 1; or 1 / (1 - gamma) everywhere."""
     if terminates:
         return discount ** np.arange(LENGTH - 1.0, -1.0, -1.0)
     return np.full(LENGTH, 1.0 / (1.0 - discount))
@@ -81,7 +81,7 @@ def values(discount: float, terminates: bool) -> np.ndarray:
 def learned(
     agent: core.Agent, environment: Environment, num_updates: int, num_steps: int = 300, extras: Nest = ()
 ) -> tuple[Any, Any]:
-    """The agent's networks, and its training state after learning from batches of random play.
+    """Returns the agent's networks, and its training state after learning from batches of random play.
 
     Args:
         agent: its own tables, adder and batches are used.

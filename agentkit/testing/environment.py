@@ -26,7 +26,7 @@ _PLAIN = (np.ndarray, np.generic, int, float, str, bool, type(None))
 
 
 def sample_action(spec: Nest, rng: np.random.Generator) -> Nest:
-    """A uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
+    """Draws a uniformly random action of `spec`; unbounded leaves are drawn from a normal distribution."""
 
     def sample(leaf: specs.Array) -> np.ndarray:
         if isinstance(leaf, specs.DiscreteArray):
@@ -156,10 +156,10 @@ class _Contract(abc.ABC):
 
 
 class EnvironmentContract(_Contract):
-    """What every single environment must do; inherit it and write `make_environment`."""
+    """Checks the duties of every single environment; inherit it and write `make_environment`."""
 
     def test_reset_gives_a_first_step(self) -> None:
-        """`reset` gives FIRST without reward and discount, in mid-episode too."""
+        """Checks that `reset` gives FIRST without reward and discount, in mid-episode too."""
         environment = self.make_environment()
         try:
             for _ in range(2):
@@ -172,7 +172,7 @@ class EnvironmentContract(_Contract):
             environment.close()
 
     def test_step_before_reset_gives_a_first_step(self) -> None:
-        """A step before the first reset is a reset."""
+        """Checks that a step before the first reset is a reset."""
         environment = self.make_environment()
         try:
             (timestep,) = self.rollout(environment, 1)
@@ -181,7 +181,7 @@ class EnvironmentContract(_Contract):
             environment.close()
 
     def test_every_step_fits_its_spec_and_follows_from_the_last(self) -> None:
-        """Steps fit their specs; FIRST follows LAST and nothing else."""
+        """Checks that steps fit their specs, and that FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
             previous = environment.reset()
@@ -208,15 +208,15 @@ class EnvironmentContract(_Contract):
 
 
 class BatchedEnvironmentContract(_Contract):
-    """What every batch of environments must do; inherit it and write `make_environment`."""
+    """Checks the duties of every batch of environments; inherit it and write `make_environment`."""
 
     def sample(self, environment: Any, rng: np.random.Generator) -> Nest:
-        """One random action per environment, leaves ``[N, ...]``."""
+        """Draws one random action per environment, leaves ``[N, ...]``."""
         actions = [sample_action(environment.action_spec(), rng) for _ in range(environment.num_envs)]
         return tree.map_structure(lambda *leaves: np.stack(leaves), *actions)
 
     def test_reset_gives_first_steps(self) -> None:
-        """`reset` starts an episode in every element."""
+        """Checks that `reset` starts an episode in every element."""
         environment = self.make_environment()
         try:
             timestep = environment.reset()
@@ -226,7 +226,7 @@ class BatchedEnvironmentContract(_Contract):
             environment.close()
 
     def test_elements_are_reset_after_their_last_step_only(self) -> None:
-        """In each element FIRST follows LAST and nothing else."""
+        """Checks that in each element FIRST follows LAST and nothing else."""
         environment = self.make_environment()
         try:
             previous = environment.reset()

@@ -35,7 +35,7 @@ from agentkit.testing.replay_saving import SavingContract
 
 
 class ReplayContract(ContentsContract, LimitsContract, SavingContract, BadCallsContract):
-    """Inherit from this, name the class Test..., and write `make_replay`.
+    """Checks a backend: inherit from this, name the class Test..., and write `make_replay`.
 
     Set `resumable` and `prefetches` (see `ReplayCases`) to what is true of the backend.
     """

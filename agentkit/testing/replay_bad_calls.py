@@ -193,7 +193,7 @@ BAD_CALLS: list[tuple[str, type[Exception], str, Callable[[Replay, Writer], Any]
 
 
 def bad_call_tables() -> list[Table]:
-    """The tables of `BAD_CALLS`, to be written by a writer of history 3 after five steps."""
+    """Makes the tables of `BAD_CALLS`, to be written by a writer of history 3 after five steps."""
     return [
         pair_table(sampler=Prioritized(1.0)),
         Table("sequences", sequence_layout(3), 100),
@@ -202,11 +202,11 @@ def bad_call_tables() -> list[Table]:
 
 
 class BadCallsContract(ReplayCases):
-    """What a user can get wrong."""
+    """Checks the answers to a user's mistakes."""
 
     @pytest.mark.parametrize("name", [name for name, *_ in BAD_CALLS])
     def test_bad_input_is_refused_and_changes_nothing(self, name: str) -> None:
-        """Each of `BAD_CALLS`: the error, its words, and no trace of the attempt."""
+        """Checks the error of each of `BAD_CALLS`, its words, and that the attempt leaves no trace."""
         _, error_class, words, call = next(case for case in BAD_CALLS if case[0] == name)
         with self.opened(*bad_call_tables(), history=3) as (replay, writer):
             for i in range(5):

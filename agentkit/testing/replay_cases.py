@@ -30,7 +30,7 @@ LONG = 20.0
 
 
 class Pair(NamedTuple):
-    """The data of `pair_layout`: leaves ``[B, ...]`` when sampled."""
+    """Holds the data of `pair_layout`: leaves ``[B, ...]`` when sampled."""
 
     first: Any
     action: Any
@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 
 
 def pair_layout() -> Layout:
-    """Items of any number of steps: first and last observation, first action, an inline value."""
+    """Describes items of any number of steps: first and last observation, first action, an inline value."""
     return Layout(
         step={"observation": specs.Array((2,), np.float32), "action": specs.Array((), np.int32)},
         data=Pair(
@@ -53,7 +53,7 @@ def pair_layout() -> Layout:
 
 
 def sequence_layout(length: int) -> Layout:
-    """Items of `length` steps of the same structure as `pair_layout`'s."""
+    """Describes items of `length` steps of the same structure as `pair_layout`'s."""
     return Layout(
         step=pair_layout().step,
         data={"action": FromStep(0, Select.ALL), "observation": FromStep(1, Select.ALL)},
@@ -62,12 +62,12 @@ def sequence_layout(length: int) -> Layout:
 
 
 def pair_table(name: str = "pairs", max_size: int = 100, **kwargs: Any) -> Table:
-    """A table of `pair_layout` items; keywords are `Table`'s."""
+    """Makes a table of `pair_layout` items; keywords are `Table`'s."""
     return Table(name, pair_layout(), max_size, **kwargs)
 
 
 def make_step(number: int) -> dict[str, Any]:
-    """A step that says which number it is: action ``[]`` and observation ``[2]``."""
+    """Makes a step that shows its number: action ``[]`` and observation ``[2]``."""
     return {
         "observation": np.array([number, -number], np.float32),
         "action": np.int32(number),
@@ -86,7 +86,7 @@ def write_pairs(
 
 
 class DrawnItem(NamedTuple):
-    """Holds what `draw` tells of an item: its key, and the fields of `SampleInfo`."""
+    """Holds an item that `draw` returned: its key, and the fields of `SampleInfo`."""
 
     key: np.uint64
     probability: np.float64
@@ -111,12 +111,12 @@ def draw(replay: Replay, table: str, count: int, batch_size: int = 1) -> list[tu
 
 
 def numbers(drawn: Sequence[tuple[int, Any]]) -> list[int]:
-    """The numbers of what `draw` returned."""
+    """Returns the numbers of the steps that `draw` returned."""
     return [number for number, _ in drawn]
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """Pearson's statistic of observed `counts` ``[K]`` against `probabilities` ``[K]``."""
+    """Returns Pearson's statistic of observed `counts` ``[K]`` against `probabilities` ``[K]``."""
     expected = counts.sum() * np.asarray(probabilities, np.float64)
     return float(((counts - expected) ** 2 / expected).sum())
 
@@ -132,7 +132,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 
 
 class ReplayCases:
-    """What every group of cases needs; `agentkit.testing.replay.ReplayContract` joins the groups.
+    """Supplies the needs of every group of cases; `agentkit.testing.replay.ReplayContract` joins the groups.
 
     Attributes:
         resumable: what the backend's `Replay.resumable` must be.
@@ -144,12 +144,12 @@ class ReplayCases:
     prefetches = False
 
     def make_replay(self, tables: Sequence[Table], **kwargs: Any) -> Replay:
-        """A new replay of these tables; keywords are those every backend takes (`default_timeout`)."""
+        """Makes a new replay of these tables; keywords are those every backend takes (`default_timeout`)."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def opened(self, *tables: Table, history: int = 1, timeout: float = LONG) -> Iterator[tuple[Replay, Writer]]:
-        """A replay and a writer on it, closed in the right order."""
+        """Opens a replay and a writer on it, and closes both in the right order."""
         with self.make_replay(list(tables), default_timeout=timeout) as replay:
             writer = replay.writer(history, timeout=timeout)
             yield replay, writer

@@ -39,10 +39,10 @@ from agentkit.testing.replay_cases import (
 
 
 class ContentsContract(ReplayCases):
-    """Items, selectors, priorities."""
+    """Checks items, selectors and priorities."""
 
     def test_pairs_take_first_last_and_inline(self) -> None:
-        """Each leaf comes from the step its layout names, with the dtype and shape of the signature."""
+        """Checks that each leaf comes from the step its layout names, with the signature's dtype and shape."""
         with self.opened(pair_table(sampler=Fifo(), max_times_sampled=1), history=3) as (replay, writer):
             for i in range(5):
                 assert writer.append(make_step(i)) == i
@@ -65,7 +65,7 @@ class ContentsContract(ReplayCases):
             assert len(set(keys.tolist())) == 3
 
     def test_sequences_take_all_steps_and_pad_with_zeros(self) -> None:
-        """ALL takes every step in order; what the episode lacks is zeros."""
+        """Checks that ALL takes every step in order, and pads short episodes with zeros."""
         table = Table("sequences", sequence_layout(3), 10, sampler=Fifo(), max_times_sampled=1)
         with self.opened(table, history=3) as (replay, writer):
             for i in range(1, 5):
@@ -84,7 +84,7 @@ class ContentsContract(ReplayCases):
             assert data["observation"].shape == (3, 3, 2)
 
     def test_one_writer_feeds_several_tables(self) -> None:
-        """Items of two tables refer to the same steps."""
+        """Checks that items of two tables refer to the same steps."""
         pairs = pair_table(sampler=Fifo(), max_times_sampled=1)
         sequences = Table("sequences", sequence_layout(2), 10, sampler=Fifo(), max_times_sampled=1)
         with self.opened(pairs, sequences, history=2) as (replay, writer):
@@ -100,7 +100,7 @@ class ContentsContract(ReplayCases):
             sampler.close()
 
     def test_episodes_begin_at_zero_and_items_outlive_them(self) -> None:
-        """Indices start anew, old ranges are refused, old items stay."""
+        """Checks that indices start anew, old ranges are refused, and old items stay."""
         with self.opened(pair_table(sampler=Fifo(), max_times_sampled=1), history=2) as (replay, writer):
             for episode in range(3):
                 for i in range(2):
@@ -113,7 +113,7 @@ class ContentsContract(ReplayCases):
             assert numbers(draw(replay, "pairs", 3)) == [0, 10, 20]
 
     def test_leaves_of_every_kind(self) -> None:
-        """Images, scalars, booleans and nests of containers come back as they went in."""
+        """Checks that images, scalars, booleans and nests of containers come back as they went in."""
         step = {
             "image": specs.Array((4, 3, 1), np.uint8),
             "list": [specs.Array((), np.float64), (specs.Array((2,), np.bool_),)],
@@ -149,7 +149,7 @@ class ContentsContract(ReplayCases):
             assert got["a"].dtype == np.float32 and got["b"].tolist() == [True]
 
     def test_replay_keeps_copies(self) -> None:
-        """Neither the caller's arrays nor the sampled batch alias what replay holds."""
+        """Checks that neither the caller's arrays nor the sampled batch alias the arrays in replay."""
         with self.opened(pair_table()) as (replay, writer):
             step = make_step(7)
             writer.append(step)
@@ -173,7 +173,7 @@ class ContentsContract(ReplayCases):
         ],
     )
     def test_order_of_samplers(self, sampler: Selector, expected: list[int]) -> None:
-        """Deterministic samplers with their ties: of equal priorities the older item is drawn."""
+        """Checks deterministic samplers and their ties: of equal priorities the older item is drawn."""
         with self.opened(pair_table(sampler=sampler, max_times_sampled=1)) as (replay, writer):
             write_pairs(writer, "pairs", range(5), [5, 9, 5, 1, 5])
             drawn = draw(replay, "pairs", 5, batch_size=5)
@@ -191,7 +191,7 @@ class ContentsContract(ReplayCases):
         ],
     )
     def test_removers(self, remover: Selector, expected: set[int]) -> None:
-        """One item more than max_size makes the remover's choice go, the new item included."""
+        """Checks that one item more than max_size makes the remover's choice go, the new item included."""
         with self.opened(pair_table(max_size=3, remover=remover)) as (replay, writer):
             write_pairs(writer, "pairs", range(6), [5, 1, 3, 9, 0, 4])
             assert set(numbers(draw(replay, "pairs", 150, batch_size=3))) == expected
@@ -199,7 +199,7 @@ class ContentsContract(ReplayCases):
 
     @pytest.mark.parametrize("remover", [Uniform(), Prioritized(1.0)])
     def test_random_removers_keep_the_table_full(self, remover: Selector) -> None:
-        """A random remover removes one item per insert, no more."""
+        """Checks that a random remover removes one item per insert, no more."""
         with self.opened(pair_table(max_size=5, remover=remover)) as (replay, writer):
             write_pairs(writer, "pairs", range(50), [1.0 + (i % 3) for i in range(50)])
             drawn = draw(replay, "pairs", 200, batch_size=5)
@@ -207,7 +207,7 @@ class ContentsContract(ReplayCases):
             assert replay.info("pairs")[1:4] == (5, 5, 50)
 
     def test_uniform_is_uniform(self) -> None:
-        """By chi-square, over the last max_size items only, whatever their priorities."""
+        """Checks uniformity by chi-square, over the last max_size items only, whatever their priorities."""
         with self.opened(pair_table(max_size=10)) as (replay, writer):
             write_pairs(writer, "pairs", range(25), [float(i) for i in range(25)])
             drawn = draw(replay, "pairs", 4000, batch_size=10)
@@ -220,7 +220,7 @@ class ContentsContract(ReplayCases):
 
     @pytest.mark.parametrize("exponent", [0.5, 1.0])
     def test_prioritized_follows_priorities(self, exponent: float) -> None:
-        """By chi-square against p**exponent, and the reported chances are exact."""
+        """Checks draws by chi-square against p**exponent, and that the reported chances are exact."""
         priorities = np.array([1, 2, 3, 4, 0, 5, 6, 7, 8, 9, 10], np.float64)
         with self.opened(pair_table(sampler=Prioritized(exponent))) as (replay, writer):
             write_pairs(writer, "pairs", range(11), priorities)
@@ -236,7 +236,7 @@ class ContentsContract(ReplayCases):
                 assert info.priority == pytest.approx(priorities[number])
 
     def test_prioritized_is_uniform_where_all_priorities_are_zero(self) -> None:
-        """Reverb's rule, for both backends."""
+        """Checks that both backends draw uniformly where all priorities are zero, as Reverb does."""
         with self.opened(pair_table(sampler=Prioritized(0.7))) as (replay, writer):
             write_pairs(writer, "pairs", range(10), [0.0] * 10)
             drawn = draw(replay, "pairs", 3000, batch_size=10)
@@ -245,7 +245,7 @@ class ContentsContract(ReplayCases):
             assert drawn[0][1].probability == pytest.approx(0.1)
 
     def test_update_priorities(self) -> None:
-        """Updates change what is drawn; keys that are gone are passed over."""
+        """Checks that updates change later draws, and that keys that are gone are passed over."""
         with self.opened(pair_table(max_size=4, sampler=Prioritized(1.0))) as (replay, writer):
             write_pairs(writer, "pairs", range(4))
             keys = {number: info.key for number, info in draw(replay, "pairs", 100)}
@@ -265,7 +265,7 @@ class ContentsContract(ReplayCases):
 
     @pytest.mark.parametrize("sampler, expected", [(MinHeap(), [2, 1, 0]), (MaxHeap(), [0, 1, 2])])
     def test_heaps_follow_updates(self, sampler: Selector, expected: list[int]) -> None:
-        """An update moves an item, and counts as its latest insert among equals."""
+        """Checks that an update moves an item, and counts as its latest insert among equals."""
         finder = pair_table("pairs", sampler=sampler)
         with self.opened(finder) as (replay, writer):
             order = [0, 1, 2]
@@ -281,7 +281,7 @@ class ContentsContract(ReplayCases):
             assert number == 0 and info.priority == top, "of equals, the least recently updated"
 
     def test_max_times_sampled(self) -> None:
-        """An item goes after its last draw, and the counts say so draw by draw."""
+        """Checks that an item goes after its last draw, and that the counts say so draw by draw."""
         with self.opened(pair_table(sampler=Fifo(), max_times_sampled=2)) as (replay, writer):
             write_pairs(writer, "pairs", range(3))
             drawn = draw(replay, "pairs", 6, batch_size=3)
@@ -294,7 +294,7 @@ class ContentsContract(ReplayCases):
 
     @pytest.mark.parametrize("sampler", [Uniform(), Prioritized(1.0)])
     def test_max_times_sampled_with_a_random_sampler(self, sampler: Selector) -> None:
-        """Each item is drawn exactly as often as it may be, also within one batch."""
+        """Checks that each item is drawn exactly as often as it may be, also within one batch."""
         with self.opened(pair_table(sampler=sampler, max_times_sampled=3)) as (replay, writer):
             write_pairs(writer, "pairs", range(8), [1.0 + i for i in range(8)])
             drawn = draw(replay, "pairs", 24, batch_size=8)
@@ -302,7 +302,7 @@ class ContentsContract(ReplayCases):
             assert wait_until(lambda: replay.info("pairs").size == 0)
 
     def test_times_sampled_counts(self) -> None:
-        """The first draw reports 1."""
+        """Checks that an item's first draw reports 1."""
         with self.opened(pair_table()) as (replay, writer):
             write_pairs(writer, "pairs", [1])
             assert [int(info.times_sampled) for _, info in draw(replay, "pairs", 4)] == [1, 2, 3, 4]

@@ -33,10 +33,10 @@ from agentkit.testing.replay_cases import (
 
 
 class LimitsContract(ReplayCases):
-    """Who waits for what, and who is told."""
+    """Checks rate limits, counters, closing and threads."""
 
     def test_samples_wait_for_the_minimum_size(self) -> None:
-        """Below the minimum size a sampler times out; at it, it serves."""
+        """Checks that a sampler times out below the minimum size, and serves at it."""
         with self.opened(pair_table(rate_limiter=MinSize(3))) as (replay, writer):
             write_pairs(writer, "pairs", [0, 1])
             assert replay.can_insert("pairs", 1000)
@@ -54,7 +54,7 @@ class LimitsContract(ReplayCases):
             sampler.close()
 
     def test_a_sampler_that_timed_out_goes_on(self) -> None:
-        """A timeout is not the end of a sampler."""
+        """Checks that a sampler goes on after a timeout."""
         with self.opened(pair_table(rate_limiter=MinSize(1))) as (replay, writer):
             sampler = replay.sampler("pairs", 1, timeout=SHORT)
             with pytest.raises(errors.ReplayTimeoutError):
@@ -65,7 +65,7 @@ class LimitsContract(ReplayCases):
             sampler.close()
 
     def test_sampler_wakes_when_items_come(self) -> None:
-        """Who waits is served as soon as another thread has inserted."""
+        """Checks that a waiting sampler is served as soon as another thread has inserted."""
         with self.opened(pair_table(rate_limiter=MinSize(4))) as (replay, writer):
             sampler = replay.sampler("pairs", 2, timeout=LONG)
             got: list[Any] = []
@@ -77,7 +77,7 @@ class LimitsContract(ReplayCases):
             sampler.close()
 
     def test_a_full_queue_makes_inserts_wait(self) -> None:
-        """A full queue lets nothing in until something is drawn."""
+        """Checks that a full queue lets nothing in until something is drawn."""
         queue = pair_table(max_size=4, sampler=Fifo(), rate_limiter=Queue(4), max_times_sampled=1)
         with self.opened(queue) as (replay, writer):
             write_pairs(writer, "pairs", [0, 1, 2])
@@ -97,7 +97,7 @@ class LimitsContract(ReplayCases):
                 hasty.close()
 
     def test_queue_passes_everything_in_order_between_threads(self) -> None:
-        """Nothing is lost, doubled or reordered."""
+        """Checks that nothing is lost, doubled or reordered."""
         queue = pair_table(max_size=8, sampler=Fifo(), rate_limiter=Queue(8), max_times_sampled=1)
         with self.opened(queue) as (replay, writer):
             thread = threading.Thread(target=lambda: write_pairs(writer, "pairs", range(40)), daemon=True)
@@ -107,7 +107,7 @@ class LimitsContract(ReplayCases):
             assert not thread.is_alive()
 
     def test_stack(self) -> None:
-        """The newest comes first."""
+        """Checks that the newest item comes first."""
         stack = pair_table(max_size=4, sampler=Lifo(), remover=Lifo(), rate_limiter=Stack(4), max_times_sampled=1)
         with self.opened(stack) as (replay, writer):
             write_pairs(writer, "pairs", range(4))
@@ -131,7 +131,7 @@ class LimitsContract(ReplayCases):
             sampler.close()
 
     def test_info_and_reset(self) -> None:
-        """Counters count, and a reset zeroes them and forgets the keys."""
+        """Checks that counters count, and that a reset zeroes them and forgets the keys."""
         with self.opened(pair_table(max_size=4, sampler=Prioritized(1.0))) as (replay, writer):
             info = replay.info("pairs")
             assert info == ("pairs", 0, 4, 0, 0) and info.samples_per_insert == 0.0
@@ -151,7 +151,7 @@ class LimitsContract(ReplayCases):
             assert set(numbers(drawn)) == {7, 8}, "keys of before the reset name nothing"
 
     def test_tables_are_known_by_name(self) -> None:
-        """Names, order, and names that clash."""
+        """Checks names, their order, and names that clash."""
         tables = [pair_table(), Table("sequences", sequence_layout(3), 7)]
         with self.make_replay(tables) as replay:
             assert list(replay.tables) == ["pairs", "sequences"]
@@ -163,7 +163,7 @@ class LimitsContract(ReplayCases):
             self.make_replay([])
 
     def test_closing(self) -> None:
-        """Everything closes twice, and what is closed says so."""
+        """Checks that everything closes twice, and that a closed part says so."""
         replay = self.make_replay([pair_table()])
         writer = replay.writer(1)
         write_pairs(writer, "pairs", [1])
@@ -191,7 +191,7 @@ class LimitsContract(ReplayCases):
                 call()
 
     def test_close_wakes_who_waits(self) -> None:
-        """Nobody waits for a replay that is gone."""
+        """Checks that nobody waits for a replay that is gone."""
         replay = self.make_replay([pair_table()])
         sampler = replay.sampler("pairs", 1, timeout=LONG)
         raised: list[BaseException] = []
@@ -212,7 +212,7 @@ class LimitsContract(ReplayCases):
 
     @pytest.mark.parametrize("how", ["garbage", "closed"])
     def test_items_outlive_a_writer_that_dies_in_mid_episode(self, how: str) -> None:
-        """Closed or collected in mid-episode, its items stay whole."""
+        """Checks that a writer's items stay whole when it is closed or collected in mid-episode."""
         with self.opened(pair_table(sampler=Fifo(), max_times_sampled=1)) as (replay, survivor):
             dying = replay.writer(4)
             for i in range(6):
@@ -231,7 +231,7 @@ class LimitsContract(ReplayCases):
             np.testing.assert_array_equal(data.last[:, 0], [1, 2, 3, 4, 50, 51, 52, 53])
 
     def test_threads_write_and_read_at_once(self) -> None:
-        """Every sampled item is whole: its leaves agree on the number of its steps."""
+        """Checks that every sampled item is whole: its leaves agree on the number of its steps."""
         with self.opened(pair_table(max_size=64)) as (replay, main_writer):
             write_pairs(main_writer, "pairs", [0])
 

@@ -30,10 +30,10 @@ from agentkit.testing.replay_cases import (
 
 
 class SavingContract(ReplayCases):
-    """Nothing is lost, nothing foreign is taken."""
+    """Checks that saving loses nothing, and that restoring takes nothing foreign."""
 
     def test_save_and_restore(self, tmp_path: pathlib.Path) -> None:
-        """Items, priorities, counts, keys and order come back."""
+        """Checks that items, priorities, counts, keys and order come back."""
         tables = [
             pair_table(max_size=4, sampler=Prioritized(1.0)),
             Table("sequences", sequence_layout(2), 6, sampler=Fifo(), max_times_sampled=2),
@@ -69,7 +69,7 @@ class SavingContract(ReplayCases):
             writer.close()
 
     def test_restored_rate_limits_go_on(self, tmp_path: pathlib.Path) -> None:
-        """A full queue is full after it was restored."""
+        """Checks that a full queue is full after it was restored."""
         queue = pair_table(max_size=4, sampler=Fifo(), rate_limiter=Queue(4), max_times_sampled=1)
         with self.opened(queue) as (replay, writer):
             write_pairs(writer, "pairs", range(4))
@@ -93,7 +93,7 @@ class SavingContract(ReplayCases):
     def test_other_tables_contents_are_refused(
         self, change: dict[str, Any], field: str, tmp_path: pathlib.Path
     ) -> None:
-        """The error names the table and the setting that differs."""
+        """Checks that the error names the table and the setting that differs."""
         with self.opened(pair_table(max_size=10)) as (replay, writer):
             write_pairs(writer, "pairs", [1])
             replay.save(tmp_path)
@@ -104,7 +104,7 @@ class SavingContract(ReplayCases):
             replay.restore(tmp_path)
 
     def test_other_signatures_and_names_are_refused(self, tmp_path: pathlib.Path) -> None:
-        """The error names what was saved and what was expected."""
+        """Checks that the error names the signatures or tables that were saved and expected."""
         with self.opened(pair_table(max_size=10)) as (replay, writer):
             write_pairs(writer, "pairs", [1])
             replay.save(tmp_path)
@@ -119,7 +119,7 @@ class SavingContract(ReplayCases):
                 replay.restore(tmp_path)
 
     def test_unreadable_contents_are_refused(self, tmp_path: pathlib.Path) -> None:
-        """Nothing there, or any one file of the checkpoint cut in half or missing."""
+        """Checks a missing checkpoint, and each of its files cut in half or missing."""
         table = pair_table(max_size=10)
         with self.opened(table) as (replay, writer):
             write_pairs(writer, "pairs", range(5))
@@ -149,7 +149,7 @@ class SavingContract(ReplayCases):
             assert replay.info("pairs").size == 5
 
     def test_writers_resume_only_where_replay_does(self, tmp_path: pathlib.Path) -> None:
-        """A writer goes on in mid-episode, or says that it cannot."""
+        """Checks that a writer goes on in mid-episode, or says that it cannot."""
         with self.opened(pair_table(), history=3) as (replay, writer):
             for i in range(4):
                 writer.append(make_step(i))

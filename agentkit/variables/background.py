@@ -52,7 +52,7 @@ class BackgroundPublisher:
             self._changed.notify_all()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Publishes what waits, ends the thread and closes the other publisher. May be called twice.
+        """Publishes waiting parameters, ends the thread and closes the other publisher. May be called twice.
 
         Args:
             timeout: seconds to wait for the last publication; then it is left behind.

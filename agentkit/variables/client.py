@@ -16,7 +16,7 @@ LONGEST_PAUSE = 0.2
 
 
 class VariableClient:
-    """Holds the newest parameters of one name that it has fetched, and knows how old they are.
+    """Holds the newest parameters of one name, fetched from a source, and knows their age.
 
     A source that cannot be reached is no error as long as there are parameters to act with, and these
     are not older than the limit, if one is set.
@@ -33,7 +33,7 @@ class VariableClient:
         timeout: float = 60.0,
         place: Callable[[Nest], Nest] = lambda params: params,
     ):
-        """Makes one.
+        """Makes a `VariableClient`.
 
         Args:
             source: where to fetch; this client's own, where it reaches another process.
@@ -70,7 +70,7 @@ class VariableClient:
 
     @property
     def version(self) -> int:
-        """Returns how many learner updates the held parameters have seen; -1 before the first fetch."""
+        """Counts the learner updates that the held parameters have seen; -1 before the first fetch."""
         return self._version
 
     @property
@@ -82,7 +82,7 @@ class VariableClient:
 
     @property
     def age_seconds(self) -> float:
-        """Returns how long ago the held parameters were published; infinite before the first fetch.
+        """Returns the seconds since the held parameters were published; infinite before the first fetch.
 
         It compares this host's clock with the learner's.
         """
@@ -94,7 +94,7 @@ class VariableClient:
         return self._lost is not None
 
     def update(self, wait: bool = False) -> None:
-        """Fetches what is newer, if it is time; `wait` asks at once and waits for the first version.
+        """Fetches newer parameters, if it is time; `wait` asks at once and waits for the first version.
 
         Raises:
             VariablesTimeoutError: nothing was published, or nothing newer where the held parameters are

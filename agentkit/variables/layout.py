@@ -80,7 +80,7 @@ def arrays_of(node: Any) -> Iterator[tuple[np.dtype, tuple[int, ...]]]:
 
 
 def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Returns how many bytes an array has."""
+    """Returns the number of an array's bytes."""
     return dtype.itemsize * math.prod(shape)
 
 

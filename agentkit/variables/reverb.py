@@ -82,7 +82,7 @@ class ReverbSource(VariableSource):
     """
 
     def __init__(self, address: str, run_id: str, *, timeout: float = 5.0):
-        """Makes one; the publisher may come later.
+        """Makes a `ReverbSource`; the publisher may come later.
 
         Args:
             address: the publisher's, as seen from here: "host:port".
@@ -118,7 +118,7 @@ class ReverbSource(VariableSource):
             return found
 
     def close(self) -> None:
-        """Frees what it holds; a later `get` fetches anew."""
+        """Frees the connection; a later `get` fetches anew."""
         with self._lock:
             self._publication = None
 
@@ -142,7 +142,7 @@ def _to_plain(leaf: np.ndarray) -> np.ndarray:
 
 
 def _unpack(publication: Publication, names: Sequence[str]) -> Versioned:
-    """The variables of these names, as copies."""
+    """Returns the variables of these names, as copies."""
     description, variables, start = publication.header["layout"], {}, 0
     for name, node in description.items():
         expected = list(layout.arrays_of(node))

@@ -61,7 +61,7 @@ def shared_memory_path(name_or_path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
-    """Deletes what a killed publisher left. Readers keep what they have mapped."""
+    """Deletes the shared memory of a killed publisher. Readers keep their mappings."""
     path = shared_memory_path(name_or_path)
     for leftover in (path, *path.parent.glob(f"{path.name}.new-*")):
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ class SharedMemoryPublisher:
     """
 
     def __init__(self, name_or_path: str | os.PathLike[str]):
-        """Makes one; the file appears, whole, with the first publication.
+        """Makes a `SharedMemoryPublisher`; the file appears, whole, with the first publication.
 
         Args:
             name_or_path: see `shared_memory_path`; readable and writable by this user alone.
@@ -137,7 +137,7 @@ class SharedMemoryPublisher:
         self._segment = None  # Someone has cleaned up; readers of a new file will find it.
 
     def _replace(self, text: bytes, version: int, leaves: Sequence[np.ndarray]) -> None:
-        """A new file with the first publication in it, in the place of the old one."""
+        """Puts a new file with the first publication in the place of the old one."""
         new = self._path.with_name(f"{self._path.name}.new-{os.getpid()}-{os.urandom(4).hex()}")
         try:
             segment = _Segment.create(new, self._generation, text)
@@ -170,7 +170,7 @@ class SharedMemorySource(VariableSource):
     """
 
     def __init__(self, name_or_path: str | os.PathLike[str], *, timeout: float = 5.0):
-        """Makes one; the publisher may come later.
+        """Makes a `SharedMemorySource`; the publisher may come later.
 
         Args:
             name_or_path: as the publisher's.

@@ -18,7 +18,7 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601.
 
 @final
 class AtariPreprocessing(EnvironmentWrapper):
-    """Frames as DQN sees them: no-op starts, frame skip with a maximum, 84 x 84 grey, stacked.
+    """Prepares frames as DQN sees them: no-op starts, frame skip with a maximum, 84 x 84 grey, stacked.
 
     Per step: the action is repeated `num_repeats` times; the rewards are summed; the elementwise
     maximum of the last two frames (sprites flicker) is turned grey, averaged down to `size` x

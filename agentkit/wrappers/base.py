@@ -13,7 +13,7 @@ from agentkit.types import Nest
 
 
 class EnvironmentWrapper(dm_env.Environment):
-    """Passes everything on to the environment inside; subclasses change what they must.
+    """Passes everything on to the environment inside; subclasses change single methods.
 
     Public attributes that a wrapper lacks (`reseed`, `render`, `num_envs`, ...) are those of the
     environment inside, so ``hasattr(wrapper, "reseed")`` tells the truth about the chain.
@@ -53,7 +53,7 @@ class EnvironmentWrapper(dm_env.Environment):
 
     @property
     def resumable(self) -> bool:
-        """Returns whether it stands in mid-episode again after `restore`."""
+        """Returns whether the environment stands in mid-episode again after `restore`."""
         return self.stateless and getattr(self._environment, "resumable", False)
 
     def __getattr__(self, name: str) -> Any:
@@ -87,11 +87,11 @@ class EnvironmentWrapper(dm_env.Environment):
         return self._environment.discount_spec()
 
     def close(self) -> None:
-        """Frees what the environment inside holds."""
+        """Frees the resources of the environment inside."""
         self._environment.close()
 
     def save(self) -> dict[str, Any]:
-        """Returns what of the chain outlives an episode, as it is now.
+        """Returns the parts of the chain's state that outlive an episode, as they are now.
 
         Raises:
             CheckpointError: around a resumable environment, whose place is outermost.
@@ -111,7 +111,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return state
 
     def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
-        """Takes back what `save` returned.
+        """Restores the state that `save` returned.
 
         The episode under way is part of it only around what is resumable: then this is its time step.
         """
@@ -129,7 +129,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return None
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """A time step of the environment inside, as seen outside."""
+        """Returns a time step of the environment inside, as seen outside."""
         return timestep
 
     def _save(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `_save` returned."""
+        """Restores the state that `_save` returned."""
         if state:
             raise CheckpointError(
                 f"{type(self).__name__} keeps no state, found {sorted(state)} to restore. "
@@ -150,7 +150,7 @@ class ObservationWrapper(EnvironmentWrapper):
 
     @abc.abstractmethod
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """The time step as seen outside."""
+        """Returns the time step as seen outside."""
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""

@@ -17,7 +17,7 @@ from agentkit.wrappers.base import ObservationWrapper
 
 @final
 class FrameStack(ObservationWrapper):
-    """Stacks the last `num_frames` observations, oldest first, along the last axis.
+    """Joins the last `num_frames` observations, oldest first, along the last axis.
 
     The first observation of an episode is repeated to fill the stack.
 

@@ -58,7 +58,7 @@ class NormalizeObservations(ObservationWrapper):
 
     @property
     def num_observations(self) -> int:
-        """Returns how many observations the statistics hold."""
+        """Counts the observations that the statistics hold."""
         return self._count
 
     def freeze(self, frozen: bool = True) -> None:

@@ -83,7 +83,7 @@ def _narrow_spec(spec: specs.Array) -> specs.Array:
 
 
 def _caster(spec: Nest, scalars: bool = False) -> Any:
-    """A function that casts a value of `spec`, or None where nothing needs a cast."""
+    """Returns a function that casts a value of `spec`, or None where nothing needs a cast."""
     leaves = tree.flatten(spec)
     dtypes = [_NARROWER.get(leaf.dtype) for leaf in leaves]
     if all(dtype is None for dtype in dtypes):

@@ -10,7 +10,7 @@ from agentkit.learning import Update, adam, optimizer_step
 
 
 class State(NamedTuple):
-    """Holds what SAC learns, and the model."""
+    """Holds the training state of SAC, and the model."""
 
     sac: sac.State
     model: Any

@@ -58,7 +58,7 @@ def _all_ready(status):
 
 def test_status_prints_the_table(tmp_path, capsys):
     with running(tmp_path):
-        time.sleep(0.6)  # Counts reach the board every half second.
+        time.sleep(0.6)  # Counts reach the run store every half second.
         assert main(["status", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^0% [\d,]+/1,000,000 steps \| [\d,]+ steps/s$", out, re.MULTILINE)

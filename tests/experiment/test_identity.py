@@ -99,7 +99,7 @@ def _stop(experiment, *rest, **named):
 
 
 def _node(folder, monkeypatch):
-    """What nodes of other machines rebuild is what the host has put on the board, by way of JSON."""
+    """What nodes of other machines rebuild is what the host has put into the run store, by way of JSON."""
     experiment = read_config(folder)
     posted = json.loads(json.dumps({**experiment.describe(), "run_directory": str(folder)}))
 

@@ -48,7 +48,7 @@ Demonstrations = str | pathlib.Path | Sequence[Episode]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Hyperparameters of GAIL.
+    """Holds the hyperparameters of GAIL.
 
     Attributes:
         hidden_sizes: units of each tanh layer of the discriminator (after the convolutions, for images).
@@ -132,7 +132,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> Pairs:
-    """Returns the observations and actions of all steps, as an agent for `spec` has them."""
+    """Returns the observations and actions of all steps, in an agent's form for `spec`."""
     if isinstance(demonstrations, str | pathlib.Path):
         data = read_episodes(demonstrations)
     else:
@@ -144,7 +144,7 @@ def read_pairs(demonstrations: Demonstrations, spec: specs.EnvironmentSpec) -> P
 
 
 class Discriminator(NamedTuple):
-    """Tells demonstrations from what the agent does.
+    """Tells demonstrations from the agent's own steps.
 
     Attributes:
         init: ``key -> params``.
@@ -159,7 +159,7 @@ class Discriminator(NamedTuple):
 
 
 class State(NamedTuple):
-    """Holds what the agent and GAIL learn.
+    """Holds the training states of the agent and of GAIL.
 
     Attributes:
         agent: the state of the agent's own update.

@@ -34,7 +34,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Hyperparameters of RND.
+    """Holds the hyperparameters of RND.
 
     Attributes:
         scale: of the intrinsic reward, which is 1 where the predictor's error is the errors' standard deviation.
@@ -56,7 +56,7 @@ class Config:
 
 
 def with_rnd(agent: Agent[Any], config: Config | None = None) -> Agent[Any]:
-    """Returns the agent with an intrinsic reward for what is new; acting, replay and what is published stay its own.
+    """Adds an intrinsic reward for novelty to an agent; its acting, replay and published parameters stay its own.
 
     Args:
         agent: one that learns from transitions, segments or sequences, on- or offline.
@@ -86,7 +86,7 @@ class MakeUpdate:
 
 
 class State(NamedTuple):
-    """Holds what the agent and RND learn.
+    """Holds the training states of the agent and of RND.
 
     Attributes:
         agent: the state of the agent's own update.

@@ -114,5 +114,5 @@ def observe_segments(variables: PolicyVariables, segments: Step) -> tuple[nets.R
 
 
 def merge_time(x: jax.Array) -> jax.Array:
-    """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
+    """Merges batch and time: ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])

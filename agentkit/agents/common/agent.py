@@ -25,7 +25,7 @@ class Experience(Protocol):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """How the learner draws its data."""
+        """Says how the learner draws its data."""
         ...
 
     def with_num_envs(self, num_envs: int) -> Experience:
@@ -77,7 +77,7 @@ class Agent(Generic[Networks]):
 
     @property
     def batch_plan(self) -> BatchPlan:
-        """How the learner draws its data."""
+        """Says how the learner draws its data."""
         return self.experience.batch_plan
 
     def with_num_envs(self, num_envs: int) -> Agent[Networks]:
@@ -85,11 +85,11 @@ class Agent(Generic[Networks]):
         return dataclasses.replace(self, experience=self.experience.with_num_envs(num_envs))
 
     def make_tables(self, environment_spec: EnvironmentSpec) -> list[Table]:
-        """Returns the replay tables for what the environment and the policy emit."""
+        """Makes the replay tables for the data that the environment and the policy emit."""
         return list(self.experience.make_tables(environment_spec, self._extras_spec(environment_spec)))
 
     def make_adder(self, replay: Replay, environment_spec: EnvironmentSpec, num_envs: int | None = None) -> Adder:
-        """Makes an adder for what the environment and the policy emit; see `Experience.make_adder`."""
+        """Makes an adder for the data that the environment and the policy emit; see `Experience.make_adder`."""
         return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
 
     def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:

@@ -20,7 +20,7 @@ from agentkit.types import Nest
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig:
-    """Hyperparameters of agents that learn from replay; an "item" is a transition or a sequence.
+    """Holds the hyperparameters of agents that learn from replay; an "item" is a transition or a sequence.
 
     Attributes:
         discount: gamma, in [0, 1].
@@ -96,7 +96,7 @@ class Transitions:
 
 @dataclasses.dataclass(frozen=True)
 class SequencesConfig(ReplayConfig):
-    """Hyperparameters of agents that learn from sequences in replay.
+    """Holds the hyperparameters of agents that learn from sequences in replay.
 
     Attributes:
         sequence_length: rows of a sequence, T; one more is stored, to bootstrap from.
@@ -162,7 +162,7 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class SegmentsConfig:
-    """Hyperparameters of agents that learn once from each segment of experience (on-policy).
+    """Holds the hyperparameters of agents that learn once from each segment of experience (on-policy).
 
     Attributes:
         segment_length: rows that an environment fills for each update, T.

@@ -17,7 +17,7 @@ from agentkit.learning.schedules import Schedule
 
 
 class Range(NamedTuple):
-    """What a value must be.
+    """Describes the values that a setting may have.
 
     Attributes:
         expected: the range, as the error says it: "in [0, 1]".

@@ -45,7 +45,7 @@ def resume_step(context: NodeContext) -> int:
 
 
 def count_dropped(context: NodeContext) -> Callable[[int], None]:
-    """Shows in the status how many rows of a node's log a full disk has refused."""
+    """Counts, in the status, the rows of a node's log that a full disk has refused."""
     return lambda number: context.gauge(log_rows_dropped=number)
 
 

@@ -52,7 +52,7 @@ def host_run(
     run_id: str | None = None,
     on_start: Callable[[str, str], None] | None = None,
 ) -> str:
-    """Hosts a run whose other nodes another scheduler starts: runs its store and its replay node.
+    """Runs the run store and the replay node of a run whose other nodes another scheduler starts.
 
     Started again after a kill (with the same ports and run id), it goes on from the newest checkpoint,
     and the others find it by themselves.

@@ -157,7 +157,7 @@ def gradient_node(
 
 
 def _gradient(update: Update) -> Callable[[Any, ReplaySample, jax.Array], Any]:
-    """The update's gradient, compiled."""
+    """Returns the update's gradient, compiled."""
     if update.gradient is None:
         raise ConfigError("This agent's update has no `gradient`: let its learner compute it, with actor_node.")
     compiled = jax.jit(update.gradient)

@@ -55,7 +55,7 @@ class ServerData:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
             ReplayTimeoutError: none within `BATCH_SECONDS`.
@@ -77,7 +77,7 @@ class ServerData:
         return self._dataset
 
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Priorities are hints: those that a server misses while it is away are dropped."""
+        """Writes priorities, which are hints: those that a server misses while it is away are dropped."""
         with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
             self.replay.update_priorities(self._plan.table, keys, priorities)
 
@@ -103,7 +103,7 @@ class ServerData:
             ports.keep_connections_alive(int(self.address.rpartition(":")[2]))
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """Returns the functions by which a checkpoint writes what the server holds, by name."""
+        """Returns the functions by which a checkpoint writes the server's contents, by name."""
         return {self.contents: self.replay.save}
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class ShardedData:
         return self
 
     def __next__(self) -> DrawnBatch:
-        """The next batch of the next shard that has one; raises as `ServerData` does."""
+        """Returns the next batch of the next shard that has one; raises as `ServerData` does."""
         start = time.monotonic()
         try:
             while time.monotonic() < start + BATCH_SECONDS:
@@ -187,7 +187,7 @@ class ShardedData:
             shard.keep_alive()
 
     def writers_of_contents(self) -> dict[str, Any]:
-        """Returns the functions by which a checkpoint writes what all servers hold, by name."""
+        """Returns the functions by which a checkpoint writes all servers' contents, by name."""
         return {name: write for shard in self._shards for name, write in shard.writers_of_contents().items()}
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
 
 
 def program_name(record: Mapping[str, Any]) -> str:
-    """Returns what to call the program of an experiment that `ExperimentConfig.describe` described."""
+    """Returns a name for the program of an experiment that `ExperimentConfig.describe` described."""
     return f"{record['agent'] or 'own agent'} on {record['environment'] or 'own environment'}"
 
 

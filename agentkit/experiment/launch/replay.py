@@ -84,7 +84,7 @@ def replay_node(
 
 
 def contents_name(replay_node: str) -> str:
-    """Returns the name in a checkpoint of what a replay node holds: "replay", and of a second one its own name."""
+    """Returns the name of a replay node's contents in a checkpoint: "replay", and of a second one its own name."""
     return "replay" if replay_node == "replay-0" else replay_node
 
 

@@ -49,14 +49,14 @@ class TransportPublisher:
             part.publish(version, variables)
 
     def open(self) -> None:
-        """Lets through what is published, beginning with the newest so far."""
+        """Lets publications through, beginning with the newest so far."""
         self._open = True
         if self._held is not None:
             self.publish(*self._held)
             self._held = None
 
     def close(self) -> None:
-        """Publishes what waits."""
+        """Publishes parameters that wait."""
         for part in self._parts:
             part.close()
 
@@ -125,7 +125,7 @@ def make_source(context: NodeContext, endpoint: Mapping[str, Any]) -> VariableSo
 
 
 def parameters_name(run_id: str, node: str) -> str:
-    """Returns a name for what a run's node publishes; it hides the secret, and outlives a restart."""
+    """Returns a name for the publications of a run's node; it hides the secret, and outlives a restart."""
     return hashlib.sha256(f"parameters of {node} of {run_id}".encode()).hexdigest()[:24]
 
 

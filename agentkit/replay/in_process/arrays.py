@@ -14,7 +14,7 @@ pages instead of copying them where the system can."""
 
 
 def grow(array: np.ndarray, least: int, most: int | None = None) -> None:
-    """Lengthens ``[n, ...]`` in place to at least `least` rows, and to no more than `most`.
+    """Lengthens an array ``[n, ...]`` in place to at least `least` rows, and to no more than `most`.
 
     No view of `array` may be alive: its memory may move.
     """
@@ -27,7 +27,7 @@ def grow(array: np.ndarray, least: int, most: int | None = None) -> None:
 
 
 def write(directory: pathlib.Path, name: str, array: np.ndarray) -> dict[str, object]:
-    """Streams `array` to a file, without a copy if it is contiguous; returns what `read` needs."""
+    """Writes `array` to a file, without a copy if it is contiguous; returns dtype and shape, which `read` needs."""
     with (directory / f"{name}.bin").open("wb") as file:
         np.ascontiguousarray(array).tofile(file)
     return {"dtype": array.dtype.name, "shape": list(array.shape)}

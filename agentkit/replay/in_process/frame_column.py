@@ -47,7 +47,7 @@ def stack_axis(spec: specs.Array) -> Literal[0, 2] | None:
 
 
 class FrameColumn:
-    """Stacks of frames, a row per step, as the numbers of their frames; exact, whatever the data.
+    """Stores stacks of frames, a row per step, as the numbers of their frames; exact, whatever the data.
 
     A new stack is compared with the one that its writer stored before. What is equal there, at any place, is
     named again, and so is what occurs twice in the new stack, as at the start of an episode; the rest is stored.
@@ -113,7 +113,7 @@ class FrameColumn:
         return found
 
     def _split(self, stack: np.ndarray) -> np.ndarray:
-        """The frames of a stack, ``[k, H * W]``."""
+        """Returns the frames of a stack, ``[k, H * W]``."""
         if self._axis == 0:
             return stack.reshape(self._depth, -1)
         return np.ascontiguousarray(stack.reshape(-1, self._depth).T)
@@ -169,7 +169,7 @@ class FrameColumn:
         }
 
     def restore(self, directory: pathlib.Path, name: str, saved: dict[str, Any], num_rows: int) -> None:
-        """Takes back what `save` wrote, or a plain column of whole stacks, into this new column.
+        """Restores the contents that `save` wrote, or a plain column of whole stacks, into this new column.
 
         Every row counts as in use; the caller frees those that are not, and then calls `sort_free`.
 

@@ -262,7 +262,7 @@ class ItemTable:
         return SampleInfo(probability, table_size, priority, times)
 
     def _gather(self, slots: np.ndarray) -> Any:
-        """The data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
+        """Returns the data of the items in `slots` ``[B]``: leaves ``[B, ...]``."""
         rows = self._rows.take(slots, 0)  # [B, T] or [B, 2]
         # As `take` wants them, once and not at each use.
         first, last = rows[:, 0].astype(np.intp), rows[:, -1].astype(np.intp)
@@ -329,7 +329,7 @@ class ItemTable:
         return columns | {f"inline.{i}": column for i, column in enumerate(self._inline)}
 
     def restore(self, directory: pathlib.Path, prefix: str, state: dict[str, Any]) -> None:
-        """Takes back what `save` wrote into this new table; the caller then counts the rows."""
+        """Restores the contents that `save` wrote into this new table; the caller then counts the rows."""
 
         def load(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
             return arrays.read(directory, f"{prefix}{name}", state["arrays"][name], dtype, shape)

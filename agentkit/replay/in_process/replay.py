@@ -127,7 +127,7 @@ class InProcessReplay(base.Replay):
             self._shared.save(pathlib.Path(directory))
 
     def restore(self, directory: pathlib.Path) -> None:
-        """Takes back what `save` wrote. On an error, this replay is as it was before.
+        """Restores the contents that `save` wrote. On an error, this replay is as it was before.
 
         Raises:
             CheckpointError: unreadable, saved by other tables (says which field), or a writer of this
@@ -167,7 +167,7 @@ class InProcessSampler(base.Sampler):
         return self._shared.items[self._table].can_sample(self._batch_size)
 
     def __next__(self) -> DrawnBatch:
-        """The next batch; waits while the rate limiter forbids it. See `Sampler`."""
+        """Returns the next batch; waits while the rate limiter forbids it. See `Sampler`."""
         shared = self._shared
         with shared.lock:
             if not self._ready():

@@ -25,14 +25,14 @@ class SlotSelector(abc.ABC):
         """Notes that a slot is being freed."""
 
     def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:  # noqa: B027
-        """Priorities ``[n]`` of occupied slots ``[n]`` changed, in this order."""
+        """Notes that the priorities of occupied slots ``[n]`` became `priorities` ``[n]``, in this order."""
 
     @abc.abstractmethod
     def sample(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray | float]:
-        """Slots ``[count]`` (intp), drawn with replacement, and the chance each had."""
+        """Draws slots ``[count]`` (intp) with replacement; returns them, and the chance each had."""
 
     def save(self, num_slots: int) -> dict[str, np.ndarray]:
-        """Returns what `insert`, `remove` and `update` told, as arrays; slots are below `num_slots`."""
+        """Returns the knowledge from `insert`, `remove` and `update` as arrays; slots are below `num_slots`."""
         return {}
 
     def array_specs(self, size: int, num_slots: int) -> dict[str, tuple[np.dtype, int]]:
@@ -40,7 +40,7 @@ class SlotSelector(abc.ABC):
         return {}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:  # noqa: B027
-        """Takes back what `save` returned."""
+        """Restores the state that `save` returned."""
 
 
 class _Uniform(SlotSelector):

@@ -137,7 +137,7 @@ class SharedTables:
         self.release_steps(history)
 
     def release_steps(self, history: WriterHistory) -> None:
-        """Empties a writer's history, and frees the steps that were in it."""
+        """Clears a writer's history, and frees the steps that were in it."""
         if self.stores:
             store = self.stores[history.store]
             for row in history:

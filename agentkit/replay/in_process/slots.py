@@ -135,18 +135,18 @@ class Slots:
 
     @property
     def num_used(self) -> int:
-        """Slots below this were handed out at least once; those above never."""
+        """Bounds the slots that were ever handed out: all below this were, and none above."""
         return self._used
 
     @staticmethod
     def array_lengths(values: dict[str, Any]) -> dict[str, int]:
-        """Names and lengths of the int64 arrays that `save` returned along with `values`."""
+        """Returns names and lengths of the int64 arrays that `save` returned along with `values`."""
         if values["ring"]:
             return {}
         return {"order": values["size"], "dense": values["size"], "free": values["num_free"]}
 
     def restore(self, values: dict[str, Any], lists: dict[str, np.ndarray]) -> None:
-        """Takes back what `save` returned; refuses what is no possible state."""
+        """Restores the state that `save` returned; refuses an impossible state."""
         size, head, used = (int(values[name]) for name in ("size", "head", "used"))
         good = 0 <= size <= used <= self.capacity and 0 <= head < self.capacity
         if values["ring"]:

@@ -61,7 +61,7 @@ class StepStore:
 
     @property
     def num_free(self) -> int:
-        """Returns how many rows were used and may be used again."""
+        """Counts the rows that were used and may be used again."""
         return len(self._free)
 
     @property
@@ -115,7 +115,7 @@ class StepStore:
             column.free(row)
 
     def release_end_references(self, first: int, last: int) -> None:
-        """Takes back what `add_end_references` added."""
+        """Removes the references that `add_end_references` added."""
         self.release(first)
         self.release(last)
 
@@ -152,7 +152,7 @@ class StepStore:
         return {"num_rows": self.num_rows, "columns": columns}
 
     def restore(self, directory: pathlib.Path, prefix: str, saved: dict[str, Any], held: list[np.ndarray]) -> None:
-        """Takes back what `save` wrote into this new store, and counts the references in `held` anew.
+        """Restores the steps that `save` wrote into this new store, and counts the references in `held` anew.
 
         Raises:
             CheckpointError: damaged, or not of these steps.

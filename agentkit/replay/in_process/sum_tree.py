@@ -10,7 +10,7 @@ TOP = 4096
 
 
 class SumTree:
-    """Weights >= 0 by slot, from which slots are drawn in proportion (Schaul et al. 2016, B.2.1).
+    """Holds weights >= 0 by slot, and draws slots in proportion to them (Schaul et al. 2016, B.2.1).
 
     A node is always the sum of its children, made anew and never adjusted by differences, so that no
     rounding error builds up and the tree is a function of its weights alone. Changes are noted, and

@@ -126,7 +126,7 @@ class InProcessWriter(base.Writer):
         self._num_steps = 0
 
     def flush(self) -> None:
-        """Does nothing: items are in as soon as they are created."""
+        """Checks that the writer is open: items are in as soon as they are created."""
         self._check_open()
         self._shared.check_open()
 

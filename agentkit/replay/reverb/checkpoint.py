@@ -94,7 +94,7 @@ def read(directory: pathlib.Path, root: pathlib.Path) -> None:
 
 
 def handed_out(directory: pathlib.Path) -> dict[str, int]:
-    """Returns what `write` was given under this name."""
+    """Returns the object that `write` was given under this name."""
     return dict(_read_index(directory).get("handed_out", {}))
 
 

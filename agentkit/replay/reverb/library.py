@@ -105,7 +105,7 @@ _SILENCE = _Silence()
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Sends file descriptor 2 nowhere for a moment: Reverb's C++ announces there what we know."""
+    """Sends file descriptor 2 nowhere for a moment: Reverb's C++ announces known facts there."""
     _SILENCE.enter()
     try:
         yield

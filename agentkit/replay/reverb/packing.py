@@ -64,7 +64,7 @@ class _Leaf(NamedTuple):
 
 
 class Packing:
-    """Lays out the items of one table.
+    """Organises the items of one table as rows of bytes.
 
     Attributes:
         parts: what an item holds, in this order.
@@ -154,7 +154,7 @@ def to_bytes(leaves: Sequence[Any]) -> bytes:
 
 
 def _offsets(table: str, nest: Nest) -> tuple[list[tuple[int, int, specs.Array]], int]:
-    """The range of bytes and the spec of each leaf of a packed nest, and the size of all."""
+    """Returns the range of bytes and the spec of each leaf of a packed nest, and the size of all."""
     found: list[tuple[int, int, specs.Array]] = []
     start = 0
     for name, spec in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
@@ -170,5 +170,5 @@ def _offsets(table: str, nest: Nest) -> tuple[list[tuple[int, int, specs.Array]]
 
 
 def _hull(leaves: Sequence[tuple[int, int, int, specs.Array]]) -> tuple[int, int]:
-    """The least range of bytes that holds these leaves."""
+    """Returns the least range of bytes that holds these leaves."""
     return min(leaf[1] for leaf in leaves), max(leaf[2] for leaf in leaves)

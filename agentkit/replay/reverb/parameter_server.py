@@ -39,14 +39,14 @@ _LOOPBACK = ("localhost", "127.", "[::1]", "::1", "unix:")
 
 
 class Stamp(NamedTuple):
-    """Names a publication: its parameter server's random name, and its number there, from 1."""
+    """Identifies a publication: its parameter server's random name, and its number there, from 1."""
 
     sender: str
     number: int
 
 
 class Publication(NamedTuple):
-    """Holds what is published: plain data (JSON) and arrays."""
+    """Holds one publication: plain data (JSON) and arrays."""
 
     stamp: Stamp
     header: dict[str, Any]
@@ -174,7 +174,7 @@ class ParameterServerClient:
     """
 
     def __init__(self, address: str, run_id: str, *, timeout: float = 5.0):
-        """Makes one; the server may come later.
+        """Makes a `ParameterServerClient`; the server may come later.
 
         Args:
             address: "host:port".
@@ -246,7 +246,7 @@ class ParameterServerClient:
             raise RuntimeError(f"what is in it is no publication of this program ({error})") from error
 
     def _find(self, tables: Mapping[str, Any]) -> str:
-        """The name of the parameter server's table."""
+        """Returns the name of the parameter server's table."""
         for name in tables:
             match name.split("/"):
                 case [prefix, run, _, process] if prefix == _PREFIX and run == self._run:

@@ -290,7 +290,7 @@ class ReverbReplay(Replay):
         self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
-        """Implements `Replay.save`. The server keeps its random state to itself; what it holds is all saved.
+        """Implements `Replay.save`. The server keeps its random state to itself; all its contents are saved.
 
         Raises:
             CheckpointError: the server could not write, or writes to another machine's disk.
@@ -365,7 +365,7 @@ class ReverbReplay(Replay):
             ) from error
 
     def _silent(self) -> ReplayClosedError | None:
-        """An error if the server does not answer."""
+        """Returns an error if the server does not answer."""
         try:
             self._client.server_info(PING_SECONDS)
         except (RuntimeError, reverb.errors.ReverbError) as error:

@@ -29,7 +29,7 @@ _NUM_INFO = 1 + len(SampleInfo._fields)  # the keys, and what is known of the it
 
 
 def join(held: Piece | None, piece: Piece) -> Piece:
-    """Returns `piece` behind what is held, if anything is."""
+    """Returns `piece` behind the items that are held, if there are any."""
     if held is None:
         return piece
     return [np.concatenate(both) for both in zip(held, piece, strict=True)]
@@ -43,7 +43,7 @@ def cut(held: Piece, size: int) -> tuple[Piece, Piece | None]:
 
 
 def as_batch(leaves: Piece, build: Callable[[Iterator[np.ndarray]], Nest]) -> DrawnBatch:
-    """Puts a batch's leaves together with what `make_builder` made."""
+    """Puts together the leaves of a batch, with the function that `make_builder` made."""
     sample = ReplaySample(SampleInfo(*leaves[1:_NUM_INFO]), build(iter(leaves[_NUM_INFO:])))
     return DrawnBatch(leaves[0], sample)
 
@@ -152,7 +152,7 @@ class ReverbSampler(Sampler):
             return not self._closed
 
     def _fetch(self) -> Piece | None:
-        """The next whole batch; None when closed."""
+        """Returns the next whole batch; None when closed."""
         size = self._batch_size
         held, self._held = self._held, None
         while held is None or len(held[0]) < size:

@@ -38,7 +38,7 @@ POLL_SECONDS = 0.001
 
 
 class TableCounters:
-    """Counts what goes in and out of one table, and keeps its rate limit. Safe to use from several threads."""
+    """Counts the items into and out of one table, and keeps its rate limit. Safe to use from several threads."""
 
     def __init__(self, table: Table):
         """Of an empty table."""
@@ -110,7 +110,7 @@ class SingleProcessSampler(Sampler):
         why_late: Callable[[float], Exception],
         timeout: float,
     ):
-        """Makes one; draws nothing yet.
+        """Makes a `SingleProcessSampler`; draws nothing yet.
 
         Args:
             table: sampled.
@@ -186,7 +186,7 @@ class SingleProcessSampler(Sampler):
 
 
 class SingleProcessReverbReplay(ReverbReplay):
-    """Is a `ReverbReplay` for a process that writes and samples in turns; see the top of this file.
+    """Adapts `ReverbReplay` to a process that writes and samples in turns; see the top of this file.
 
     `TableInfo` counts what was created and handed out here. What a stream drew ahead is counted nowhere: it is up to
     `streams.IN_FLIGHT` items for each of its workers and two batches, drawn by the priorities of that moment.
@@ -267,7 +267,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         return counters.can_insert(num_items)
 
     def info(self, table: str) -> TableInfo:
-        """Implements `Replay.info`; counts what was created and handed out."""
+        """Implements `Replay.info`; counts items that were created and handed out."""
         counters = self._counters.get(table)
         if counters is None:
             return super().info(table)

@@ -23,7 +23,7 @@ LARGE_BATCH = 32
 
 
 def make_writer(address: str, chunk_lengths: Sequence[int], keep: int) -> Any:
-    """Reverb's C++ writer.
+    """Makes Reverb's C++ writer.
 
     Args:
         address: of the server.
@@ -38,7 +38,7 @@ def make_writer(address: str, chunk_lengths: Sequence[int], keep: int) -> Any:
 
 
 def make_pieces(address: str, table: Table, batch_size: int, streams: bool, num_prefetched: int = 0) -> Iterator[Piece]:
-    """Pieces of at most `batch_size` items; ends when the rate limiter stops it.
+    """Yields pieces of at most `batch_size` items; ends when the rate limiter stops it.
 
     Args:
         address: of the server.

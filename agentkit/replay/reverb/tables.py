@@ -16,7 +16,7 @@ from agentkit.types import TableInfo
 
 
 def make_table(table: Table) -> reverb.Table:
-    """Reverb's table. Its signature, which the server keeps, is of bytes, and its names say what they are.
+    """Makes Reverb's table. Its signature, which the server keeps, is of bytes; its names describe the leaves.
 
     Raises:
         ConfigError: a leaf of a dtype that cannot be stored.
@@ -73,7 +73,7 @@ def table_info(info: Any) -> TableInfo:
 
 
 def describe(info: Any) -> dict[str, Any]:
-    """Returns what must agree between a server's table and our description of it."""
+    """Returns the facts that must agree between a server's table and our description of it."""
     limiter = info.rate_limiter_info
     leaves = tree.flatten(info.signature) if info.signature is not None else []
     return {

@@ -77,7 +77,7 @@ class _Plan(NamedTuple):
 
 
 class TableGroup:
-    """Reverb's columns for some tables.
+    """Defines Reverb's columns for some tables.
 
     One holds the steps, where items refer to them; each kind of row that items have of their own has another.
 
@@ -307,7 +307,7 @@ class ReverbWriter(Writer):
             self._create(plan, priority, [[ref]])
 
     def _whole_row(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> bytes:
-        """An item that is a row; the same object where the last item had the same one."""
+        """Returns an item that is a row; the same object where the last item had the same one."""
         which = (plan.column, start, stop, padding, inline)
         if which != self._last[0]:
             steps = self._steps[start - self._num_steps : stop - self._num_steps or None]
@@ -318,7 +318,7 @@ class ReverbWriter(Writer):
         return self._last[1]
 
     def _trajectory(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> list[list[Ref]]:
-        """The references of the columns of an item that is not one row."""
+        """Returns the references of the columns of an item that is not one row."""
         packing = plan.packing
         zeros = min(padding, 1) if plan.table.layout.length is None else padding
         while len(self._padding) < zeros:
