@@ -13,7 +13,7 @@ Differences from the paper:
     the observation; they are clipped to the bounds on their way to the environment.
   * RMSProp's mean of squares begins at 1, which keeps the first steps small (as in github.com/openai/baselines, a2c).
     Its epsilon, inside the root, is 1e-10: clipped to a norm of 0.5, gradients of 10,000 parameters are 5e-3 each in
-    mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays, unless
+    mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays by default;
     `learning_rate` may be a schedule that falls to 0.
   * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.
 """
