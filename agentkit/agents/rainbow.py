@@ -9,7 +9,7 @@ All of them, always:
   * noisy networks (Fortunato et al. 2018, 1706.10295) for exploration, and no epsilon.
 
 Differences from the paper:
-  * The correction of prioritised sampling does not grow in the course of training: `importance_exponent` is fixed.
+  * The correction of prioritised sampling does not grow, unless `importance_exponent` is a schedule.
   * New transitions get priority 1, not the largest priority so far.
   * An actor draws new noise at each step.
   * Truncated episodes bootstrap.

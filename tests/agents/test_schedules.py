@@ -86,7 +86,7 @@ def test_every_agent_takes_a_schedule_as_each_of_its_learning_rates(name: str) -
     rates = [field for field in fields if field.endswith("learning_rate")]
     assert rates and "max_grad_norm" in fields
     falling = dict.fromkeys(rates, Linear(1e-3, 0.0, 100, by="updates"))
-    agent = registry.make(name, registry.config_class(name)(**falling))
+    agent = registry.make(name, falling)
     environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
     networks = agent.make_networks(specs.make_environment_spec(envs.make(environment, seed=0)))
     jax.eval_shape(agent.make_update(networks).init, jax.ShapeDtypeStruct((2,), np.uint32))
