@@ -86,10 +86,17 @@ class SampleInfo(NamedTuple):
 
 
 class ReplaySample(NamedTuple):
-    """Holds a batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
+    """Holds a batch.
+
+    Attributes:
+        info: a `SampleInfo` of ``[B]``.
+        data: a nest whose leaves are ``[B, ...]``.
+        num_updates: updates made before the one on this batch, int32 ``[]``; ``()`` until the learner fills it in.
+    """
 
     info: SampleInfo
     data: Nest
+    num_updates: Array = ()
 
 
 class DrawnBatch(NamedTuple):

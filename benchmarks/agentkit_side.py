@@ -107,8 +107,12 @@ def main(job: dict[str, Any]) -> None:
     start = time.perf_counter()
     import agentkit
     from agentkit.agents import registry
+    from agentkit.learning import Linear
 
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in job["settings"].items()}
+    if "epsilon_steps" in settings:  # As the other sides name it.
+        first, last, duration = (settings.pop(f"epsilon_{name}") for name in ("start", "end", "steps"))
+        settings["epsilon"] = Linear(first, last, duration)
     agent = registry.make(job["algorithm"], settings)
     # All that the run would load later, so that the import's cost is the whole of it.
     simulator = job["agentkit_environment"].partition(":")[0]

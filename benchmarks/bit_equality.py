@@ -47,6 +47,15 @@ OF_AN_AGENT: dict[str, dict[str, Any]] = {
         "target_update_period": 10,
     },
 }
+
+
+def annealed() -> dict[str, Any]:
+    """PPO's default learning rate, which falls to 0, as the commit says it."""
+    if "anneal_steps" in registry.config_class("ppo").__dataclass_fields__:
+        return {"anneal_steps": 10_000}
+    return {"learning_rate": importlib.import_module("agentkit.learning").Linear(1e-3, 0.0, 10_000)}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "sac/prioritized,n_step": {"prioritized": True, "n_step": 3},
     "sac/fixed temperature": {"learn_temperature": False},
@@ -67,7 +76,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bc/continuous": {},
     "gumbel_muzero/prioritized": {"prioritized": True},
     "ppo/core": {"core_size": 8, "lstm_size": 8, "num_minibatches": 2},
-    "ppo/clip,kl,anneal": {"value_clip": 0.2, "target_kl": 0.01, "anneal_steps": 10_000, "entropy_cost": 0.01},
+    "ppo/clip,kl,anneal": {"value_clip": 0.2, "target_kl": 0.01, "entropy_cost": 0.01, **annealed()},
     "impala/core": {"core_size": 8, "lstm_size": 8},
     "crr/binary": {"weights": "binary"},
 }

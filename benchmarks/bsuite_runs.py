@@ -24,12 +24,14 @@ import time
 import warnings
 from typing import Any
 
+from agentkit.learning import Linear
+
 RECORD = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results" / "bsuite.json"
 LEFT_OUT = ("mnist",)
 MOST_STEPS = 10_000_000
 SETTINGS: dict[str, dict[str, Any]] = {
     # Of one environment, PPO and A2C learn from short segments, as bsuite's own actor-critic does.
-    "dqn": {"epsilon_steps": 1_000, "n_step": 1},
+    "dqn": {"epsilon": Linear(1.0, 0.05, 1_000), "n_step": 1},
     "ppo": {"segment_length": 64, "entropy_cost": 0.01},
     "a2c": {"segment_length": 32},
 }

@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import queue
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -59,15 +60,22 @@ class Plan:
     version: int | None = None
 
 
-_SEGMENTS = ("segment_length=32", "anneal_steps=1000000", "initial_std=0.6")
-_A2C = ("anneal_steps=1000000", "initial_std=0.6", "normalize_advantages=True", "entropy_cost=0.0")
+_SEGMENTS = ("segment_length=32", "initial_std=0.6")
+_A2C = ("initial_std=0.6", "normalize_advantages=True", "entropy_cost=0.0")
 # As long at random as in TD3's paper on HalfCheetah: after 1,000 such steps two of three of its seeds stayed near 1,100
 # until step 150,000, and on Hopper one stayed near 220.
 _LONG_START = ("num_random_steps=10000", "min_replay_size=10000")
 PLANS = {
-    "ppo": Plan(1_000_000, ON_POLICY, 64, (*_SEGMENTS, "num_minibatches=32", "learning_rate=5e-4", "target_kl=0.05")),
+    "ppo": Plan(
+        1_000_000,
+        ON_POLICY,
+        64,
+        (*_SEGMENTS, "num_minibatches=32", "learning_rate=linear(5e-4,0,1000000)", "target_kl=0.05"),
+    ),
     "trpo": Plan(1_000_000, ON_POLICY, 64, ("segment_length=16", "initial_std=0.6")),
-    "a2c": Plan(1_000_000, ON_POLICY, 32, (*_A2C, "segment_length=16", "learning_rate=1e-3", "rms_decay=0.9")),
+    "a2c": Plan(
+        1_000_000, ON_POLICY, 32, (*_A2C, "segment_length=16", "learning_rate=linear(1e-3,0,1000000)", "rms_decay=0.9")
+    ),
     "sac": Plan(300_000, ("HalfCheetah",)),
     "td3": Plan(300_000, ("HalfCheetah",), settings=_LONG_START),
 }
@@ -149,7 +157,7 @@ def train(job: Job, prefix: list[str]) -> dict[str, Any]:
         "mean_return": sum(returns) / len(returns),
         "curve": [[int(float(row["steps"])), round(float(row["episode_return"]), 2)] for row in rows],
         "seconds": round(seconds),
-        "command": "agentkit " + " ".join(word for word in job.command("runs")),
+        "command": "agentkit " + shlex.join(job.command("runs")),
         "versions": versions,
     }
 

@@ -14,6 +14,7 @@ import jax
 import agentkit
 from agentkit import networks, specs
 from agentkit.agents import dqn
+from agentkit.learning import Linear
 
 
 class BoardNetwork(hk.Module):
@@ -43,7 +44,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: dqn.Config) -
 
 def main(num_steps: int = 3_000, seed: int = 0) -> float:
     """Trains DQN with it on catch; the mean return of the last evaluation."""
-    config = dqn.Config(hidden_sizes=(64,), min_replay_size=500, target_update_period=100, epsilon_steps=1000)
+    config = dqn.Config(
+        hidden_sizes=(64,), min_replay_size=500, target_update_period=100, epsilon=Linear(1.0, 0.05, 1000)
+    )
 
     agent = dqn.make_agent(config, make_networks=make_networks)
 

@@ -14,6 +14,7 @@ from agentkit.adders import Hindsight
 from agentkit.agents import dqn
 from agentkit.agents.addons import with_her
 from agentkit.envs.reach_goal import BitFlip
+from agentkit.learning import Linear
 
 
 def make_agent(num_steps: int, num_relabelled: int):
@@ -26,8 +27,7 @@ def make_agent(num_steps: int, num_relabelled: int):
         updates_per_step=1 / (1 + num_relabelled),  # Of replay's items, which are 1 + num_relabelled a step.
         min_replay_size=500,
         target_update_period=100,
-        epsilon_steps=num_steps // 3,
-        epsilon_end=0.1,
+        epsilon=Linear(1.0, 0.1, num_steps // 3),
     )
     hindsight = Hindsight(
         BitFlip.compute_reward,

@@ -18,6 +18,7 @@ import agentkit
 from agentkit import losses
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
+from agentkit.learning import Linear
 from agentkit.types import LossOutput
 
 ALPHA, TAU, LEAST_LOG = 0.9, 0.03, -1.0  # Section 4 of the paper.
@@ -49,7 +50,7 @@ def munchausen_loss(networks, config):
 
 def main(num_steps: int = 4_000, seed: int = 0) -> float:
     """Trains it on catch; the mean return of the last evaluation."""
-    config = dqn.Config(n_step=1, min_replay_size=500, target_update_period=100, epsilon_steps=1_500)
+    config = dqn.Config(n_step=1, min_replay_size=500, target_update_period=100, epsilon=Linear(1.0, 0.05, 1_500))
 
     agent = dqn.make_agent(config, make_loss=munchausen_loss)  # The one line.
 

@@ -14,6 +14,7 @@ from dm_env import specs
 
 import agentkit
 from agentkit.agents import dqn
+from agentkit.learning import Linear
 
 
 class Thermostat(dm_env.Environment):
@@ -61,7 +62,7 @@ class Thermostat(dm_env.Environment):
 
 def main(num_steps: int = 3_000, seed: int = 0) -> float:
     """Trains DQN on it; the mean return of the last evaluation."""
-    config = dqn.Config(discount=0.9, min_replay_size=300, epsilon_steps=1_500, target_update_period=50)
+    config = dqn.Config(discount=0.9, min_replay_size=300, epsilon=Linear(1.0, 0.05, 1_500), target_update_period=50)
     agent = dqn.make_agent(config)
     experiment = agentkit.ExperimentConfig(agent, Thermostat, num_steps, seed, evaluation_period=num_steps)
     result = agentkit.run(experiment).evaluations[-1]["episode_return"]

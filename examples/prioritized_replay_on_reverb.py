@@ -14,6 +14,7 @@ import argparse
 import agentkit
 from agentkit import envs, specs
 from agentkit.agents import dqn
+from agentkit.learning import Linear
 
 
 def main(num_steps: int = 3_000, seed: int = 0, replay: str = "reverb") -> float:
@@ -24,7 +25,7 @@ def main(num_steps: int = 3_000, seed: int = 0, replay: str = "reverb") -> float
         importance_exponent=0.4,  # beta
         min_replay_size=500,
         target_update_period=100,
-        epsilon_steps=1_500,
+        epsilon=Linear(1.0, 0.05, 1_500),
     )
     agent = dqn.make_agent(config)
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from agentkit.actors.policy import Params, Policy
-from agentkit.errors import ConfigError
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
 LADDER_EPSILON = 0.4
 LADDER_ALPHA = 7.0
 """Of `epsilon_ladder_policy`, as in the paper."""
-
-Schedule = Callable[[Array], Any]
-"""``num_steps -> value``: a number that changes with an actor's own steps, int32 ``[]``."""
-
-
-def linear(start: float, end: float, num_steps: int) -> Schedule:
-    """Makes a schedule from `start` to `end` over `num_steps` steps, and `end` from then on.
-
-    Raises:
-        ConfigError: over less than one step.
-    """
-    if num_steps < 1:
-        raise ConfigError(f"epsilon_steps must be at least 1, found {num_steps}.")
-    return lambda step: start + jnp.minimum(step / num_steps, 1.0) * (end - start)
 
 
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:
@@ -48,18 +32,20 @@ def random_legal(uniform: Array, legal: Array) -> Array:
     return jnp.argmax(order > jnp.floor(uniform * order[-1])).astype(jnp.int32)
 
 
-def epsilon_greedy_policy(q_values: Callable[..., Array], epsilon: Schedule, takes_key: bool = False) -> Policy:
+def epsilon_greedy_policy(
+    q_values: Callable[..., Array], epsilon: float | Callable[[Array], Array], takes_key: bool = False
+) -> Policy:
     """Makes an epsilon-greedy policy; its state is the number of steps taken, int32 ``[]``.
 
     Args:
         q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
-        epsilon: chance of a uniform action, by the number of steps taken.
+        epsilon: chance of a uniform action; may be a function of the number of steps taken, int32 ``[]``.
         takes_key: whether `q_values` takes a key.
     """
 
     def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
         q, key = _single(q_values, takes_key, params, observation, key)
-        return explore(key, q, epsilon(num_steps)), num_steps + 1, ()
+        return explore(key, q, epsilon(num_steps) if callable(epsilon) else epsilon), num_steps + 1, ()
 
     return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
 

@@ -13,14 +13,15 @@ Differences from the paper:
     the observation; they are clipped to the bounds on their way to the environment.
   * RMSProp's mean of squares begins at 1, which keeps the first steps small (as in github.com/openai/baselines, a2c).
     Its epsilon, inside the root, is 1e-10: clipped to a norm of 0.5, gradients of 10,000 parameters are 5e-3 each in
-    mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays, unless
-    `anneal_steps` says when it reaches 0.
+    mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays by default;
+    `learning_rate` may be a schedule that falls to 0.
   * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +41,7 @@ from agentkit.agents.common.advantages import (
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, OpenFraction, Positive, Sizes
-from agentkit.learning import Update, UpdateOutput, global_norm, linear_decay, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, value_at
 from agentkit.types import ReplaySample
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ class Config(SegmentsConfig):
         entropy_cost: beta, weight of the entropy bonus.
         rms_decay: of RMSProp's mean of squared gradients.
         rms_epsilon: added to that mean.
-        anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
         normalize_observations: whether to normalise float observations by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
@@ -70,13 +70,12 @@ class Config(SegmentsConfig):
     segment_length: Count = 5
     hidden_sizes: Sizes = (64, 64)
     gae_lambda: Fraction = 0.95
-    learning_rate: Positive = 7e-4
+    learning_rate: Positive | Schedule = 7e-4
     max_grad_norm: Positive | None = 0.5
     value_cost: NotNegative = 0.5
-    entropy_cost: NotNegative = 0.01
+    entropy_cost: NotNegative | Schedule = 0.01
     rms_decay: OpenFraction = 0.99
     rms_epsilon: Positive = 1e-10
-    anneal_steps: Count | None = None
     normalize_observations: bool = True
     normalize_values: bool = True
     normalize_advantages: bool = False
@@ -113,16 +112,16 @@ class State(NamedTuple):
 
 
 def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
-    """Builds ``(params, rows) -> (loss [], metrics)``: policy, value and entropy (algorithm S3, and section 4)."""
+    """Builds ``(params, entropy_cost, rows) -> (loss [], metrics)``: algorithm S3, and section 4."""
 
-    def loss(params: Any, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Any, entropy_cost: jax.Array | float, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         policy, value = networks.apply(params, rows.observation)
         advantage = losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         policy_losses = losses.policy_gradient_loss(policy.log_prob(rows.extras.sample), advantage)
         policy_loss = losses.masked_mean(policy_losses, rows.mask)
         value_loss = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         entropy = losses.masked_mean(policy.entropy(), rows.mask)
-        total = policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy
+        total = policy_loss + config.value_cost * value_loss - entropy_cost * entropy
         return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
     return loss
@@ -141,7 +140,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
     """Makes an update of one step on all rows of a batch of segments.
 
-    With nothing normalised or annealed, which only the learner knows, actors may compute the gradients, as in A3C.
+    With nothing normalised or scheduled, which only the learner knows, actors may compute the gradients, as in A3C.
     """
     optimizer = make_optimizer(config)
 
@@ -167,9 +166,10 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         key, _ = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
         num_rows = state.num_updates * float(rows.mask.size)
-        learning_rate = linear_decay(config.learning_rate, num_rows, config.anneal_steps)
+        current = functools.partial(value_at, steps=num_rows, updates=state.num_updates)
+        learning_rate = jnp.asarray(current(config.learning_rate))
         params = state.variables.params
-        grads, metrics = jax.grad(loss, has_aux=True)(params, rows)
+        grads, metrics = jax.grad(loss, has_aux=True)(params, current(config.entropy_cost), rows)
         params, opt_state = optimizer_step(optimizer, grads, params, state.opt_state, learning_rate)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         metrics |= {
@@ -182,13 +182,15 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     def published(state: State) -> dict[str, PolicyVariables]:
         return {"policy": state.variables}
 
-    if config.normalize_observations or config.normalize_values or config.anneal_steps is not None:
+    changing = any(isinstance(setting, Schedule) for setting in (config.learning_rate, config.entropy_cost))
+    if config.normalize_observations or config.normalize_values or changing:
         return Update(init, update, published)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
         del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch)
-        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, rows)[0])
+        grads, _ = jax.grad(loss, has_aux=True)(variables.params, config.entropy_cost, rows)
+        return variables._replace(params=grads)
 
     def apply(state: State, grads: PolicyVariables) -> State:
         params, opt_state = state.variables.params, state.opt_state

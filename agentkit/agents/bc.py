@@ -25,7 +25,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
-from agentkit.learning import Loss, Update, adam, sgd
+from agentkit.learning import Loss, Schedule, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -38,11 +38,15 @@ class Config(ReplayConfig):
     Attributes:
         hidden_sizes: units of each hidden layer.
         learning_rate: Adam's step size.
+        max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         random_actions: probability of a uniform action where the agent explores; none in evaluation.
     """
 
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     random_actions: Fraction = 0.05
 
 
@@ -109,7 +113,16 @@ def make_loss(networks: Networks, config: Config) -> Loss:
 
 def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     """Takes a step of Adam on the loss."""
-    return sgd(loss, networks.policy.init, adam(config.learning_rate))
+    return sgd(
+        loss,
+        networks.policy.init,
+        adam(
+            config.learning_rate,
+            config.max_grad_norm,
+            epsilon=config.adam_epsilon,
+            steps_per_update=config.steps_per_update,
+        ),
+    )
 
 
 def make_agent(

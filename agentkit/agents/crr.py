@@ -27,7 +27,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
 from agentkit.errors import unknown_name
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 Params = Any
@@ -45,6 +45,8 @@ class Config(ReplayConfig):
         max_weight: the largest weight, > 0; the paper's 20.
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size, for both losses.
+        max_grad_norm: clips the global norm of each of the two gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which all targets move at each update, in (0, 1].
     """
 
@@ -53,7 +55,9 @@ class Config(ReplayConfig):
     temperature: Positive = 1.0
     max_weight: Positive = 20.0
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
 
     def __post_init__(self) -> None:
@@ -152,7 +156,12 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critics, then one on the policy, and moves all targets (algorithm 1)."""
-    optimizer = adam(config.learning_rate)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

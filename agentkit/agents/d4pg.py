@@ -39,7 +39,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 Params = Any
@@ -56,6 +56,8 @@ class Config(ReplayConfig):
         hidden_sizes: units of each hidden layer of the policy and of the critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
+        max_grad_norm: clips the global norm of each of the two gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to both targets.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         num_random_steps: uniform actions that each actor begins with.
@@ -66,8 +68,10 @@ class Config(ReplayConfig):
     vmin: Finite = -150.0
     vmax: Finite = 150.0
     hidden_sizes: Sizes = (256, 256)
-    policy_learning_rate: Positive = 3e-4
-    critic_learning_rate: Positive = 3e-4
+    policy_learning_rate: Positive | Schedule = 3e-4
+    critic_learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 100
     exploration_noise: NotNegative = 0.3
     num_random_steps: CountFromZero = 1_000
@@ -171,7 +175,10 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critic, then one on the policy, and copies both targets now and then (algorithm 1)."""
-    policy_optimizer, critic_optimizer = adam(config.policy_learning_rate), adam(config.critic_learning_rate)
+    policy_optimizer, critic_optimizer = (
+        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=config.steps_per_update)
+        for rate in (config.policy_learning_rate, config.critic_learning_rate)
+    )
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

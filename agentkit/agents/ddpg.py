@@ -28,7 +28,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, OpenFraction, Positive, Rate, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
@@ -42,6 +42,8 @@ class Config(ReplayConfig):
         hidden_sizes: units of each hidden layer of the policy and of the critic.
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
+        max_grad_norm: clips the global norm of each of the two gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which both targets move at each update, in (0, 1].
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
@@ -50,8 +52,10 @@ class Config(ReplayConfig):
 
     batch_size: Count = 128
     hidden_sizes: Sizes = (400, 300)
-    policy_learning_rate: Positive = 1e-4
-    critic_learning_rate: Positive = 1e-3
+    policy_learning_rate: Positive | Schedule = 1e-4
+    critic_learning_rate: Positive | Schedule = 1e-3
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     exploration_noise: NotNegative = 0.1
     noise_correlation: OpenFraction = 0.0
@@ -133,7 +137,10 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critic, then one on the policy, and moves both targets (algorithm 1)."""
-    policy_optimizer, critic_optimizer = adam(config.policy_learning_rate), adam(config.critic_learning_rate)
+    policy_optimizer, critic_optimizer = (
+        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=config.steps_per_update)
+        for rate in (config.policy_learning_rate, config.critic_learning_rate)
+    )
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

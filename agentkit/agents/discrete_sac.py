@@ -35,7 +35,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 Params = Any
@@ -50,6 +50,8 @@ class Config(ReplayConfig):
         target_entropy_ratio: target entropy over the largest, log A, in [0, 1].
         hidden_sizes: units of each hidden layer of the policy and of each critic (after the convolutions, for images).
         learning_rate: Adam's step size, for all three losses.
+        max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
@@ -60,7 +62,9 @@ class Config(ReplayConfig):
     replay_size: Count = 100_000
     target_entropy_ratio: Fraction = 0.7
     hidden_sizes: Sizes = (64, 64)
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     initial_temperature: Positive = 0.1
     learn_temperature: bool = True
@@ -170,7 +174,12 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a gradient step each on critics, policy and temperature (algorithm 1)."""
-    optimizer = adam(config.learning_rate)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     max_entropy = float(np.log(networks.num_actions))
 
     def init(key: jax.Array) -> State:

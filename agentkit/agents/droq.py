@@ -29,7 +29,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
 
 NUM_CRITICS = 2
@@ -46,6 +46,8 @@ class Config(ReplayConfig):
         policy_delay: critic steps for each step of policy and temperature; G in the paper, as `updates_per_step` is.
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size, for all three losses.
+        max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
@@ -60,7 +62,9 @@ class Config(ReplayConfig):
     dropout_rate: OpenFraction = 0.01
     policy_delay: Count = 20
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     initial_temperature: Positive = 1.0
     learn_temperature: bool = True
@@ -163,7 +167,12 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and temperature (algorithm 2)."""
-    optimizer = adam(config.learning_rate)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def init(key: jax.Array) -> State:

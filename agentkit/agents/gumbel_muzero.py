@@ -34,7 +34,7 @@ from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
 from agentkit.errors import missing_extra
-from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample, Step, has_action
 
 
@@ -56,6 +56,7 @@ class Config(SequencesConfig):
         value_cost: weight of the value loss (0.25 in MuZero Reanalyse).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
     """
 
@@ -75,8 +76,9 @@ class Config(SequencesConfig):
     max_num_considered_actions: Count = 16
     unroll_length: Count = 5
     value_cost: Positive = 0.25
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 5.0
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 100
 
     def __post_init__(self) -> None:
@@ -259,7 +261,12 @@ def _value(networks: Networks, params: Any, observation: Nest) -> jax.Array:
 
 def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
 
 

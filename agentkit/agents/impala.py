@@ -30,7 +30,8 @@ from agentkit.actors import Policy, stochastic_policy
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
-from agentkit.learning import Loss, Update, adam, sgd
+from agentkit.errors import ConfigError
+from agentkit.learning import Loss, Schedule, Update, adam, sgd, value_in_update
 from agentkit.types import LossOutput, ReplaySample, has_action
 
 
@@ -48,6 +49,7 @@ class Config(SegmentsConfig):
         policy_rho_clip: the largest ratio in the policy gradient.
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         value_cost: weight of the value loss.
         entropy_cost: weight of the entropy bonus.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
@@ -61,10 +63,11 @@ class Config(SegmentsConfig):
     vtrace_lambda: Fraction = 1.0
     rho_clip: Positive = 1.0
     policy_rho_clip: Positive = 1.0
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 1.0
+    adam_epsilon: Positive = 1e-8
     value_cost: NotNegative = 0.5
-    entropy_cost: NotNegative = 0.01
+    entropy_cost: NotNegative | Schedule = 0.01
     initial_std: Positive = 1.0
 
 
@@ -114,14 +117,28 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
         metrics = {name: losses.masked_mean(x, mask) for name, x in means.items()}
         metrics["explained_variance"] = losses.explained_variance(values[:, :-1], vtrace.target, mask)
         total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
-        return LossOutput(total - config.entropy_cost * metrics["entropy"], metrics)
+        entropy_cost = value_in_update(config.entropy_cost, batch, mask.size)
+        return LossOutput(total - entropy_cost * metrics["entropy"], metrics)
 
     return loss
 
 
 def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Update:
-    """Makes an update of one step of Adam on each batch of segments; actors may compute its gradient."""
-    return sgd(loss, networks.init, adam(config.learning_rate, config.max_grad_norm))
+    """Makes an update of one step of Adam on each batch of segments.
+
+    Actors may compute its gradient, unless a cost is scheduled.
+
+    Raises:
+        ConfigError: a learning rate by steps, and no `batch_size` that says how many steps an update is of.
+    """
+    rate, num_segments = config.learning_rate, config.batch_size
+    if isinstance(rate, Schedule) and rate.by == "steps" and num_segments is None:
+        raise ConfigError(f'learning_rate={rate} counts steps, found batch_size=None. Set batch_size, or by="updates".')
+    steps_per_update = (num_segments or 1) * config.segment_length
+    optimizer = adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=steps_per_update)
+    update = sgd(loss, networks.init, optimizer)
+    # An actor does not know which update its gradient is for.
+    return update._replace(gradient=None, apply=None) if isinstance(config.entropy_cost, Schedule) else update
 
 
 def make_agent(

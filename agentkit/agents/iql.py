@@ -27,7 +27,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
@@ -43,6 +43,8 @@ class Config(ReplayConfig):
         max_weight: the largest weight of an action, > 0.
         hidden_sizes: units of each hidden layer of each network.
         learning_rate: Adam's step size, for all three losses.
+        max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
     """
 
@@ -50,7 +52,9 @@ class Config(ReplayConfig):
     temperature: Positive = 1.0 / 3.0
     max_weight: Positive = 100.0
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
 
 
@@ -154,7 +158,12 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step each on value, critics and policy, and moves the target critics (algorithm 1)."""
-    optimizer = adam(config.learning_rate)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
 
     def init(key: jax.Array) -> State:
         key, policy_key, rest_key = jax.random.split(key, 3)

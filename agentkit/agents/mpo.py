@@ -33,7 +33,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 Params = Any
@@ -50,6 +50,8 @@ class Config(ReplayConfig):
         policy_learning_rate: Adam's step size for the policy.
         critic_learning_rate: Adam's step size for the critic.
         dual_learning_rate: Adam's step size for the logarithms of the multipliers.
+        max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target policy and critic.
         num_samples: actions that are sampled and evaluated in each state.
         epsilon: bound on the KL of the weighted samples from the policy, > 0; smaller is more cautious.
@@ -65,9 +67,11 @@ class Config(ReplayConfig):
 
     n_step: Count = 5
     hidden_sizes: Sizes = (256, 256)
-    policy_learning_rate: Positive = 3e-4
-    critic_learning_rate: Positive = 3e-4
-    dual_learning_rate: Positive = 1e-2
+    policy_learning_rate: Positive | Schedule = 3e-4
+    critic_learning_rate: Positive | Schedule = 3e-4
+    dual_learning_rate: Positive | Schedule = 1e-2
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 100
     num_samples: Count = 20
     epsilon: Positive = 0.1
@@ -201,7 +205,8 @@ def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MPODuals:
 def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     """Takes a step each on critic, policy and duals, and copies the targets now and then."""
     rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
-    optimizers = MPOParams(*map(adam, rates))
+    clip, epsilon, steps = config.max_grad_norm, config.adam_epsilon, config.steps_per_update
+    optimizers = MPOParams(*(adam(rate, clip, epsilon=epsilon, steps_per_update=steps) for rate in rates))
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

@@ -31,7 +31,7 @@ from agentkit.agents.common.epochs import run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
 from agentkit.types import ReplaySample
 
@@ -46,6 +46,7 @@ class Config(SegmentsConfig):
         step_size: of the policy, in units of the natural gradient.
         learning_rate: Adam's step size, of the value.
         max_grad_norm: clips the global norm of the value's gradient; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         num_value_epochs: passes of the value's fit over the data of an update.
         num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
         cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
@@ -60,8 +61,9 @@ class Config(SegmentsConfig):
     hidden_sizes: Sizes = (64, 64)
     step_size: Positive = 0.1
     gae_lambda: Fraction = 0.95
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 0.5
+    adam_epsilon: Positive = 1e-8
     num_value_epochs: Count = 10
     num_minibatches: Count = 4
     cg_iterations: Count = 10
@@ -131,7 +133,7 @@ def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
 
 def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
     """Takes a step along the natural gradient (section 2), then fits the value, which leaves the policy as it is."""
-    optimizer = adam(1.0, config.max_grad_norm)
+    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -156,9 +158,11 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
         policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)
 
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
+
         def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
-            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
         (critic, opt_state), fitted = run_epochs(
             fit,

@@ -18,12 +18,13 @@ Differences from the paper (most are of the authors' code, github.com/openai/bas
   * Gaussian actions are clipped to the bounds on their way to the environment; the densities are of the
     unclipped ones. The standard deviation does not depend on the observation.
   * The KL of the penalty (eq. 8) is estimated from the actions taken, and the clip stays beside it.
-  * Optional: a clipped value loss, an end of the epochs by the KL, a learning rate that falls.
+  * Optional: a clipped value loss, an end of the epochs by the KL, schedules.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -39,8 +40,8 @@ from agentkit.agents.common.epochs import run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.learning import Update, UpdateOutput, adam, linear_decay, optimizer_step
-from agentkit.types import ReplaySample
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_at
+from agentkit.types import Array, ReplaySample
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
 
@@ -55,6 +56,7 @@ class Config(SegmentsConfig):
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         num_epochs: passes over the data of an update.
         num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with an LSTM batch_size.
         clip_epsilon: the ratio's clip (eq. 7).
@@ -64,7 +66,6 @@ class Config(SegmentsConfig):
         value_cost: weight of the value loss.
         entropy_cost: weight of the entropy bonus (eq. 9).
         target_kl: the epochs end where a minibatch's KL from the acting policy is above this; None for never.
-        anneal_steps: rows (steps, in all environments) in which the learning rate falls linearly to 0; None: never.
         normalize_observations: whether to normalise float observations by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: to mean 0 and deviation 1 in each "minibatch", once in the whole "batch", or "none".
@@ -74,18 +75,18 @@ class Config(SegmentsConfig):
     hidden_sizes: Sizes = (64, 64)
     lstm_size: Count | None = None
     gae_lambda: Fraction = 0.95
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 0.5
+    adam_epsilon: Positive = 1e-8
     num_epochs: Count = 10
     num_minibatches: Count = 4
-    clip_epsilon: Positive = 0.2
+    clip_epsilon: Positive | Schedule = 0.2
     kl_cost: NotNegative = 0.0
     adaptive_kl_target: Positive | None = None
     value_clip: Positive | None = None
     value_cost: NotNegative = 0.5
-    entropy_cost: NotNegative = 0.0
+    entropy_cost: NotNegative | Schedule = 0.0
     target_kl: Positive | None = None
-    anneal_steps: Count | None = None
     normalize_observations: bool = True
     normalize_values: bool = True
     normalize_advantages: AdvantageNormalization = "minibatch"
@@ -136,10 +137,24 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
-    """Builds ``(params, kl_cost, minibatch) -> (loss [], metrics)``: surrogate, penalty, value, entropy (eq. 7-9)."""
+class Coefficients(NamedTuple):
+    """Holds the parts of the loss that may change from one update to the next.
 
-    def loss(params: Any, kl_cost: jax.Array, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    Attributes:
+        kl_cost: beta, weight of the KL penalty.
+        clip_epsilon: the ratio's clip.
+        entropy_cost: weight of the entropy bonus.
+    """
+
+    kl_cost: Array | float
+    clip_epsilon: Array | float
+    entropy_cost: Array | float
+
+
+def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
+    """Builds ``(params, coefficients, minibatch) -> (loss [], metrics)``: the surrogate and its costs (eq. 7-9)."""
+
+    def loss(params: Any, now: Coefficients, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, value = networks.apply(params, batch.observation, batch.memory)
         log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
         # Rows without an action have arbitrary log-ratios, whose exp may overflow.
@@ -149,17 +164,17 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
         if config.normalize_advantages == "minibatch":
             advantage = losses.standardize(advantage, batch.mask)
         means = {
-            "policy_loss": losses.clipped_policy_loss(ratio, advantage, config.clip_epsilon),
+            "policy_loss": losses.clipped_policy_loss(ratio, advantage, now.clip_epsilon),
             "value_loss": losses.clipped_value_loss(value, batch.old_value, batch.target, config.value_clip),
             "entropy": distribution.entropy(),
             "kl": losses.approximate_kl(log_ratio),
-            "clipped": (jnp.abs(ratio - 1.0) > config.clip_epsilon).astype(jnp.float32),
+            "clipped": (jnp.abs(ratio - 1.0) > now.clip_epsilon).astype(jnp.float32),
         }
         metrics = {name: losses.masked_mean(x, batch.mask) for name, x in means.items()}
         total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
         if config.kl_cost > 0:
-            total += kl_cost * metrics["kl"]
-        return total - config.entropy_cost * metrics["entropy"], metrics
+            total += now.kl_cost * metrics["kl"]
+        return total - now.entropy_cost * metrics["entropy"], metrics
 
     return loss
 
@@ -169,7 +184,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 
     With one epoch of one minibatch, and nothing that the learner alone knows, actors may compute the gradients.
     """
-    optimizer = adam(1.0, config.max_grad_norm)
+    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
 
     def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
         found = compute_advantages(
@@ -198,10 +213,12 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
         num_rows = state.num_updates * float(rows.mask.size)
-        learning_rate = linear_decay(config.learning_rate, num_rows, config.anneal_steps)
+        current = functools.partial(value_at, steps=num_rows, updates=state.num_updates)
+        learning_rate = jnp.asarray(current(config.learning_rate))
+        coefficients = Coefficients(state.kl_cost, current(config.clip_epsilon), current(config.entropy_cost))
 
         def step(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
-            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], state.kl_cost, minibatch)
+            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], coefficients, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
         (params, opt_state), metrics = run_epochs(
@@ -216,7 +233,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         kl_cost = state.kl_cost
         if config.adaptive_kl_target is not None:
-            _, kl = loss(params, kl_cost, rows)  # of the whole update
+            _, kl = loss(params, coefficients, rows)  # of the whole update
             kl_cost = adapt_kl_cost(kl_cost, kl["kl"], config.adaptive_kl_target)
         metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
@@ -224,7 +241,10 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
         del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch)
-        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, config.kl_cost, rows)[0])
+        # As they are at first: where one is scheduled, actors compute no gradients.
+        first = functools.partial(value_at, steps=0, updates=0)
+        coefficients = Coefficients(config.kl_cost, first(config.clip_epsilon), first(config.entropy_cost))
+        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, coefficients, rows)[0])
 
     def apply(state: State, grads: PolicyVariables) -> State:
         params, opt_state = state.variables.params, state.opt_state
@@ -239,7 +259,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 def has_gradient(config: Config) -> bool:
     """Returns whether an update is one step on its whole batch, whose gradient needs nothing but the parameters."""
     needs_state = config.normalize_observations or config.normalize_values
-    needs_state |= any(x is not None for x in (config.target_kl, config.adaptive_kl_target, config.anneal_steps))
+    needs_state |= config.target_kl is not None or config.adaptive_kl_target is not None
+    changing = (config.learning_rate, config.clip_epsilon, config.entropy_cost)
+    needs_state |= any(isinstance(setting, Schedule) for setting in changing)
     return config.num_epochs == config.num_minibatches == 1 and not needs_state
 
 

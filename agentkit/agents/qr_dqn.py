@@ -8,7 +8,7 @@ Differences from the paper:
     quantile regression as `huber_delta` tends to 0; at the paper's 1 there is no difference.
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
   * Adam with another epsilon, and optional clipping of the global gradient norm.
-  * Epsilon falls linearly over `epsilon_steps` of each actor's own steps.
+  * Epsilon falls linearly over each actor's own steps.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari: 51 quantiles instead of 200.
 """
@@ -24,12 +24,12 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
-from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
-from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
+from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -41,10 +41,9 @@ class Config(ReplayConfig):
         hidden_sizes: units of each hidden layer (after the convolutions, for images).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon_start: probability of a random action at first.
-        epsilon_end: probability of a random action after `epsilon_steps`.
-        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon: probability of a random action; a schedule counts each actor's own steps.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         num_quantiles: N, quantiles of each action's return.
@@ -57,12 +56,11 @@ class Config(ReplayConfig):
     updates_per_step: Positive = 0.5
     replay_size: Count = 100_000
     hidden_sizes: Sizes = (64, 64)
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 10.0
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 200
-    epsilon_start: Fraction = 1.0
-    epsilon_end: Fraction = 0.05
-    epsilon_steps: Count = 5_000
+    epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False
     num_quantiles: Count = 51
@@ -86,10 +84,10 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
         return jnp.mean(network.apply(params, observation), axis=1)  # Q of algorithm 1, [B, A]
 
     if evaluation:
-        return epsilon_greedy_policy(q_values, lambda _: config.epsilon_evaluation)
+        return epsilon_greedy_policy(q_values, config.epsilon_evaluation)
     if config.epsilon_ladder:
         return epsilon_ladder_policy(q_values)
-    return epsilon_greedy_policy(q_values, linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+    return epsilon_greedy_policy(q_values, config.epsilon)
 
 
 def make_loss(network: nets.Network, config: Config) -> Loss:
@@ -111,7 +109,12 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
 
 def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 

@@ -7,7 +7,7 @@ Differences from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
   * Sequences run on into the next episode, where the LSTM's state begins anew; the paper's never cross an episode's
     end. Rows after an episode's start need no burn-in and count, also among the first rows of a sequence.
   * Adam with another epsilon than the paper's, and an optional clip of the gradients' global norm.
-  * Epsilon falls linearly over `epsilon_steps` of an actor's own steps; the paper's ladder is a switch.
+  * Epsilon falls linearly over an actor's own steps; the paper's ladder is a switch.
   * The last reward and action are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
   * New sequences get priority 1, not one that the actor computes.
   * Truncated episodes bootstrap.
@@ -26,13 +26,13 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, linear
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
 from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
-from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, Sizes
+from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
 from agentkit.errors import ConfigError
-from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample, has_action
 
 
@@ -49,10 +49,9 @@ class Config(SequencesConfig):
         hidden_sizes: units of each hidden layer before the LSTM (after the convolutions, for images).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon_start: probability of a random action at first.
-        epsilon_end: probability of a random action after `epsilon_steps`.
-        epsilon_steps: steps of an actor over which epsilon falls linearly.
+        epsilon: probability of a random action; a schedule counts each actor's own steps.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         lstm_size: units of the LSTM.
@@ -68,16 +67,15 @@ class Config(SequencesConfig):
     min_replay_size: Count = 50
     prioritized: bool = True
     priority_exponent: NotNegative = 0.9
-    importance_exponent: Fraction = 0.6
+    importance_exponent: Fraction | Schedule = 0.6
     sequence_length: Count = 40
     sequence_period: Count = 20
     hidden_sizes: Sizes = (64,)
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 10.0
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 200
-    epsilon_start: Fraction = 1.0
-    epsilon_end: Fraction = 0.05
-    epsilon_steps: Count = 5_000
+    epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False
     lstm_size: Count = 64
@@ -131,12 +129,11 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     Its extras are the LSTM's state before the observation; in evaluation there are none.
     """
     if evaluation:
-        chooser = epsilon_greedy_policy(_given_values, lambda _: config.epsilon_evaluation)
+        chooser = epsilon_greedy_policy(_given_values, config.epsilon_evaluation)
     elif config.epsilon_ladder:
         chooser = epsilon_ladder_policy(_given_values)
     else:
-        schedule = linear(config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-        chooser = epsilon_greedy_policy(_given_values, schedule)
+        chooser = epsilon_greedy_policy(_given_values, config.epsilon)
 
     def init(key: jax.Array) -> PolicyState:
         return PolicyState(network.initial_state, chooser.init(key))
@@ -199,7 +196,12 @@ def make_loss(network: Networks, config: Config) -> Loss:
 
 def make_update(network: Networks, loss: Loss, config: Config) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 

@@ -9,7 +9,7 @@ All of them, always:
   * noisy networks (Fortunato et al. 2018, 1706.10295) for exploration, and no epsilon.
 
 Differences from the paper:
-  * The correction of prioritised sampling does not grow in the course of training: `importance_exponent` is fixed.
+  * The correction of prioritised sampling does not grow, unless `importance_exponent` is a schedule.
   * New transitions get priority 1, not the largest priority so far.
   * An actor draws new noise at each step.
   * Truncated episodes bootstrap.
@@ -42,7 +42,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
-from agentkit.learning import Loss, Update, adam, periodic, sgd
+from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 
@@ -58,6 +58,7 @@ class Config(ReplayConfig):
         noise: sigma_0, the initial size of the noise on weights.
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
     """
 
@@ -67,14 +68,15 @@ class Config(ReplayConfig):
     replay_size: Count = 100_000
     prioritized: bool = True
     priority_exponent: NotNegative = 0.5
-    importance_exponent: Fraction = 0.5
+    importance_exponent: Fraction | Schedule = 0.5
     num_atoms: CountFromTwo = 101
     vmin: Finite = -100.0
     vmax: Finite = 100.0
     hidden_sizes: Sizes = (64, 64)
     noise: NotNegative = 0.5
-    learning_rate: Positive = 5e-4
+    learning_rate: Positive | Schedule = 5e-4
     max_grad_norm: Positive | None = 10.0
+    adam_epsilon: Positive = 1e-8
     target_update_period: Count = 200
 
     def __post_init__(self) -> None:
@@ -134,7 +136,12 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
 
 def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) -> Update:
     """Takes a step of Adam on the loss; copies the target network every `target_update_period` updates."""
-    optimizer = adam(config.learning_rate, config.max_grad_norm)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 

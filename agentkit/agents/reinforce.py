@@ -32,7 +32,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.epochs import run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, global_norm, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, global_norm, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
 from agentkit.types import ReplaySample
 
@@ -46,6 +46,7 @@ class Config(SegmentsConfig):
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         learning_rate: Adam's step size, of policy and value.
         max_grad_norm: clips the global norm of the policy's gradient, and of the value's; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         num_value_epochs: passes of the value's fit over the data of an update.
         num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
         normalize_observations: whether to normalise float observations by their running mean and deviation.
@@ -56,8 +57,9 @@ class Config(SegmentsConfig):
 
     hidden_sizes: Sizes = (64, 64)
     gae_lambda: Fraction = 1.0
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 0.5
+    adam_epsilon: Positive = 1e-8
     num_value_epochs: Count = 10
     num_minibatches: Count = 4
     normalize_observations: bool = True
@@ -125,7 +127,7 @@ def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
 
 def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
     """Takes a step on the policy, then fits the value to the same returns."""
-    optimizer = adam(1.0, config.max_grad_norm)
+    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -145,14 +147,15 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             gae_lambda=config.gae_lambda,
             normalize_values=config.normalize_values,
         )
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
         params = state.variables.params
         policy_opt, critic_opt = state.opt_states
         grads, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)
-        policy, policy_opt = optimizer_step(optimizer, grads, params.policy, policy_opt, config.learning_rate)
+        policy, policy_opt = optimizer_step(optimizer, grads, params.policy, policy_opt, learning_rate)
 
         def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
-            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
         (critic, critic_opt), fitted = run_epochs(
             fit,

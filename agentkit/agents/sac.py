@@ -26,7 +26,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
@@ -41,6 +41,7 @@ class Config(ReplayConfig):
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size, for all three losses.
         max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
@@ -51,8 +52,9 @@ class Config(ReplayConfig):
     """
 
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
     max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     initial_temperature: Positive = 1.0
     learn_temperature: bool = True
@@ -160,7 +162,13 @@ class Optimizers(NamedTuple):
 
 def make_update(networks: Networks, losses: Losses, config: Config, optimizers: Optimizers | None = None) -> Update:
     """Takes a gradient step each on critics, policy and temperature (algorithm 1); by Adam, if not told otherwise."""
-    optimizers = optimizers or Optimizers(*[adam(config.learning_rate, config.max_grad_norm)] * 3)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
+    optimizers = optimizers or Optimizers(*[optimizer] * 3)
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
     def init(key: jax.Array) -> State:

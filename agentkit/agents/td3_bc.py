@@ -26,7 +26,7 @@ from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, ReplaySample
 
 Params = Any
@@ -40,6 +40,8 @@ class Config(ReplayConfig):
         value_weight: alpha, weight of the critic's value beside the distance from the data's actions; 0 only clones.
         hidden_sizes: units of each hidden layer of the policy and of each critic.
         learning_rate: Adam's step size, for both losses.
+        max_grad_norm: clips the global norm of each of the two gradients; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the targets move when the policy does, in (0, 1].
         policy_delay: d, critic steps for each step of policy and targets.
         target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
@@ -50,7 +52,9 @@ class Config(ReplayConfig):
 
     value_weight: NotNegative = 2.5
     hidden_sizes: Sizes = (256, 256)
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive | Schedule = 3e-4
+    max_grad_norm: Positive | None = None
+    adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     policy_delay: Count = 2
     target_policy_noise: NotNegative = 0.2
@@ -141,7 +145,12 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (TD3, algorithm 1)."""
-    optimizer = adam(config.learning_rate)
+    optimizer = adam(
+        config.learning_rate,
+        config.max_grad_norm,
+        epsilon=config.adam_epsilon,
+        steps_per_update=config.steps_per_update,
+    )
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

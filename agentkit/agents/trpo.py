@@ -32,7 +32,7 @@ from agentkit.agents.common.epochs import run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
 from agentkit.agents.common.ranges import Count, Fraction, InnerFraction, Positive, Sizes
-from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, standardize
 from agentkit.types import ReplaySample
 
@@ -49,6 +49,7 @@ class Config(SegmentsConfig):
         max_backtracks: lengths that it tries; where none is accepted, the policy stays.
         learning_rate: Adam's step size, of the value.
         max_grad_norm: clips the global norm of the value's gradient; None for no clipping.
+        adam_epsilon: added to the root of Adam's second moment.
         num_value_epochs: passes of the value's fit over the data of an update.
         num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
         cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
@@ -65,8 +66,9 @@ class Config(SegmentsConfig):
     backtrack_factor: InnerFraction = 0.8
     max_backtracks: Count = 10
     gae_lambda: Fraction = 0.95
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 0.5
+    adam_epsilon: Positive = 1e-8
     num_value_epochs: Count = 10
     num_minibatches: Count = 4
     cg_iterations: Count = 10
@@ -219,7 +221,7 @@ def improve_policy(
 
 def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:
     """Makes an update that moves the policy within its bound, then fits the value without changing the policy."""
-    optimizer = adam(1.0, config.max_grad_norm)
+    optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -241,9 +243,11 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         params = state.variables.params
         policy, metrics = improve_policy(networks, losses, config, params, rows)
 
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
+
         def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
-            return optimizer_step(optimizer, grads, *learned, config.learning_rate), metrics
+            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
         (critic, opt_state), fitted = run_epochs(
             fit,

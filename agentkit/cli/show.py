@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from agentkit.cli.values import field_types, type_name
+from agentkit.cli.values import field_types, type_name, value_text
 
 _INDENT = " " * 8
 # What follows a simulator's prefix, by example.
@@ -124,7 +124,7 @@ def parse_attributes(docstring: str) -> dict[str, str]:
 
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default is not dataclasses.MISSING:
-        return repr(field.default)
+        return value_text(field.default)
     if field.default_factory is not dataclasses.MISSING:
         return repr(field.default_factory())
     return "(required)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import types
 import typing
@@ -47,7 +48,8 @@ def parse_whole(text: str) -> int:
 def parse_value(text: str, annotation: Any) -> Any:
     """Returns `text` as a value of a field's type.
 
-    Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``).
+    Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``) or with
+    schedules (``linear(1e-3, 0, 100_000)``; see `agentkit.learning.schedules`).
 
     Raises:
         ValueError: saying what was expected and found.
@@ -126,22 +128,67 @@ def type_name(annotation: Any) -> str:
     >>> type_name(tuple[int, ...]), type_name(float | None)
     ('tuple[int, ...]', 'float | None')
     """
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        names = [
+            "schedule" if dataclasses.is_dataclass(option) else type_name(option)
+            for option in typing.get_args(annotation)
+        ]
+        return " | ".join(dict.fromkeys(names))
+    if annotation is type(None):
+        return "None"
     return annotation.__name__ if type(annotation) is type else str(annotation).replace("typing.", "")
+
+
+def value_text(value: Any) -> str:
+    """Returns how a value is shown; a schedule as it is written on the command line.
+
+    >>> value_text((64, 64))
+    '(64, 64)'
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    parts = []
+    for field in dataclasses.fields(value):
+        found = getattr(value, field.name)
+        if field.default is dataclasses.MISSING:
+            parts.append(repr(found))
+        elif found != field.default:
+            parts.append(f'{field.name}="{found}"')
+    return f"{type(value).__name__.lower()}({', '.join(parts)})"
 
 
 def _parse_union(text: str, options: tuple[Any, ...]) -> Any:
     if type(None) in options and text.lower() == "none":
         return None
-    failures = []
+    failures: list[Exception] = []
+    schedules = {option.__name__.lower(): option for option in options if dataclasses.is_dataclass(option)}
+    if schedules and "(" in text:
+        return _parse_call(text, schedules)
     for option in options:
-        if option is not type(None):
+        if option is not type(None) and not dataclasses.is_dataclass(option):
             try:
                 return parse_value(text, option)
             except (ValueError, TypeError) as error:
                 failures.append(error)
-    if type(None) in options:
-        raise ValueError(f"{failures[0]} (or none)")
-    raise failures[0]
+    others = ["none"] if type(None) in options else []
+    others += ["a schedule such as linear(1e-3, 0, 100_000)"] if schedules else []
+    raise ValueError(f"{failures[0]} (or {' or '.join(others)})") if others else failures[0]
+
+
+def _parse_call(text: str, classes: dict[str, Any]) -> Any:
+    """Returns the object that ``name(1, 2, by="updates")`` makes; arguments are literals, and nothing is evaluated."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in classes:
+            raise ValueError(f"expected one of {', '.join(f'{name}(...)' for name in classes)}, found {text!r}")
+        arguments = [ast.literal_eval(argument) for argument in call.args]
+        settings = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except SyntaxError as error:
+        raise ValueError(f"expected a schedule such as linear(1e-3, 0, 100_000), found {text!r}") from error
+    try:
+        return classes[call.func.id](*arguments, **settings)
+    except (ConfigError, TypeError) as error:
+        raise ValueError(f"{text}: {str(error).removesuffix('.')}") from error
 
 
 def _parse_tuple(text: str, options: tuple[Any, ...]) -> tuple[Any, ...]:

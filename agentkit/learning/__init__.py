@@ -2,9 +2,9 @@
 
 from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.learner import Learner, LearnerCallbacks
-from agentkit.learning.optimizers import adam, global_norm, linear_decay, optimizer_step
+from agentkit.learning.optimizers import adam, global_norm, optimizer_step
 from agentkit.learning.replay_ratio import rate_limit
-from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, value_at
+from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, value_at, value_in_update
 from agentkit.learning.targets import TargetUpdate, periodic, polyak
 from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, sgd
 
@@ -23,11 +23,11 @@ __all__ = [
     "adam",
     "apply_gradients",
     "global_norm",
-    "linear_decay",
     "optimizer_step",
     "periodic",
     "polyak",
     "rate_limit",
     "sgd",
     "value_at",
+    "value_in_update",
 ]

@@ -94,6 +94,7 @@ class Learner:
         self._dataset = dataset
         self._num_updates = num_updates
         self._callbacks = callbacks or LearnerCallbacks()
+        self._offsets = np.arange(num_updates, dtype=np.int32)  # Of the updates in one call.
         self._version = 0
         self._metrics: dict[str, Any] = {}
         self._log_time = time.monotonic()
@@ -114,7 +115,10 @@ class Learner:
         return self._version
 
     def _compile(self) -> Callable:
-        def run(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput, Mapping[str, Nest]]:
+        def run(
+            state: Nest, batch: ReplaySample, num_updates: jax.Array
+        ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest]]:
+            batch = batch._replace(num_updates=num_updates)
             if self._num_updates == 1:
                 state, output = self._update.update(state, batch)
             else:
@@ -127,7 +131,7 @@ class Learner:
         everywhere = NamedSharding(self._mesh, PartitionSpec())
         split = NamedSharding(self._mesh, PartitionSpec(*([None] * (self._num_updates > 1)), "batch"))
         # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        return jax.jit(run, donate_argnums=0, in_shardings=(everywhere, split), out_shardings=everywhere)
+        return jax.jit(run, donate_argnums=0, in_shardings=(everywhere, split, everywhere), out_shardings=everywhere)
 
     def _variables(self, state: Nest) -> dict[str, Nest]:
         # Copies: the state's buffers are donated to the next step while actors still hold these.
@@ -155,7 +159,8 @@ class Learner:
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        self._state, output, variables = self._compiled(self._state, batch)
+        num_updates = np.int32(self._version) if self._num_updates == 1 else self._version + self._offsets
+        self._state, output, variables = self._compiled(self._state, batch, num_updates)
         self._version += self._num_updates
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:

@@ -43,12 +43,6 @@ def adam(
     return optax.flatten(optimizer)
 
 
-def linear_decay(learning_rate: float, num_rows: Array, anneal_steps: int | None) -> Array:
-    """Returns the step size ``[]`` after `num_rows` rows: it falls to 0 in `anneal_steps`, or stays if that is None."""
-    left = 1.0 if anneal_steps is None else jnp.maximum(1.0 - num_rows / anneal_steps, 0.0)
-    return jnp.asarray(learning_rate * left)
-
-
 def optimizer_step(
     optimizer: optax.GradientTransformation, grads: Nest, params: Nest, opt_state: Any, scale: Array | float = 1.0
 ) -> tuple[Nest, Any]:

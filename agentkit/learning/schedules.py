@@ -14,7 +14,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.types import Array
+from agentkit.types import Array, ReplaySample
 
 Unit = Literal["steps", "updates"]
 """Counts environment steps or the learner's updates."""
@@ -134,6 +134,24 @@ def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Arra
     if not isinstance(setting, Schedule):
         return setting
     return setting(steps if setting.by == "steps" else updates)
+
+
+def value_in_update(setting: float | Schedule, batch: ReplaySample, steps_per_update: float) -> Array | float:
+    """Returns the setting's value in the update on `batch`, which the learner numbers.
+
+    Args:
+        setting: a number or a schedule.
+        batch: says how many updates were made before.
+        steps_per_update: environment steps for each update.
+
+    Raises:
+        ConfigError: the setting is a schedule, and the batch has no number.
+    """
+    if not isinstance(setting, Schedule):
+        return setting
+    if isinstance(batch.num_updates, tuple):
+        raise ConfigError(f"{setting} needs the batch's num_updates, which is empty. Learner fills it in; do likewise.")
+    return value_at(setting, steps=batch.num_updates * steps_per_update, updates=batch.num_updates)
 
 
 def _check(schedule: Schedule, values: tuple[float, ...], *durations: float) -> None:

@@ -10,8 +10,8 @@ def make_loss(networks, config):
     """Adds the penalty to PPO's loss."""
     loss = ppo.make_loss(networks, config)
 
-    def penalized(params, kl_cost, batch):
-        total, metrics = loss(params, kl_cost, batch)
+    def penalized(params, coefficients, batch):
+        total, metrics = loss(params, coefficients, batch)
         return total + 0.5 * metrics["kl"], metrics
 
     return penalized

@@ -16,13 +16,14 @@ from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
+from agentkit.learning import Linear
 from agentkit.loggers.program_table import all_tables
 
 
 def main(num_steps: int = 4_000, num_shards: int = 2, num_actors: int = 2) -> None:
     """Trains prioritised DQN on catch, and prints what each shard held and gave."""
     settings = dqn.Config(
-        n_step=3, prioritized=True, min_replay_size=200, epsilon_steps=1_000, target_update_period=100
+        n_step=3, prioritized=True, min_replay_size=200, epsilon=Linear(1.0, 0.05, 1_000), target_update_period=100
     )
     config = experiment.ExperimentConfig(
         dqn.make_agent(settings), "agentkit:catch", num_steps, evaluation_period=num_steps, evaluation_episodes=50

@@ -18,6 +18,7 @@ from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.transports import make_source
+from agentkit.learning import Linear
 
 
 def report(context, configs, spec, learners):
@@ -38,7 +39,7 @@ def report(context, configs, spec, learners):
 
 def main(num_steps: int = 4_000) -> None:
     """Trains both on catch for as long as the actor takes for its steps."""
-    active = dqn.Config(n_step=3, min_replay_size=500, epsilon_steps=2_000, epsilon_end=0.2, target_update_period=100)
+    active = dqn.Config(n_step=3, min_replay_size=500, epsilon=Linear(1.0, 0.2, 2_000), target_update_period=100)
     passive = dataclasses.replace(active, n_step=1, discount=0.9, double=False)
     configs = {
         name: experiment.ExperimentConfig(dqn.make_agent(config), "agentkit:catch", num_steps, seed)

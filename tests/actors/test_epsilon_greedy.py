@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentkit.actors import epsilon_greedy_policy, explore, linear
-from agentkit.errors import ConfigError
+from agentkit.actors import epsilon_greedy_policy, explore
 
 KEYS = jax.random.split(jax.random.PRNGKey(0), 20_000)
 Q = jnp.array([0.0, 3.0, 1.0])
@@ -18,13 +17,6 @@ def test_the_best_action_and_with_probability_epsilon_any(epsilon: float, best: 
     np.testing.assert_allclose(share, [(1 - best) / 2, best, (1 - best) / 2], atol=0.015)
 
 
-def test_linear_falls_and_then_stays() -> None:
-    epsilon = linear(1.0, 0.2, 4)
-    np.testing.assert_allclose([epsilon(jnp.int32(t)) for t in range(7)], [1, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2], rtol=1e-6)
-    with pytest.raises(ConfigError, match="at least 1, found 0"):
-        linear(1.0, 0.2, 0)
-
-
 def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
     policy = epsilon_greedy_policy(
         lambda params, observation: params + observation[:, :1], lambda t: jnp.where(t < 3, 1.0, 0.0)
@@ -35,3 +27,10 @@ def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
         assert extras == () and state.dtype == jnp.int32
         actions.append(int(action))
     assert state == 30 and set(actions[3:]) == {1}
+
+
+def test_an_epsilon_that_is_a_number_stays() -> None:
+    for epsilon, expected in ((0.0, 0.0), (1.0, 2 / 3)):
+        policy = epsilon_greedy_policy(lambda params, observation: params + observation[:, :1], epsilon)
+        act = jax.vmap(lambda key, act=policy.act: act(Q[None], key, jnp.ones(4), jnp.int32(7))[0])
+        assert np.mean(np.asarray(act(KEYS)) != 1) == pytest.approx(expected, abs=0.02)

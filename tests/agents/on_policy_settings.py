@@ -32,8 +32,8 @@ CHANGES: dict[str, Any] = {
 }
 
 SMALL_FITTED = {**SMALL, "num_value_epochs": 2, "num_minibatches": 2}
-FITTED_REFUSED = {**REFUSED, "num_value_epochs": 0, "num_minibatches": 3}
-FITTED_CHANGES = {**CHANGES, "num_value_epochs": 3, "num_minibatches": 4}
+FITTED_REFUSED = {**REFUSED, "adam_epsilon": 0.0, "num_value_epochs": 0, "num_minibatches": 3}
+FITTED_CHANGES = {**CHANGES, "adam_epsilon": 1e-2, "num_value_epochs": 3, "num_minibatches": 4}
 
 
 class _Unbounded(dm_env.Environment):

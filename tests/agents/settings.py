@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from agentkit.learning import Linear
 from agentkit.testing.agent import Change
 
 PRIORITIZED = {"prioritized": True}
@@ -15,6 +16,8 @@ OFF_POLICY_REFUSED: dict[str, Any] = {
     "replay_size": 10,
     "min_replay_size": 0,
     "priority_exponent": Change(-1.0, PRIORITIZED),
+    "max_grad_norm": 0.0,
+    "adam_epsilon": 0.0,
 }
 OFF_POLICY_CHANGES: dict[str, Any] = {
     "discount": 0.5,
@@ -28,30 +31,32 @@ OFF_POLICY_CHANGES: dict[str, Any] = {
     "priority_exponent": Change(0.9, PRIORITIZED),
     "importance_exponent": Change(0.9, PRIORITIZED),
     "hidden_sizes": (8, 8),
+    "max_grad_norm": 1e-3,
+    "adam_epsilon": 1e-2,
 }
 
-SMALL_VALUES = {**SMALL, "n_step": 3, "updates_per_step": 1.0, "target_update_period": 10, "epsilon_steps": 40}
+SMALL_VALUES = {
+    **SMALL,
+    "n_step": 3,
+    "updates_per_step": 1.0,
+    "target_update_period": 10,
+    "epsilon": Linear(1.0, 0.05, 40),
+}
 VALUE_REFUSED = {
     **OFF_POLICY_REFUSED,
     "updates_per_call": 0,
     "importance_exponent": 1.5,
     "hidden_sizes": (0,),
     "learning_rate": -1.0,
-    "max_grad_norm": 0.0,
     "target_update_period": 0,
-    "epsilon_start": 7.0,
-    "epsilon_end": -0.1,
-    "epsilon_steps": 0,
+    "epsilon": Linear(1.0, -0.1, 40),
     "epsilon_evaluation": 1.1,
 }
 VALUE_CHANGES = {
     **OFF_POLICY_CHANGES,
     "learning_rate": 1e-2,
-    "max_grad_norm": 1e-3,
     "target_update_period": 1,
-    "epsilon_start": 0.1,
-    "epsilon_end": 1.0,
-    "epsilon_steps": 1,
+    "epsilon": 0.1,
     "epsilon_evaluation": 0.9,
     "epsilon_ladder": True,
 }

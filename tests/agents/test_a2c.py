@@ -6,6 +6,7 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import a2c
+from agentkit.learning import Linear
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
@@ -20,7 +21,7 @@ UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False
 class TestA2c(AgentContract):
     compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
-    refused: ClassVar = {**on_policy_settings.REFUSED, "rms_decay": 1.5, "rms_epsilon": 0.0, "anneal_steps": 0}
+    refused: ClassVar = {**on_policy_settings.REFUSED, "rms_decay": 1.5, "rms_epsilon": 0.0}
     changes: ClassVar = {
         **on_policy_settings.CHANGES,
         "normalize_advantages": True,
@@ -28,7 +29,6 @@ class TestA2c(AgentContract):
         "entropy_cost": 0.1,
         "rms_decay": 0.5,
         "rms_epsilon": 1e-3,
-        "anneal_steps": 10_000,
     }
 
     @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lam
     update = a2c.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
     rows = rows_of(networks, config, state, batch.data)
-    grads, _ = jax.grad(a2c.make_loss(networks, config), has_aux=True)(params, rows)
+    grads, _ = jax.grad(a2c.make_loss(networks, config), has_aux=True)(params, config.entropy_cost, rows)
     assert jax.tree.structure(grads) == jax.tree.structure(leaves)
     for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(leaves), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -101,7 +101,7 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
 
 
 def test_the_learning_rate_falls_to_zero() -> None:
-    config = a2c.Config(**on_policy_settings.SMALL, anneal_steps=2 * 48, learning_rate=0.01)
+    config = a2c.Config(**on_policy_settings.SMALL, learning_rate=Linear(0.01, 0.0, 2 * 48))
     training = Training(a2c.make_agent(config), "agentkit:catch", 3)
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.005, 0.0], rtol=1e-5)

@@ -14,6 +14,7 @@ from agentkit.agents import dqn, ppo, registry
 from agentkit.core import Agent
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
+from agentkit.learning import Linear
 from agentkit.testing.learning import learns
 from tests.agents.spaces import NUM_ACTIONS, Rules
 
@@ -146,7 +147,7 @@ def test_two_masks_are_refused() -> None:
 @pytest.mark.parametrize(
     "agent",
     [
-        dqn.make_agent(dqn.Config(n_step=1, updates_per_step=1.0, epsilon_steps=500, discount=0.0)),
+        dqn.make_agent(dqn.Config(n_step=1, updates_per_step=1.0, epsilon=Linear(1.0, 0.05, 500), discount=0.0)),
         ppo.make_agent(ppo.Config(segment_length=64, learning_rate=3e-3, discount=0.0)),
     ],
     ids=["dqn", "ppo"],

@@ -7,6 +7,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit import networks as nets
 from agentkit.agents import c51
+from agentkit.learning import Linear
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -83,6 +84,6 @@ def test_it_learns_catch() -> None:
         learning_rate=1e-3,
         min_replay_size=100,
         target_update_period=50,
-        epsilon_steps=1_000,
+        epsilon=Linear(1.0, 0.05, 1_000),
     )
     assert len(learns(c51.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3

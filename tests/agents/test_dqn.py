@@ -2,6 +2,7 @@ from typing import Any, ClassVar
 
 from agentkit import envs
 from agentkit.agents import dqn
+from agentkit.learning import Linear
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
 from tests.agents import settings
@@ -35,7 +36,7 @@ def test_it_learns_catch() -> None:
         learning_rate=2e-3,
         min_replay_size=100,
         target_update_period=50,
-        epsilon_steps=1_000,
+        epsilon=Linear(1.0, 0.05, 1_000),
     )
     returns = learns(dqn.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)
     assert len(returns) == 3

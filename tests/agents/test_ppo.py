@@ -14,7 +14,7 @@ from agentkit.agents import a2c, ppo
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
-from agentkit.learning import apply_gradients
+from agentkit.learning import Linear, apply_gradients
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
@@ -31,7 +31,8 @@ REFUSED: dict[str, Any] = {
     "clip_epsilon": 0.0,
     "value_clip": -1.0,
     "target_kl": 0.0,
-    "anneal_steps": 0,
+    "adam_epsilon": 0.0,
+    "entropy_cost": -1.0,
     "kl_cost": -1.0,
     "adaptive_kl_target": Change(0.01, {"kl_cost": 0.0}),
     "normalize_advantages": "sometimes",
@@ -46,7 +47,7 @@ CHANGES: dict[str, Any] = {
     "value_cost": 0.1,
     "entropy_cost": 0.1,
     "target_kl": 1e-9,
-    "anneal_steps": 10_000,
+    "adam_epsilon": 1e-2,
     "kl_cost": Change(10.0, {"learning_rate": 0.1}),
     "adaptive_kl_target": Change(1e-9, {"learning_rate": 0.1, "kl_cost": 10.0}),
     "normalize_advantages": "none",
@@ -263,9 +264,9 @@ def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all(
     def noting_loss(networks: Any, config: Any) -> Any:
         loss = ppo.make_loss(networks, config)
 
-        def noted(params: Any, kl_cost: Any, batch: Any) -> Any:
+        def noted(params: Any, coefficients: Any, batch: Any) -> Any:
             moments = [jnp.sum(batch.advantage**n * batch.mask) / jnp.sum(batch.mask) for n in (1, 2)]
-            total, metrics = loss(params, kl_cost, batch)
+            total, metrics = loss(params, coefficients, batch)
             return total, {**metrics, "mean": moments[0], "square": moments[1]}
 
         return noted
@@ -311,7 +312,9 @@ def test_gradients_of_actors_make_the_update_that_the_learner_makes(agent: Any) 
         {"num_epochs": 2},
         {"num_minibatches": 2},
         {"normalize_values": True},
-        {"anneal_steps": 100},
+        {"learning_rate": Linear(1e-3, 0.0, 100)},
+        {"clip_epsilon": Linear(0.2, 0.1, 100)},
+        {"entropy_cost": Linear(0.1, 0.0, 100)},
         {"target_kl": 0.1},
         {"kl_cost": 1.0, "adaptive_kl_target": 0.1},
     ],
@@ -333,7 +336,7 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
 
 
 def test_the_learning_rate_falls_to_zero() -> None:
-    training = start("agentkit:catch", 3, learning_rate=0.01, anneal_steps=3 * 48)
+    training = start("agentkit:catch", 3, learning_rate=Linear(0.01, 0.0, 3 * 48))
     rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
     np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
     before = jax.tree.map(np.asarray, training.state.variables.params)

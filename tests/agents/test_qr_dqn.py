@@ -6,6 +6,7 @@ import pytest
 
 from agentkit import envs, specs
 from agentkit.agents import qr_dqn
+from agentkit.learning import Linear
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
 from agentkit.testing.learning import learns
@@ -74,6 +75,6 @@ def test_it_learns_catch() -> None:
         learning_rate=2e-3,
         min_replay_size=100,
         target_update_period=50,
-        epsilon_steps=1_000,
+        epsilon=Linear(1.0, 0.05, 1_000),
     )
     assert len(learns(qr_dqn.make_agent(config), "agentkit:catch", num_steps=2_000, threshold=0.8)) == 3

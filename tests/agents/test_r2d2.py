@@ -14,6 +14,7 @@ from agentkit.core import BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import EnvironmentLoop
 from agentkit.experiment import ExperimentConfig, run
+from agentkit.learning import Linear
 from agentkit.replay import Fifo, InProcessReplay, MinSize
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.chain import Chain, learned, values
@@ -111,7 +112,7 @@ def _unlimited(table: Any) -> Any:
 
 def test_unrolled_from_stored_states_the_learner_sees_what_the_actor_saw() -> None:
     """Through actor, adder and replay, across ends of episodes; so no burn-in is needed while parameters stay."""
-    config = r2d2.Config(**{**SMALL, "epsilon_start": 0.0, "epsilon_end": 0.0, "burn_in": 0})
+    config = r2d2.Config(**{**SMALL, "epsilon": 0.0, "burn_in": 0})
     networks, params, items, seen = played(r2d2.make_agent(config), envs.make("agentkit:catch", seed=0), 40)
     core = jax.tree.map(lambda x: x[:, 0], items.extras)
     q, _ = networks.unroll(params, items.observation, jnp.asarray(items.start_of_episode), core)  # [N, T + 1, A]
@@ -296,7 +297,7 @@ def test_it_learns_a_task_that_needs_memory() -> None:
         discount=0.95,
         learning_rate=3e-3,
         target_update_period=50,
-        epsilon_steps=500,
+        epsilon=Linear(1.0, 0.05, 500),
         min_replay_size=30,
         updates_per_step=0.5,
         updates_per_call=4,

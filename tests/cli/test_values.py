@@ -3,12 +3,16 @@ from typing import Any, Literal
 
 import pytest
 
-from agentkit.cli.values import parse_settings, parse_value, parse_whole
+from agentkit.cli.values import parse_settings, parse_value, parse_whole, type_name, value_text
 from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.learning import Cosine, Linear, Piecewise, Schedule
+
+RATE = float | Schedule
 
 
 @dataclasses.dataclass(frozen=True)
 class _Config:
+    rate: float | Schedule = 0.1
     learning_rate: float = 1e-3
     batch_size: int = 256
     double: bool = True
@@ -40,6 +44,11 @@ class _Config:
         ("0", float | None, 0.0),
         ("b", Literal["a", "b"], "b"),
         ("a=b", str, "a=b"),
+        ("0.1", RATE, 0.1),
+        ("linear(3e-4, 0, 1_000_000)", RATE, Linear(3e-4, 0, 1_000_000)),
+        (' linear(1, -0.5, 10, by="updates")', RATE, Linear(1, -0.5, 10, by="updates")),
+        ("cosine(start=1.0, end=0.1, duration=50)", RATE | None, Cosine(1.0, 0.1, 50)),
+        ("piecewise((1e-3, 1e-4), (50_000,))", RATE, Piecewise((1e-3, 1e-4), (50_000,))),
     ],
 )
 def test_values_have_their_fields_type(text, annotation, expected):
@@ -60,6 +69,15 @@ def test_values_have_their_fields_type(text, annotation, expected):
         ("clip=abc", "expected a number, found 'abc' (or none)"),
         ("kind=c", "expected one of a, b, found 'c'"),
         ("thing=1", "cannot be given on the command line"),
+        ("rate=abc", "--set rate (float | schedule): expected a number, found 'abc' (or a schedule such as linear("),
+        ("rate=square(1, 2, 3)", "expected one of linear(...), cosine(...), piecewise(...), found 'square(1, 2, 3)'"),
+        ("rate=linear(1, 2", "expected a schedule such as linear(1e-3, 0, 100_000), found 'linear(1, 2'"),
+        ("rate=linear(1, 2)", "missing 1 required positional argument: 'duration'"),
+        ("rate=linear(1, 2, 0)", "above 0, found 0"),
+        ("rate=linear(1, 2, 3, by='hours')", "found 'hours'"),
+        ("rate=linear('a', 2, 3)", "linear('a', 2, 3): must be real number, not str"),
+        ("rate=linear(open('x'), 2, 3)", "malformed node"),
+        ("rate=piecewise(1, 2)", "not iterable"),
         ("learning_rate", "expected NAME=VALUE"),
         ("=3", "expected NAME=VALUE"),
     ],
@@ -88,3 +106,13 @@ def test_several_fields():
 def test_what_is_not_whole(text):
     with pytest.raises(ValueError, match="expected a whole number"):
         parse_whole(text)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Linear(1.0, 0.05, 5_000), Cosine(1e-3, 0.0, 10, by="updates"), Piecewise((1.0, 2.0), (3,), by="updates")],
+)
+def test_a_schedule_is_shown_as_it_is_written(schedule):
+    assert parse_value(value_text(schedule), RATE) == schedule
+    assert value_text(Linear(1.0, 0.05, 5_000)) == "linear(1.0, 0.05, 5000)"
+    assert type_name(RATE | None) == "float | schedule | None"

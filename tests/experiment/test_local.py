@@ -14,6 +14,7 @@ from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ChangedCodeWarning, ExperimentConfig, Result, read_config, resume, run
+from agentkit.learning import Linear
 from agentkit.loggers import read_csv
 
 MIN_SIZE = 20
@@ -28,7 +29,7 @@ def make_agent(**settings: Any) -> Any:
         "min_replay_size": MIN_SIZE,
         "replay_size": 500,
         "target_update_period": 10,
-        "epsilon_steps": 40,
+        "epsilon": Linear(1.0, 0.05, 40),
     }
     return dqn.make_agent(dqn.Config(**{**small, **settings}))
 
@@ -448,7 +449,11 @@ def test_settings_of_another_version_are_refused(finished: pathlib.Path, tmp_pat
         ({"seed": 2**31}, ConfigError, r"seed must be a whole number in \[0, 2\*\*31\), found"),
         ({"num_envs": 0}, ConfigError, "num_envs must be a whole number of at least 1, found 0"),
         ({"evaluation_period": -5}, ConfigError, "evaluation_period must be .* at least 0, found -5"),
-        ({"evaluation_period": 5, "evaluation_episodes": 0}, ConfigError, "evaluation_episodes must be .* at least 1, found 0"),
+        (
+            {"evaluation_period": 5, "evaluation_episodes": 0},
+            ConfigError,
+            "evaluation_episodes must be .* at least 1, found 0",
+        ),
         ({"checkpoint_period": -1}, ConfigError, "checkpoint_period must be .* at least 0, found -1"),
         ({"log_seconds": float("nan")}, ConfigError, "log_seconds must be at least 0 and finite, found nan"),
         ({"replay": "in_procces"}, UnknownNameError, "Did you mean 'in_process'"),

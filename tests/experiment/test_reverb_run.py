@@ -12,7 +12,7 @@ pytest.importorskip("reverb")
 from agentkit import checkpoint, envs
 from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig, local, run
-from agentkit.learning import Learner
+from agentkit.learning import Learner, Linear
 from agentkit.loggers import read_csv
 from agentkit.replay.reverb.single_process import SingleProcessReverbReplay
 
@@ -74,10 +74,12 @@ def test_dqn_learns_catch() -> None:
         batch_size=64,
         min_replay_size=100,
         target_update_period=50,
-        epsilon_steps=1_000,
+        epsilon=Linear(1.0, 0.05, 1_000),
         updates_per_step=1.0,
     )
-    result = run(make_experiment(dqn.make_agent(config), num_steps=2_500, evaluation_period=2_500, evaluation_episodes=20))
+    result = run(
+        make_experiment(dqn.make_agent(config), num_steps=2_500, evaluation_period=2_500, evaluation_episodes=20)
+    )
     assert result.steps == 2_500
     assert result.evaluations[-1]["episode_return"] == 1.0
 

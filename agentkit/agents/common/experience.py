@@ -12,7 +12,7 @@ from agentkit.adders import BatchedSegmentAdder, NStepAdder, SegmentAdder, Seque
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, check_ranges
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError
-from agentkit.learning import rate_limit
+from agentkit.learning import Schedule, rate_limit
 from agentkit.replay import Prioritized, Replay, Table, Uniform, queue_table
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -44,11 +44,20 @@ class ReplayConfig:
     min_replay_size: Count = 1_000
     prioritized: bool = False
     priority_exponent: NotNegative = 0.6
-    importance_exponent: Fraction = 0.4
+    importance_exponent: Fraction | Schedule = 0.4
 
     def __post_init__(self) -> None:
         """Refuses a value outside of its field's range."""
         check_ranges(self)
+
+    @property
+    def steps_per_update(self) -> float:
+        """Returns the environment steps for each update, by which schedules of the learner count steps.
+
+        Learning begins after about `min_replay_size` steps, which such a schedule does not count. An optimiser that
+        steps at every `policy_delay`-th update only takes that many times as long.
+        """
+        return 1.0 / self.updates_per_step
 
 
 @final

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.agents.common.experience import ReplayConfig
+from agentkit.learning import value_in_update
 from agentkit.types import LossOutput, ReplaySample
 
 
-def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
+def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: jax.Array | float) -> jax.Array:
     """Returns the weights ``[B]`` that undo the bias of prioritised sampling (Schaul et al. 2016, section 3.4).
 
     (N P(i))^-beta, divided by the largest in the batch so that they only scale updates down.
@@ -42,5 +43,6 @@ def importance_weighted_loss(
     if not config.prioritized:
         return LossOutput(jnp.mean(per_item), metrics)
     info = batch.info
-    weights = importance_weights(info.probability, info.table_size, config.importance_exponent)
+    exponent = value_in_update(config.importance_exponent, batch, config.steps_per_update)
+    weights = importance_weights(info.probability, info.table_size, exponent)
     return LossOutput(jnp.mean(weights * per_item), metrics, per_item if priorities is None else priorities)

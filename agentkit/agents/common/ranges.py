@@ -61,6 +61,9 @@ Sizes = Annotated[
     ),
 ]
 
+_BY_STEPS = "by steps"
+ScheduleOfSteps = Annotated[Schedule, _BY_STEPS]
+
 InnerFraction = Annotated[float, number("between 0 and 1", lambda value: 0 < value < 1)]
 
 
@@ -70,13 +73,20 @@ def _is_count(value: Any) -> bool:
 
 def ranges_of(cls: type) -> dict[str, list[Range]]:
     """Returns the ranges that each field of a dataclass has in its type."""
+    return {
+        name: [of_field for of_field in metadata if isinstance(of_field, Range)]
+        for name, metadata in _metadata_of(cls).items()
+    }
+
+
+def _metadata_of(cls: type) -> dict[str, list[Any]]:
+    """Returns the metadata of each field's type, and of the parts of a union."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {
         field.name: [
             of_field
             for part in (hints[field.name], *typing.get_args(hints[field.name]))
             for of_field in getattr(part, "__metadata__", ())
-            if isinstance(of_field, Range)
         ]
         for field in dataclasses.fields(cls)
     }
@@ -86,12 +96,13 @@ def check_ranges(config: Any) -> None:
     """Refuses a field whose value is not in the `Range` of its type.
 
     None is taken by a field such as ``Count | None``, and a schedule by one such as ``Positive | Schedule``, where all
-    of the schedule's values must be in the range. A schedule may also reach 0.
+    of the schedule's values must be in the range. A schedule may also reach 0. Where the type has `ScheduleOfSteps`,
+    the schedule must count steps.
 
     Raises:
         ConfigError: it names the field, the range and the value.
     """
-    hints = typing.get_type_hints(type(config))
+    hints, annotated = typing.get_type_hints(type(config)), _metadata_of(type(config))
     for name, ranges in ranges_of(type(config)).items():
         value, taken = getattr(config, name), typing.get_args(hints[name])
         if value is None and type(None) in taken:
@@ -101,6 +112,8 @@ def check_ranges(config: Any) -> None:
             for each in value.extremes if scheduled else (value,):
                 if not of_field.holds(each) and not (scheduled and each == 0):
                     raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
+        if scheduled and value.by != "steps" and _BY_STEPS in annotated[name]:
+            raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
 
 
 def unranged(cls: type) -> list[str]:

@@ -13,7 +13,7 @@ from agentkit.agents.addons.rnd import Config, novelty_network, random_network_d
 from agentkit.envs.deep_sea import DeepSea
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.learning import Update, UpdateOutput
+from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
 from tests.experiment.resumed import check_resumes
@@ -176,7 +176,7 @@ def test_curiosity_finds_the_treasure_that_dqn_does_not():
         updates_per_call=4,
         min_replay_size=200,
         target_update_period=50,
-        epsilon_steps=1_000,
+        epsilon=Linear(1.0, 0.05, 1_000),
     )
 
     def returns(agent, threshold):

@@ -13,6 +13,7 @@ from agentkit import specs
 from agentkit.adders import NStepAdder
 from agentkit.agents import dqn
 from agentkit.errors import CheckpointError
+from agentkit.learning import Linear
 from agentkit.replay import (
     Fifo,
     FromStep,
@@ -316,7 +317,7 @@ def test_dqn_is_given_the_same_batches_to_the_bit(monkeypatch):
         replay_size=90,  # steps are overwritten
         min_replay_size=30,
         target_update_period=10,
-        epsilon_steps=100,
+        epsilon=Linear(1.0, 0.05, 100),
         prioritized=True,
     )
     drawn: list[list[list[tuple[tuple[int, ...], bytes]]]] = []
