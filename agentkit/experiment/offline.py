@@ -11,8 +11,8 @@ from typing import Any, final
 import jax
 
 from agentkit import checkpoint
+from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
-from agentkit.core import Agent
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
 from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec
 from agentkit.datasets.offline import ItemStore, TransitionsDataset

@@ -31,7 +31,8 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import checkpoint, core, envs, nests, specs
+from agentkit import checkpoint, envs, nests, specs
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, Result, run
@@ -101,7 +102,7 @@ class AgentContract(abc.ABC):
     compile = False
 
     @abc.abstractmethod
-    def make_agent(self, **settings: Any) -> core.Agent:
+    def make_agent(self, **settings: Any) -> Agent:
         """A small agent that learns from its 20th step or so on, but for `settings` of its Config."""
 
     @abc.abstractmethod
@@ -249,7 +250,7 @@ class AgentContract(abc.ABC):
                 unclear.append(f"{name}={value} is taken")
         assert not unclear, "\n".join(unclear)
 
-    def _build(self, agent: core.Agent, spec: specs.EnvironmentSpec) -> None:
+    def _build(self, agent: Agent, spec: specs.EnvironmentSpec) -> None:
         networks = agent.make_networks(spec)
         agent.make_policy(networks)
         agent.make_update(networks)
@@ -257,7 +258,7 @@ class AgentContract(abc.ABC):
             agent.make_adder(replay, spec)
             ReplayDataset(replay, agent.batch_plan)
 
-    def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
+    def _batch(self, agent: Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
         """A batch as the agent itself stores and samples it: random actions, random priorities.
 
         Where the policy says more than an action, the actions are its own. An item is drawn as often as needed.
@@ -287,7 +288,7 @@ class AgentContract(abc.ABC):
             replay.update_priorities(agent.batch_plan.table, keys, rng.uniform(0.1, 1.0, len(keys)))
             return next(dataset).sample
 
-    def _make_act(self, agent: core.Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
+    def _make_act(self, agent: Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
         """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
         networks = agent.make_networks(spec)
         policy, update = agent.make_policy(networks), agent.make_update(networks)
@@ -304,7 +305,7 @@ class AgentContract(abc.ABC):
             return act
         return lambda observation: (_random_action(spec.actions, rng), ())
 
-    def _learned(self, agent: core.Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
+    def _learned(self, agent: Agent, batch: ReplaySample) -> dict[str, np.ndarray]:
         """The training state after three updates on `batch`, and the last priorities, by name."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         state, output = update.init(_KEY), None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import losses
-from agentkit.agents.off_policy import importance_weights
+from agentkit.agents.common.prioritized import importance_weights
 
 Q = np.array([[1.0, 2.0], [3.0, -1.0], [0.0, 5.0]], np.float32)
 ACTION = np.array([1, 0, 0], np.int32)

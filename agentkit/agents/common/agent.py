@@ -132,6 +132,20 @@ class UpdateOfLoss:
         return self.make_update(networks, self.make_loss(networks, self.config), self.config)
 
 
+def check_is_agent(value: object) -> None:
+    """Refuses what is no `Agent`.
+
+    Raises:
+        ConfigError: `value` is something else.
+    """
+    if not isinstance(value, Agent):
+        found = value.__qualname__ + " itself" if isinstance(value, type) else type(value).__qualname__
+        raise ConfigError(
+            f"Expected an Agent, e.g. dqn.make_agent() or agents.registry.make('dqn'), found {value!r:.80} "
+            f"({found}). A function such as dqn.make_agent must be called."
+        )
+
+
 def check_config(config: Any, expected: type) -> None:
     """Refuses another agent's settings.
 

@@ -213,7 +213,7 @@ class Segments:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        self._check_minibatches(has_memory=bool(jax.tree.leaves(extras_spec.core)))
+        self._check_minibatches(has_memory=bool(jax.tree.leaves(getattr(extras_spec, "core", ()))))  # Of `PolicyExtras`.
         num_segments = self.batch_plan.batch_size
         least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
         size = least if self.queue_size is None else self.queue_size
