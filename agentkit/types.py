@@ -14,7 +14,7 @@ Discounts (decision 4 of the design; whoever sums rewards applies gamma):
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,11 @@ Nest = Any
 
 Array = Any
 """A numpy or JAX array."""
+
+Params = Any
+"""Parameters of networks: Haiku's dicts of arrays, or tuples of them. Networks and losses know the form."""
+
+T = TypeVar("T")
 
 FIRST, MID, LAST = 0, 1, 2
 """dm_env's step types, to compare a batch's int32 ``[N]`` with: numpy takes 3 us for an IntEnum, 0.6 for an int."""
@@ -85,14 +90,17 @@ class SampleInfo(NamedTuple):
     times_sampled: Array
 
 
-class ReplaySample(NamedTuple):
-    """Holds a batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``."""
+class ReplaySample(NamedTuple, Generic[T]):
+    """Holds a batch: ``info`` is a `SampleInfo` of ``[B]``, ``data`` a nest whose leaves are ``[B, ...]``.
+
+    `T` is the type of ``data``: `Transition`, or `Step` where items are sequences, ``[B, T, ...]``.
+    """
 
     info: SampleInfo
-    data: Nest
+    data: T
 
 
-class DrawnBatch(NamedTuple):
+class DrawnBatch(NamedTuple, Generic[T]):
     """Holds what a sampler or a dataset yields: a batch, and beside it the names of its items.
 
     Attributes:
@@ -101,7 +109,7 @@ class DrawnBatch(NamedTuple):
     """
 
     keys: Array
-    sample: ReplaySample
+    sample: ReplaySample[T]
 
 
 class LossOutput(NamedTuple):

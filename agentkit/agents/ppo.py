@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,16 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Advantages, Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
-from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Update, UpdateOutput, adam, linear_decay, optimizer_step
-from agentkit.types import ReplaySample
+from agentkit.types import Params, ReplaySample, Step
+
+if TYPE_CHECKING:
+    import optax
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
 
@@ -130,7 +133,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_state: Any
+    opt_state: optax.OptState
     kl_cost: jax.Array
     key: jax.Array
     num_updates: jax.Array
@@ -139,7 +142,7 @@ class State(NamedTuple):
 def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
     """Builds ``(params, kl_cost, minibatch) -> (loss [], metrics)``: surrogate, penalty, value, entropy (eq. 7-9)."""
 
-    def loss(params: Any, kl_cost: jax.Array, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Params, kl_cost: jax.Array, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, value = networks.apply(params, batch.observation, batch.memory)
         log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
         # Rows without an action have arbitrary log-ratios, whose exp may overflow.
@@ -171,7 +174,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     """
     optimizer = adam(1.0, config.max_grad_norm)
 
-    def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
+    def advantages(
+        variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample[Step]
+    ) -> Advantages:
         found = compute_advantages(
             networks,
             variables,
@@ -194,13 +199,13 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         kl_cost, num_updates = jnp.asarray(config.kl_cost, jnp.float32), jnp.zeros((), jnp.int32)
         return State(variables, returns, optimizer.init(params), kl_cost, key, num_updates)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
         num_rows = state.num_updates * float(rows.mask.size)
         learning_rate = linear_decay(config.learning_rate, num_rows, config.anneal_steps)
 
-        def step(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+        def step(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(loss, has_aux=True)(learned[0], state.kl_cost, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
@@ -221,7 +226,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
+    def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch)
         return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, config.kl_cost, rows)[0])
@@ -252,10 +257,10 @@ def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., MinibatchLoss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
+    make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns PPO as an agent, with any of its four parts replaced."""
     check_config(config, Config)

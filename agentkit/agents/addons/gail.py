@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +40,11 @@ from agentkit.datasets import Episode, EpisodeData, read_episodes
 from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample
 
-Params = Any
+if TYPE_CHECKING:
+    import optax
+
 Demonstrations = str | pathlib.Path | Sequence[Episode]
 
 
@@ -100,7 +102,7 @@ def with_gail(agent: Agent[Any], demonstrations: Demonstrations, config: Config 
 class MakeUpdate:
     """Makes the agent's update, with the discriminator's rewards."""
 
-    make_update: Callable[[Any], Update]
+    make_update: Callable[[Nest], Update]
     demonstrations: Demonstrations
     config: Config
 
@@ -113,7 +115,7 @@ class MakeUpdate:
         return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
 
 
-def _check_episodes(episodes: Sequence[Any]) -> None:
+def _check_episodes(episodes: Sequence[object]) -> None:
     for episode in episodes:
         if not isinstance(episode, Episode):
             raise ConfigError(
@@ -172,7 +174,7 @@ class State(NamedTuple):
 
     agent: Nest
     discriminator: Params
-    opt_state: Any
+    opt_state: optax.OptState
     observations: tuple[nets.RunningStatistics, ...]
     demonstrations: Pairs
     key: jax.Array
@@ -182,7 +184,7 @@ def make_discriminator(spec: specs.EnvironmentSpec, config: Config) -> Discrimin
     """Builds the discriminator for an environment, whatever its observations and actions are."""
     scales = jax.tree.map(lambda leaf: 255.0 if leaf.dtype == np.uint8 else 1.0, spec.observations)
 
-    def encode_action(leaf: Any, action: Array) -> Array:
+    def encode_action(leaf: object, action: Array) -> Array:
         if isinstance(leaf, specs.DiscreteArray):
             return jax.nn.one_hot(action, leaf.num_values)
         return action.reshape(action.shape[0], -1).astype(jnp.float32)

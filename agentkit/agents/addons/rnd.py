@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,10 @@ from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, m
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_ranges
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample
 
-Params = Any
+if TYPE_CHECKING:
+    import optax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class State(NamedTuple):
     agent: Nest
     target: Params
     predictor: Params
-    opt_state: Any
+    opt_state: optax.OptState
     observations: tuple[nets.RunningStatistics, ...]
     errors: nets.RunningStatistics
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.agents.common.experience import ReplayConfig
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
@@ -26,7 +26,7 @@ def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: 
 def importance_weighted_loss(
     per_item: jax.Array,
     metrics: dict[str, jax.Array],
-    batch: ReplaySample,
+    batch: ReplaySample[Nest],
     config: ReplayConfig,
     priorities: jax.Array | None = None,
 ) -> LossOutput:
