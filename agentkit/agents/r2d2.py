@@ -171,9 +171,10 @@ def make_loss(network: Networks, config: Config) -> Loss:
         stored_state = jax.tree.map(lambda x: x[:, 0], steps.extras)
 
         def unroll(params: Params) -> jax.Array:
-            return nets.unroll_after_burn_in(
+            q: jax.Array = nets.unroll_after_burn_in(
                 network, params, steps.observation, start, stored_state, config.burn_in
-            )  # [B, T + 1, A]
+            )
+            return q  # [B, T + 1, A]
 
         q, q_target = unroll(params), unroll(target_params)
         a_tm1, r_t, discount_t = (jnp.asarray(x)[:, :-1] for x in (steps.action, steps.reward, steps.discount))

@@ -117,7 +117,8 @@ def describe(name: str) -> str:
 
 def config_class(name: str) -> type:
     """Returns the agent's `Config`, a frozen dataclass whose docstring says what each field means."""
-    return module(name).Config
+    cls: type = module(name).Config
+    return cls
 
 
 def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent[Any]:

@@ -126,7 +126,8 @@ def critic_target(networks: Networks, state: State, batch: ReplaySample[Transiti
     a_t, log_prob_t = nets.sample_and_log_prob(networks.policy.apply(state.policy, o_t), key)
     q_1, q_2 = (networks.critic.apply(target, o_t, a_t) for target in state.target_critics)
     v_t = jnp.minimum(q_1, q_2) - jnp.exp(state.log_alpha) * log_prob_t  # eq. 3
-    return r_t + discount_t * v_t  # eq. 2
+    target: jax.Array = r_t + discount_t * v_t  # eq. 2
+    return target
 
 
 def make_losses(networks: Networks, config: Config, critic_target: Callable[..., jax.Array] = critic_target) -> Losses:

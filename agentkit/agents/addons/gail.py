@@ -40,7 +40,7 @@ from agentkit.datasets import Episode, EpisodeData, read_episodes
 from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, Params, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
 if TYPE_CHECKING:
     import optax
@@ -273,7 +273,7 @@ def generative_adversarial_imitation(
         observation = nets.normalize_nest(statistics, pairs.observation, config.max_normalized)
         return discriminator.encode(pairs._replace(observation=observation))
 
-    def step(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
         key, draw_key, mix_key = jax.random.split(state.key, 3)
         rows = jax.random.randint(draw_key, steps.reward.shape, 0, num_demonstrations)

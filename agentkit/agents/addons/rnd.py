@@ -27,7 +27,7 @@ from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, m
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_ranges
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, Params, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
 if TYPE_CHECKING:
     import optax
@@ -142,7 +142,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
             nets.init_statistics(()),
         )
 
-    def step(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
         observations = nets.update_nest_statistics(state.observations, steps.next_observation, steps.mask)
         inputs = nets.normalize_nest(observations, steps.next_observation, config.max_normalized)
