@@ -120,6 +120,10 @@ class Losses(NamedTuple):
     policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
+CriticTarget = Callable[[Networks, State, ReplaySample[Transition], jax.Array], jax.Array]
+"""``(networks, state, batch, key) -> targets [B]``."""
+
+
 def critic_target(networks: Networks, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
     """Returns the critics' targets ``[B]``: reward plus discounted soft value of the next observation."""
     _, _, r_t, discount_t, o_t, _ = batch.data
@@ -130,7 +134,7 @@ def critic_target(networks: Networks, state: State, batch: ReplaySample[Transiti
     return target
 
 
-def make_losses(networks: Networks, config: Config, critic_target: Callable[..., jax.Array] = critic_target) -> Losses:
+def make_losses(networks: Networks, config: Config, critic_target: CriticTarget = critic_target) -> Losses:
     """Builds equations 5 and 9, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 

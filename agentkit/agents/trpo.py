@@ -115,7 +115,7 @@ class Losses(NamedTuple):
         value: ``(critic, params, minibatch) -> (loss [], metrics)``.
     """
 
-    surrogate: Callable[..., jax.Array]
+    surrogate: Callable[[Params, nets.PolicyCritic, Minibatch], jax.Array]
     value: MinibatchLoss
 
 

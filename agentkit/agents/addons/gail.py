@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Generic, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,15 @@ import tree
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.agents.addons.her import check_single_steps
-from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, mean, steps_of, with_rewards
+from agentkit.agents.addons.rewards import (
+    AgentNetworks,
+    MakeNetworks,
+    MakePolicy,
+    Networks,
+    mean,
+    steps_of,
+    with_rewards,
+)
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import NotNegative, Positive, Sizes, check_ranges
 from agentkit.datasets import Episode, EpisodeData, read_episodes
@@ -69,7 +77,9 @@ class Config:
         check_ranges(self)
 
 
-def with_gail(agent: Agent[Any], demonstrations: Demonstrations, config: Config | None = None) -> Agent[Any]:
+def with_gail(
+    agent: Agent[AgentNetworks], demonstrations: Demonstrations, config: Config | None = None
+) -> Agent[Networks[AgentNetworks]]:
     """Returns the agent imitating demonstrations: it never learns from the environment's rewards.
 
     Acting, replay and what is published stay the agent's.
@@ -89,24 +99,25 @@ def with_gail(agent: Agent[Any], demonstrations: Demonstrations, config: Config 
     if not isinstance(demonstrations, str | pathlib.Path):
         demonstrations = tuple(demonstrations)
         _check_episodes(demonstrations)
-    return dataclasses.replace(
-        agent,
-        make_networks=MakeNetworks(agent.make_networks),
-        make_policy=MakePolicy(agent.make_policy),
-        make_update=MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
+    return Agent(
+        agent.config,
+        agent.experience,
+        MakeNetworks(agent.make_networks),
+        MakePolicy(agent.make_policy),
+        MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
     )
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MakeUpdate:
+class MakeUpdate(Generic[AgentNetworks]):
     """Makes the agent's update, with the discriminator's rewards."""
 
-    make_update: Callable[[Nest], Update]
+    make_update: Callable[[AgentNetworks], Update]
     demonstrations: Demonstrations
     config: Config
 
-    def __call__(self, networks: Networks) -> Update:
+    def __call__(self, networks: Networks[AgentNetworks]) -> Update:
         """Returns the update of the agent's networks and of a discriminator."""
         spec = networks.environment_spec
         shown = read_pairs(self.demonstrations, spec)
