@@ -1,6 +1,6 @@
 """agentkit: reinforcement-learning agents composed from parts, on one process or many.
 
-Importing this package loads no JAX: `agentkit.run`, `agentkit.ExperimentConfig` and the subpackages
+Importing this package loads no JAX: `agentkit.run`, `agentkit.Agent` and the subpackages
 are loaded when they are first used. Start reading at `agentkit/README.md`, then `agentkit/core.py`.
 """
 
@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentkit.agents.common.agent import Agent as Agent
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import resume as resume
@@ -42,11 +43,13 @@ _SUBPACKAGES = (
     "wrappers",
 )
 
-__all__ = ["__version__", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
+__all__ = ["Agent", "__version__", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used (PEP 562)."""
+    if name == "Agent":
+        return importlib.import_module("agentkit.agents.common.agent").Agent
     if name in _EXPERIMENT_NAMES:
         return getattr(importlib.import_module("agentkit.experiment"), name)
     if name in _SUBPACKAGES:

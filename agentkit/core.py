@@ -23,6 +23,9 @@ One process, written out (`agentkit.experiment.local` is this loop with evaluati
 In a launched program the same objects sit in different processes: actors run the loop above
 without the learner, the learner runs `while True: learner.step()`, and replay is a server.
 
+What an algorithm contributes (networks, policy, update, and what is stored and drawn) is one value, an `agentkit.Agent`
+(`agentkit/agents/common/agent.py`): each file of `agentkit.agents` makes one.
+
 None of these interfaces needs JAX.
 """
 
@@ -167,48 +170,3 @@ class BatchPlan(NamedTuple):
     table: str
     batch_size: int
     num_updates: int = 1
-
-
-class Agent(Protocol):
-    """Describes an algorithm: one choice for each box of the picture. Each file of `agentkit.agents` has one.
-
-    `Policy` is `agentkit.actors.Policy` and `Update` is `agentkit.learning.Update`, both sets of pure
-    functions. An `environment_spec` is a `specs.EnvironmentSpec`.
-
-    Two more methods are optional:
-
-    * ``make_batched_adder(replay, environment_spec, num_envs) -> Adder``: one adder for N environments that
-      step together, where that is faster than N of `make_adder`.
-    * ``with_num_envs(num_envs) -> Agent``: the agent for so many environments to an actor, where its batches
-      depend on them. An `ExperimentConfig` calls it.
-    """
-
-    @property
-    def config(self) -> Any:
-        """Returns the hyperparameters, for logs and checkpoints."""
-        ...
-
-    @property
-    def batch_plan(self) -> BatchPlan:
-        """Says how the learner draws its data."""
-        ...
-
-    def make_networks(self, environment_spec: Any) -> Any:
-        """Makes the networks for an environment."""
-        ...
-
-    def make_policy(self, networks: Any, evaluation: bool = False) -> Any:
-        """Makes the exploration policy, or the evaluation policy; its `diversify` makes actors explore differently."""
-        ...
-
-    def make_update(self, networks: Any) -> Any:
-        """Makes the `Update`."""
-        ...
-
-    def make_tables(self, environment_spec: Any) -> Sequence[Any]:
-        """Makes the replay tables, as data."""
-        ...
-
-    def make_adder(self, replay: Any, environment_spec: Any) -> Adder:
-        """Makes an adder on a writer of its own, for one environment."""
-        ...

@@ -14,7 +14,7 @@ Discounts (decision 4 of the design; whoever sums rewards applies gamma):
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,11 @@ Nest = Any
 
 Array = Any
 """A numpy or JAX array."""
+
+Params = Any
+"""Parameters of networks: Haiku's dicts of arrays, or tuples of them. Networks and losses know the form."""
+
+T = TypeVar("T")
 
 FIRST, MID, LAST = 0, 1, 2
 """dm_env's step types, to compare a batch's int32 ``[N]`` with: numpy takes 3 us for an IntEnum, 0.6 for an int."""
@@ -85,8 +90,10 @@ class SampleInfo(NamedTuple):
     times_sampled: Array
 
 
-class ReplaySample(NamedTuple):
+class ReplaySample(NamedTuple, Generic[T]):
     """Holds a batch.
+
+    `T` is the type of ``data``: `Transition`, or `Step` where items are sequences, ``[B, T, ...]``.
 
     Attributes:
         info: a `SampleInfo` of ``[B]``.
@@ -95,11 +102,11 @@ class ReplaySample(NamedTuple):
     """
 
     info: SampleInfo
-    data: Nest
+    data: T
     num_updates: Array = ()
 
 
-class DrawnBatch(NamedTuple):
+class DrawnBatch(NamedTuple, Generic[T]):
     """Holds the output of a sampler or a dataset: a batch, and beside it the names of its items.
 
     Attributes:
@@ -108,7 +115,7 @@ class DrawnBatch(NamedTuple):
     """
 
     keys: Array
-    sample: ReplaySample
+    sample: ReplaySample[T]
 
 
 class LossOutput(NamedTuple):

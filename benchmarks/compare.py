@@ -153,7 +153,11 @@ def measure_round(
     found: dict[str, Any] = {"agentkit": {}, "peers": {}, "failed": {}}
     for run in plan_round(case, number, fastest, options, options.threads):
         job = make_job(
-            case.workload, run.side, variant=run.variant, stored=case.stored, seconds=options.window_seconds,
+            case.workload,
+            run.side,
+            variant=run.variant,
+            stored=case.stored,
+            seconds=options.window_seconds,
             seed=number,
         )
         try:

@@ -184,9 +184,7 @@ def measure(call: Callable[[], int], seconds: float, pid: int | None) -> Run:
     count = 0
     while (took := time.perf_counter() - started) < seconds:
         count += call()
-    return Run(
-        count / took, 1e6 * (time.process_time() - cpu) / count, 1e6 * (server_seconds(pid) - server) / count
-    )
+    return Run(count / took, 1e6 * (time.process_time() - cpu) / count, 1e6 * (server_seconds(pid) - server) / count)
 
 
 def median(runs: list[Run]) -> Run:

@@ -63,9 +63,7 @@ def configure(job: dict[str, Any]) -> Any:
     return (
         config.environment("counted", env_config={"job": job})
         .framework("torch")
-        .env_runners(
-            num_env_runners=0, num_envs_per_env_runner=job["num_envs"], rollout_fragment_length=fragment
-        )
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=job["num_envs"], rollout_fragment_length=fragment)
         .learners(num_learners=0, num_gpus_per_learner=0)
         .rl_module(model_config=network)
         .training(gamma=settings["discount"])
@@ -115,8 +113,12 @@ def main(job: dict[str, Any]) -> None:
     try:
         # Ray takes the number of its cores for torch's threads, too.
         ray.init(
-            num_cpus=job["threads"], include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-            _temp_dir=folder, object_store_memory=100 * 2**20,
+            num_cpus=job["threads"],
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=folder,
+            object_store_memory=100 * 2**20,
         )
         trained = configure(job).build_algo()
         with contextlib.suppress(WindowEnded):

@@ -113,8 +113,11 @@ def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(job["threads"])
     clock = StepClock(job)
     model = make_model(library, job, make_environment(job, clock))
-    model.learn(10**9 if job["algorithm"] == "ppo" else job["last"] + job["num_envs"], lambda *_: not clock.ended,
-                log_interval=1_000_000)
+    model.learn(
+        10**9 if job["algorithm"] == "ppo" else job["last"] + job["num_envs"],
+        lambda *_: not clock.ended,
+        log_interval=1_000_000,
+    )
     num_updates = model._n_updates
     if job["algorithm"] == "ppo":  # It counts epochs.
         num_updates *= job["settings"]["num_minibatches"]

@@ -12,9 +12,9 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 # jax reads this when it is first imported; tests that never touch jax stay free of it.
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# What is compiled is kept on disk until the session ends, for its other workers, tests and processes: most of what tests
-# compile are single operations on small shapes, over and over. A test that compares two compilations by their bits should
-# turn this off (jax_enable_compilation_cache); runs that are compared share their code in production, too.
+# What is compiled is kept on disk until the session ends, for its other workers, tests and processes: most of what
+# tests compile are single operations on small shapes, over and over. A test that compares two compilations by their
+# bits should turn this off (jax_enable_compilation_cache); runs that are compared share their code in production, too.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="agentkit-compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

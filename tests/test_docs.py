@@ -47,15 +47,11 @@ def undocumented(source: str, file: str) -> list[str]:
 
 
 def test_every_public_name_is_documented():
-    assert [
-        name for path in FILES for name in undocumented(path.read_text(), path.relative_to(ROOT).as_posix())
-    ] == []
+    assert [name for path in FILES for name in undocumented(path.read_text(), path.relative_to(ROOT).as_posix())] == []
 
 
 def test_a_missing_docstring_is_found():
-    source = (
-        '"""File."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
-    )
+    source = '"""File."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
     assert undocumented(source, "a.py") == ["a.py: A.f", "a.py: h"]
     assert undocumented("x = 1", "a.py") == ["a.py: the file itself"]
 
@@ -180,9 +176,7 @@ def attributes_read(source: str, owner: str) -> set[str]:
 
 def fields_of(source: str, class_name: str = "Config") -> set[str]:
     """The annotated fields of a class, read from the source."""
-    (config,) = (
-        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
+    (config,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
     return {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
 
 

@@ -122,9 +122,7 @@ def misplaced_packages(package: Path) -> list[str]:
         found += [f"{file} imports {name}; only {home} may" for file in sorted(users[name] - {home})]
     for name, homes in HOMES.items():
         found += [
-            f"{file} imports {name}; only {homes} may"
-            for file in sorted(users[name])
-            if not file.startswith(homes)
+            f"{file} imports {name}; only {homes} may" for file in sorted(users[name]) if not file.startswith(homes)
         ]
     return found
 

@@ -13,6 +13,28 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/agents/sac.md", "docs/agents/dqn.md", "docs/offline.md"]
 EDITS = sorted((ROOT / "examples" / "edits").glob("*.py"))
 
+WRONG = """
+import agentkit
+from agentkit import networks, specs
+from agentkit.agents import dqn, sac
+from agentkit.types import ReplaySample, Transition
+
+def make_number(environment_spec: specs.EnvironmentSpec, config: dqn.Config) -> int:
+    return 1
+
+def make_no_policy(network: networks.Network, config: dqn.Config, evaluation: bool = False) -> int:
+    return 1
+
+def read(batch: ReplaySample[Transition]) -> None:
+    batch.data.next_observation
+    batch.data.start_of_episode  # Wrong.
+
+agentkit.ExperimentConfig(1, "agentkit:catch", 1)  # Wrong.
+dqn.make_agent(sac.Config())  # Wrong.
+dqn.make_agent(make_networks=make_number)  # Wrong.
+dqn.make_agent(make_policy=make_no_policy)  # Wrong.
+"""
+
 
 def snippets(text: str) -> list[str]:
     """The Python blocks of a page."""
@@ -40,7 +62,7 @@ def test_snippets_pass_mypy_and_a_wrong_one_does_not(tmp_path):
     assert len(sources) >= len(PAGES) + 8
     # Snippets have no annotations: their functions are not asked for any.
     header = "# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False\n"
-    wrong = "import agentkit\nagentkit.ExperimentConfig(1, 'agentkit:catch', 1)\n"
-    found = errors(tmp_path, {**{name: header + source for name, source in sources.items()}, "wrong": wrong})
+    found = errors(tmp_path, {**{name: header + source for name, source in sources.items()}, "wrong": WRONG})
     assert [line for line in found if "/wrong.py" not in line] == []
-    assert len(found) == 1 and "arg-type" in found[0]
+    wrong_lines = [number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# Wrong.")]
+    assert [int(re.search(r"wrong\.py:(\d+):", line)[1]) for line in found] == wrong_lines

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from agentkit.types import Nest
+from agentkit.types import Nest, Params
 
-Params = Any
 PolicyState = Nest
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,11 +38,11 @@ from agentkit.agents.common.advantages import (
     compute_advantages,
     observe_segments,
 )
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, OpenFraction, Positive, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, value_at
-from agentkit.types import ReplaySample
+from agentkit.types import Array, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
     import optax
@@ -106,7 +106,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_state: Any
+    opt_state: optax.OptState
     key: jax.Array
     num_updates: jax.Array
 
@@ -114,7 +114,7 @@ class State(NamedTuple):
 def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
     """Builds ``(params, entropy_cost, rows) -> (loss [], metrics)``: algorithm S3, and section 4."""
 
-    def loss(params: Any, entropy_cost: jax.Array | float, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Params, entropy_cost: Array | float, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         policy, value = networks.apply(params, rows.observation)
         advantage = losses.standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         policy_losses = losses.policy_gradient_loss(policy.log_prob(rows.extras.sample), advantage)
@@ -151,7 +151,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
         return State(variables, returns, optimizer.init(params), key, jnp.zeros((), jnp.int32))
 
-    def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
+    def advantages(
+        variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample[Step]
+    ) -> Advantages:
         return compute_advantages(
             networks,
             variables,
@@ -162,7 +164,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
             normalize_values=config.normalize_values,
         )
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, _ = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
         num_rows = state.num_updates * float(rows.mask.size)
@@ -186,7 +188,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     if config.normalize_observations or config.normalize_values or changing:
         return Update(init, update, published)
 
-    def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
+    def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch)
         grads, _ = jax.grad(loss, has_aux=True)(variables.params, config.entropy_cost, rows)
@@ -204,10 +206,10 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., MinibatchLoss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
+    make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns A2C as an agent, with any of its four parts replaced."""
     check_config(config, Config)

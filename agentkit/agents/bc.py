@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,12 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, deterministic_policy, epsilon_greedy_policy, stateless_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
 from agentkit.learning import Loss, Schedule, Update, adam, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
     if evaluation:
         return deterministic_policy(networks.policy.apply)
 
-    def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
+    def act(params: Params, key: jax.Array, observation: Nest) -> jax.Array:
         action = networks.policy.apply(params, jax.tree.map(lambda x: x[None], observation))[0]
         chance_key, uniform_key = jax.random.split(key)
         uniform = jax.random.uniform(uniform_key, networks.action_shape, minval=-1.0, maxval=1.0)
@@ -98,7 +98,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Builds the cross-entropy, or the squared error, of the actions of a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del target_params, key
         output, action = networks.policy.apply(params, batch.data.observation), batch.data.action
         if networks.num_actions is None:
@@ -128,10 +128,10 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns BC as an agent, with any of its four parts replaced."""
     check_config(config, Config)

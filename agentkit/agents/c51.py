@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
@@ -39,7 +38,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +94,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
 def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily by the mean return; epsilon falls or is on the ladder, in evaluation it is fixed."""
 
-    def mean_returns(params: Any, observation: Nest) -> jax.Array:
+    def mean_returns(params: Params, observation: Nest) -> jax.Array:
         return network.q_values(network.logits(params, observation), observation)
 
     if evaluation:
@@ -108,7 +107,7 @@ def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bo
 def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
     """Builds the divergence from the projected target (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         logits_tm1, logits_t = network.logits(params, o_tm1), network.logits(target_params, o_t)  # [B, A, N]
@@ -136,10 +135,10 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.CategoricalNetwork] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.CategoricalNetwork] = make_networks,
+    make_policy: MakePolicy[nets.CategoricalNetwork, Config] = make_policy,
+    make_loss: Callable[[nets.CategoricalNetwork, Config], Loss] = make_loss,
+    make_update: Callable[[nets.CategoricalNetwork, Loss, Config], Update] = make_update,
 ) -> Agent[nets.CategoricalNetwork]:
     """Returns C51 as an agent, with any of its four parts replaced."""
     check_config(config, Config)

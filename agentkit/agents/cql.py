@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
@@ -37,9 +37,8 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
-Params = Any
 Critics = tuple[Params, Params]
 
 
@@ -121,7 +120,7 @@ class State(NamedTuple):
     critics: Critics
     target_critics: Critics
     log_alpha: jax.Array
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     key: jax.Array
 
 
@@ -134,9 +133,9 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
     """
 
-    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
-    conservative: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
+    conservative: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def sampled_log_sum_exp(q: jax.Array, log_density: jax.Array) -> jax.Array:
@@ -159,7 +158,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         q_1, q_2 = (q_at(critic, observation, action) for critic in critics)
         return q_1, q_2
 
-    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), key)
         v_t = jnp.minimum(*twins_at(state.target_critics, o_t, a_t)) - jnp.exp(state.log_alpha) * log_prob_t
@@ -178,7 +177,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         log_uniform = jnp.full(log_prob.shape, -own.shape[-1] * jnp.log(2.0))
         return jnp.concatenate([uniform, own]), jnp.concatenate([log_uniform, log_prob])
 
-    def conservative_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def conservative_loss(
+        critics: Critics, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> LossOutput:
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         actions, log_density = jax.lax.stop_gradient(sampled_actions(state, o_tm1, key))
         gaps = []
@@ -187,7 +188,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
             gaps.append(jnp.mean(sampled_log_sum_exp(q_sampled, log_density) - q_at(critic, o_tm1, a_tm1)))  # eq. 4
         return LossOutput(gaps[0] + gaps[1], {"conservative_gap": gaps[0]})
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
         q = jnp.minimum(*twins_at(state.critics, o_tm1, action))
@@ -213,7 +216,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critics_key, policy_key = jax.random.split(state.key, 3)
         critic_key, penalty_key = jax.random.split(critics_key)
 
@@ -252,10 +255,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns CQL as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,14 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
 from agentkit.errors import unknown_name
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
-Params = Any
 Weights = Literal["exp", "binary"]
 
 
@@ -103,7 +102,7 @@ class State(NamedTuple):
     critics: Params
     target_policy: Params
     target_critics: Params
-    opt_states: tuple[Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState]
     key: jax.Array
     num_updates: jax.Array
 
@@ -116,8 +115,8 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> loss []``, with the critics in `state` as they have just become.
     """
 
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -133,7 +132,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
         return jnp.mean(jax.vmap(value)(jax.random.split(key, config.num_sampled_actions)), axis=0)
 
-    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         v_t = mean_value(state.target_policy, state.target_critics, o_t, key)
         target = jax.lax.stop_gradient(r_t + discount_t * v_t)  # [B]
@@ -141,7 +140,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = jnp.square(target - q_1) + jnp.square(target - q_2)
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         q = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1))
         advantage = q - mean_value(policy, state.critics, o_tm1, key)  # eq. 5
@@ -171,7 +170,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critics, target_policy, target_critics, opt_states, key, num_updates)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
@@ -200,10 +199,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns CRR as an agent, with any of its four parts replaced."""
     check_config(config, Config)

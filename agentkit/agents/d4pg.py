@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
@@ -40,9 +40,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
-
-Params = Any
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +132,7 @@ class State(NamedTuple):
     critic: Params
     target_policy: Params
     target_critic: Params
-    opt_states: tuple[Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState]
     key: jax.Array
     num_updates: jax.Array
 
@@ -147,15 +145,15 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> loss []``, with the critic in `state` as it has just become.
     """
 
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds the two losses of algorithm 1, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, logits_at, atoms = networks.policy.apply, networks.critic.apply, networks.atoms
 
-    def critic_loss(critic: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critic: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         logits_t = logits_at(state.target_critic, o_t, policy_at(state.target_policy, o_t))  # [B, N]
@@ -164,7 +162,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}
         return importance_weighted_loss(divergence, metrics, batch, config)
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
         del key
         o_tm1 = batch.data.observation
         logits = logits_at(state.critic, o_tm1, policy_at(policy, o_tm1))
@@ -188,7 +186,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critic, target_policy, target_critic, opt_states, key, num_updates)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         # Losses that draw nothing make these keys dead code.
         critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates))
         policy_opt, critic_opt = state.opt_states
@@ -217,10 +215,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns D4PG as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,12 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, Positive, ScheduleOfSteps, Sizes
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +73,9 @@ class Networks(NamedTuple):
         behaviour: ``(params, observation [B, ...]) -> logits [B, A]`` of the data's actions.
     """
 
-    init: Callable[[jax.Array], Any]
-    q_values: Callable[[Any, Nest], jax.Array]
-    behaviour: Callable[[Any, Nest], jax.Array]
+    init: Callable[[jax.Array], Params]
+    q_values: Callable[[Params, Nest], jax.Array]
+    behaviour: Callable[[Params, Nest], jax.Array]
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
@@ -84,7 +84,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         environment_spec, "Discrete BCQ", lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes)
     )
 
-    def init(key: jax.Array) -> dict[str, Any]:
+    def init(key: jax.Array) -> dict[str, Params]:
         values_key, behaviour_key = jax.random.split(key)
         return {"values": network.init(values_key), "behaviour": network.init(behaviour_key)}
 
@@ -95,7 +95,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     )
 
 
-def constrained_values(networks: Networks, config: Config, params: Any, observation: Nest) -> jax.Array:
+def constrained_values(networks: Networks, config: Config, params: Params, observation: Nest) -> jax.Array:
     """Returns the values ``[B, A]``, -inf for actions that are not likely enough (eq. 10)."""
     likely = losses.bcq_action_mask(networks.behaviour(params, observation), config.threshold)
     return jnp.where(likely, networks.q_values(params, observation), -jnp.inf)
@@ -104,7 +104,7 @@ def constrained_values(networks: Networks, config: Config, params: Any, observat
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily among likely actions; epsilon falls or is on the ladder, in evaluation it is fixed."""
 
-    def q_values(params: Any, observation: Nest) -> jax.Array:
+    def q_values(params: Params, observation: Nest) -> jax.Array:
         return constrained_values(networks, config, params, observation)
 
     if evaluation:
@@ -117,7 +117,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
 def make_loss(networks: Networks, config: Config) -> Loss:
     """Builds the TD loss plus the behaviour's, on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         q_tm1, q_target_t = networks.q_values(params, o_tm1), networks.q_values(target_params, o_t)  # [B, A]
@@ -145,10 +145,10 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns discrete BCQ as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,14 +31,13 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
-Params = Any
 Critics = tuple[Params, Params]
 
 
@@ -128,7 +127,7 @@ class State(NamedTuple):
     critics: Critics
     target_critics: Critics
     log_alpha: jax.Array
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     key: jax.Array
 
 
@@ -140,8 +139,8 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
     """
 
-    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -151,7 +150,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     def expected(actions: nets.Categorical, q: jax.Array) -> jax.Array:
         return jnp.sum(jax.nn.softmax(actions.logits) * q, axis=-1)  # [B]
 
-    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         actions_t, q_t = policy_at(state.policy, o_t), jnp.minimum(*(q_at(c, o_t) for c in state.target_critics))
@@ -162,7 +161,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # eq. 4
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         del key
         o_tm1 = batch.data.observation
         actions, q = policy_at(policy, o_tm1), jnp.minimum(*(q_at(critic, o_tm1) for critic in state.critics))
@@ -189,7 +190,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
 
         def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
@@ -225,10 +226,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns discrete SAC as an agent, with any of its four parts replaced."""
     check_config(config, Config)

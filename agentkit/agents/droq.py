@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import haiku as hk
 import jax
@@ -25,16 +25,14 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 NUM_CRITICS = 2
-
-Params = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +117,7 @@ class State(NamedTuple):
     critics: Params
     target_critics: Params
     log_alpha: jax.Array
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     policy_metrics: dict[str, jax.Array]
     key: jax.Array
     num_updates: jax.Array
@@ -133,8 +131,8 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
     """
 
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -142,7 +140,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     policy_at = networks.policy.apply
     critics_at = jax.vmap(networks.critic.apply, in_axes=(0, 0, None, None))  # [2, B]
 
-    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         keys = jax.random.split(key, 1 + 2 * NUM_CRITICS)
         sample_key, keys_tm1, keys_t = keys[0], keys[1 : 1 + NUM_CRITICS], keys[1 + NUM_CRITICS :]
@@ -156,7 +154,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_tm1), "critics_gap": jnp.mean(jnp.abs(q_tm1[0] - q_tm1[1]))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         o_tm1, keys = batch.data.observation, jax.random.split(key, 1 + NUM_CRITICS)
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), keys[0])
         q = jnp.mean(critics_at(state.critics, keys[1:], o_tm1, action), axis=0)
@@ -183,7 +183,9 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, critics)
         return State(policy, critics, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
 
-    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+    def policy_step(
+        state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
         policy_opt, _, alpha_opt = state.opt_states
         (loss, entropy), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
         policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
@@ -192,7 +194,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
             log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
         return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": loss, "entropy": entropy}
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
 
         def critic_loss(critics: Params) -> tuple[jax.Array, LossOutput]:
@@ -223,10 +225,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns DroQ as an agent, with any of its four parts replaced."""
     check_config(config, Config)

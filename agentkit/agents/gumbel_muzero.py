@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import haiku as hk
 import jax
@@ -29,13 +29,13 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
 from agentkit.errors import missing_extra
 from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample, Step, has_action
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +99,10 @@ class Networks(NamedTuple):
         num_actions: A.
     """
 
-    init: Callable[[jax.Array], Any]
-    represent: Callable[[Any, Nest], jax.Array]
-    predict: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
-    step: Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+    init: Callable[[jax.Array], Params]
+    represent: Callable[[Params, Nest], jax.Array]
+    predict: Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]
+    step: Callable[[Params, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
     atoms: jax.Array
     num_actions: int
 
@@ -127,8 +127,8 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     observation = specs.zeros(specs.add_leading(environment_spec.observations, 1))
     hidden, action = np.zeros((1, config.model_size), np.float32), np.zeros(1, np.int32)
 
-    def init(key: jax.Array) -> tuple[Any, ...]:
-        examples: tuple[tuple[Any, ...], ...] = ((observation,), (hidden,), (hidden, action))
+    def init(key: jax.Array) -> tuple[Params, ...]:
+        examples: tuple[tuple[Nest, ...], ...] = ((observation,), (hidden,), (hidden, action))
         keys = jax.random.split(key, len(parts))
         return tuple(part.init(k, *example) for part, k, example in zip(parts, keys, examples, strict=True))
 
@@ -162,7 +162,9 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         raise missing_extra("mctx", "planning") from error
     searched_policy = specs.Array((networks.num_actions,), np.float32, "searched policy")
 
-    def model(params: Any, key: jax.Array, action: jax.Array, hidden: jax.Array) -> tuple[Any, jax.Array]:
+    def model(
+        params: Params, key: jax.Array, action: jax.Array, hidden: jax.Array
+    ) -> tuple[mctx.RecurrentFnOutput, jax.Array]:
         del key
         reward, hidden = networks.step(params, hidden, action)
         logits, value = networks.predict(params, hidden)
@@ -170,7 +172,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         discount = jnp.full_like(reward, config.discount)
         return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), hidden
 
-    def act(params: Any, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
         batch = jax.tree.map(lambda x: x[None], observation)
         hidden, allowed = networks.represent(params, batch), nets.action_mask(batch)
         logits, value = networks.predict(params, hidden)
@@ -196,7 +198,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     A batch has sequences of `Step`s ``[B, T + 1, ...]``, of which the last row only serves to bootstrap.
     """
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del key
         steps: Step = jax.tree.map(jnp.asarray, batch.data)
         acted = has_action(steps.start_of_episode)  # [B, T]
@@ -253,7 +255,7 @@ def _ahead(x: jax.Array, k: int) -> jax.Array:
     return _flat(jnp.concatenate([x[:, k:], jnp.zeros_like(x[:, :k])], axis=1))
 
 
-def _value(networks: Networks, params: Any, observation: Nest) -> jax.Array:
+def _value(networks: Networks, params: Params, observation: Nest) -> jax.Array:
     """Returns the values ``[B]`` of observations ``[B, ...]``."""
     _, logits = networks.predict(params, networks.represent(params, observation))
     return nets.categorical_mean(logits, networks.atoms)
@@ -273,10 +275,10 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns Gumbel MuZero as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +26,12 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, stochastic_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.errors import ConfigError
 from agentkit.learning import Loss, Schedule, Update, adam, sgd, value_in_update
-from agentkit.types import LossOutput, ReplaySample, has_action
+from agentkit.types import LossOutput, Params, ReplaySample, Step, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +87,7 @@ def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = F
 def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
     """Builds policy gradient, value and entropy losses (section 4.2) on segments, leaves ``[B, T + 1, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del target_params, key
         steps = batch.data
         distribution, values = networks.apply(params, steps.observation, nets.stored_memory(steps))  # [B, T + 1]
@@ -144,10 +143,10 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_loss: Callable[[nets.PolicyValue, Config], Loss] = make_loss,
+    make_update: Callable[[nets.PolicyValue, Loss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns IMPALA as an agent, with any of its four parts replaced."""
     check_config(config, Config)

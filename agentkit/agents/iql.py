@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,12 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, ReplaySample
-
-Params = Any
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +106,7 @@ class State(NamedTuple):
     critics: Params
     value: Params
     target_critics: Params
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     key: jax.Array
     num_updates: jax.Array
 
@@ -122,23 +120,23 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> loss []``, with critics and value in `state` as they have just become.
     """
 
-    value: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], jax.Array]
+    value: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], jax.Array]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
     """Builds equations 5 to 7, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, twins_at, v_at = networks.policy.apply, networks.critics.apply, networks.value.apply
 
-    def value_loss(value: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def value_loss(value: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         q_tm1, v_tm1 = jnp.minimum(*twins_at(state.target_critics, o_tm1, a_tm1)), v_at(value, o_tm1)
         loss = losses.expectile_loss(q_tm1 - v_tm1, config.expectile)  # [B], eq. 5
         return importance_weighted_loss(loss, {"value": jnp.mean(v_tm1)}, batch, config)
 
-    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         target = r_t + discount_t * v_at(state.value, o_t)  # [B]
@@ -146,7 +144,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         loss = jnp.square(target - q_1) + jnp.square(target - q_2)  # eq. 6
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+    def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
         del key
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         advantage = jnp.minimum(*twins_at(state.critics, o_tm1, a_tm1)) - v_at(state.value, o_tm1)
@@ -173,7 +171,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         opt_states = tuple(map(optimizer.init, (policy, critics, value)))
         return State(policy, critics, value, targets, opt_states, key, jnp.zeros((), jnp.int32))
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         # Losses that draw nothing make these keys dead code.
         value_key, critic_key, policy_key = jax.random.split(jax.random.fold_in(state.key, state.num_updates), 3)
         policy_opt, critics_opt, value_opt = state.opt_states
@@ -207,10 +205,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns IQL as an agent, with any of its four parts replaced."""
     check_config(config, Config)

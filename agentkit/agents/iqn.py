@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +24,13 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Rate, ScheduleOfSteps, Sizes
 from agentkit.errors import ConfigError
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ def draw_policy_taus(key: jax.Array, batch_size: int, config: Config) -> jax.Arr
 def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily by the mean of K quantiles; epsilon falls, is on the ladder, or fixed in evaluation."""
 
-    def q_values(params: Any, observation: Nest, key: jax.Array) -> jax.Array:
+    def q_values(params: Params, observation: Nest, key: jax.Array) -> jax.Array:
         (batch_size, *_) = jax.tree.leaves(observation)[0].shape
         taus = draw_policy_taus(key, batch_size, config)  # [B, K]
         return jnp.mean(network.apply(params, observation, taus), axis=1)  # [B, A]
@@ -114,7 +113,7 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
 def make_loss(network: nets.Network, config: Config) -> Loss:
     """Builds the quantile Huber loss at drawn fractions (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         key_tm1, key_t, selector_key = jax.random.split(key, 3)
         taus_tm1 = jax.random.uniform(key_tm1, (*r_t.shape, config.num_quantiles))
@@ -145,10 +144,10 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.Network] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
+    make_policy: MakePolicy[nets.Network, Config] = make_policy,
+    make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
     """Returns IQN as an agent, with any of its four parts replaced."""
     check_config(config, Config)

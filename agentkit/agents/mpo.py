@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +29,13 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
-Params = Any
 MAX_LOG_DUAL = 18.0
 """Bounds the logarithm of each multiplier, from above and (negated) from below."""
 
@@ -124,9 +123,9 @@ class MPOParams(NamedTuple):
         duals: the multipliers'.
     """
 
-    policy: Any
-    critic: Any
-    duals: Any
+    policy: Params
+    critic: Params
+    duals: Params
 
 
 class State(NamedTuple):
@@ -149,7 +148,7 @@ class State(NamedTuple):
     num_updates: jax.Array
 
 
-Loss = Callable[[MPOParams, State, ReplaySample, jax.Array], LossOutput]
+Loss = Callable[[MPOParams, State, ReplaySample[Transition], jax.Array], LossOutput]
 """``(params, state, batch, key) -> LossOutput``."""
 
 
@@ -158,13 +157,15 @@ def make_loss(networks: Networks, config: Config) -> Loss:
     policy_at, q_at = networks.policy.apply, networks.critic.apply
     constraints = losses.MPOConstraints(config.epsilon, config.epsilon_mean, config.epsilon_std, config.epsilon_penalty)
 
-    def sample_and_evaluate(state: State, observation: Nest, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+    def sample_and_evaluate(
+        state: State, observation: Nest, key: jax.Array
+    ) -> tuple[nets.DiagonalNormal, jax.Array, jax.Array]:
         """Returns the target policy's distribution, samples of it ``[S, B, A]`` and their values ``[S, B]``."""
         policy = policy_at(state.target_policy, observation)
         samples = jax.vmap(policy.sample)(jax.random.split(key, config.num_samples))
         return policy, samples, jax.vmap(q_at, in_axes=(None, None, 0))(state.target_critic, observation, samples)
 
-    def loss(params: MPOParams, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: MPOParams, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         key_tm1, key_t = jax.random.split(key)
         _, _, q_t = sample_and_evaluate(state, o_t, key_t)
@@ -216,7 +217,7 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
         opt_states = MPOParams(*(optimizer.init(part) for optimizer, part in zip(optimizers, params, strict=True)))
         return State(params, target_policy, target_critic, opt_states, key, jnp.zeros((), jnp.int32))
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, loss_key = jax.random.split(state.key)
 
         def objective(params: MPOParams) -> tuple[jax.Array, LossOutput]:
@@ -241,10 +242,10 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns MPO as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +23,12 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotPositive, Positive, ScheduleOfSteps, Sizes
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +87,7 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
 def make_loss(network: nets.Network, config: Config) -> Loss:
     """Builds the Huber loss of the Munchausen TD errors, on a batch of `Transition`s ``[B, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         q_tm1 = network.apply(params, o_tm1)  # [B, A]
@@ -124,10 +123,10 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.Network] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
+    make_policy: MakePolicy[nets.Network, Config] = make_policy,
+    make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
     """Returns Munchausen-DQN as an agent, with any of its four parts replaced."""
     check_config(config, Config)

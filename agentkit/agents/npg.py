@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,17 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
-from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
-from agentkit.types import ReplaySample
+from agentkit.types import Params, ReplaySample, Step
+
+if TYPE_CHECKING:
+    import optax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_state: Any
+    opt_state: optax.OptState
     key: jax.Array
 
 
@@ -116,14 +119,18 @@ class Losses(NamedTuple):
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the loss whose gradient is the policy gradient, and the value's squared error."""
 
-    def policy_loss(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def policy_loss(
+        policy: Params, params: nets.PolicyCritic, rows: Minibatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
         loss = masked_mean(per_row, rows.mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(
+        critic: Params, params: nets.PolicyCritic, rows: Minibatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -141,7 +148,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         return State(PolicyVariables(params, statistics), nets.init_statistics(()), optimizer.init(params.critic), key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = compute_advantages(
             networks,
@@ -160,7 +167,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 
         learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
 
-        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+        def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
@@ -188,10 +195,10 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
+    make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns NPG as an agent, with any of its four parts replaced."""
     check_config(config, Config)

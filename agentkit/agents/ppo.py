@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +35,16 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Advantages, Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
-from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_at
-from agentkit.types import Array, ReplaySample
+from agentkit.types import Array, Params, ReplaySample, Step
+
+if TYPE_CHECKING:
+    import optax
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
 
@@ -131,7 +134,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_state: Any
+    opt_state: optax.OptState
     kl_cost: jax.Array
     key: jax.Array
     num_updates: jax.Array
@@ -154,7 +157,7 @@ class Coefficients(NamedTuple):
 def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
     """Builds ``(params, coefficients, minibatch) -> (loss [], metrics)``: the surrogate and its costs (eq. 7-9)."""
 
-    def loss(params: Any, now: Coefficients, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Params, now: Coefficients, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, value = networks.apply(params, batch.observation, batch.memory)
         log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
         # Rows without an action have arbitrary log-ratios, whose exp may overflow.
@@ -186,7 +189,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     """
     optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
 
-    def advantages(variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample) -> Advantages:
+    def advantages(
+        variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample[Step]
+    ) -> Advantages:
         found = compute_advantages(
             networks,
             variables,
@@ -209,7 +214,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         kl_cost, num_updates = jnp.asarray(config.kl_cost, jnp.float32), jnp.zeros((), jnp.int32)
         return State(variables, returns, optimizer.init(params), kl_cost, key, num_updates)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
         num_rows = state.num_updates * float(rows.mask.size)
@@ -217,7 +222,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         learning_rate = jnp.asarray(current(config.learning_rate))
         coefficients = Coefficients(state.kl_cost, current(config.clip_epsilon), current(config.entropy_cost))
 
-        def step(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+        def step(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(loss, has_aux=True)(learned[0], coefficients, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
@@ -238,7 +243,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    def gradient(variables: PolicyVariables, batch: ReplaySample, key: jax.Array) -> PolicyVariables:
+    def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         del key
         rows, *_ = advantages(variables, nets.init_statistics(()), batch)
         # As they are at first: where one is scheduled, actors compute no gradients.
@@ -274,10 +279,10 @@ def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., MinibatchLoss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
+    make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns PPO as an agent, with any of its four parts replaced."""
     check_config(config, Config)

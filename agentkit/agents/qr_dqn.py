@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +24,12 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
 def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily by the quantiles' mean; epsilon falls, is on the ladder, or fixed in evaluation."""
 
-    def q_values(params: Any, observation: Nest) -> jax.Array:
+    def q_values(params: Params, observation: Nest) -> jax.Array:
         return jnp.mean(network.apply(params, observation), axis=1)  # Q of algorithm 1, [B, A]
 
     if evaluation:
@@ -94,7 +93,7 @@ def make_loss(network: nets.Network, config: Config) -> Loss:
     """Builds the quantile Huber loss (algorithm 1), on a batch of `Transition`s ``[B, ...]``."""
     midpoints = (jnp.arange(config.num_quantiles) + 0.5) / config.num_quantiles  # lemma 2, [N]
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         del key
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         quantiles_tm1, quantiles_t = network.apply(params, o_tm1), network.apply(target_params, o_t)  # [B, N, A]
@@ -121,10 +120,10 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.Network] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
+    make_policy: MakePolicy[nets.Network, Config] = make_policy,
+    make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
+    make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
     """Returns QR-DQN as an agent, with any of its four parts replaced."""
     check_config(config, Config)

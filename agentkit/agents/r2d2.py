@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,13 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
 from agentkit.errors import ConfigError
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample, has_action
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def init(key: jax.Array) -> PolicyState:
         return PolicyState(network.initial_state, chooser.init(key))
 
-    def act(params: Any, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, state: PolicyState) -> tuple[Nest, PolicyState, Nest]:
         q, core = nets.step_one(network, params, observation, state.core)
         action, exploration, _ = chooser.act((), key, q, state.exploration)
         return action, PolicyState(core, exploration), () if evaluation else state.core
@@ -146,13 +146,13 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def reset(state: PolicyState) -> PolicyState:
         return state._replace(core=network.initial_state)
 
-    def diversify(state: PolicyState, index: Any, count: int) -> PolicyState:
+    def diversify(state: PolicyState, index: jax.Array, count: int) -> PolicyState:
         return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
     return Policy(act, init, reset, diversify, extras_spec=() if evaluation else nets.state_spec(network))
 
 
-def _given_values(params: Any, q: jax.Array) -> jax.Array:
+def _given_values(params: Params, q: jax.Array) -> jax.Array:
     """Returns the action values that the epsilon-greedy policy is given as its observation."""
     del params
     return q
@@ -161,16 +161,17 @@ def _given_values(params: Any, q: jax.Array) -> jax.Array:
 def make_loss(network: Networks, config: Config) -> Loss:
     """Builds the squared n-step errors (section 2.3), on a batch of `Step`s ``[B, T + 1, ...]``."""
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Step], key: jax.Array) -> LossOutput:
         del key
         steps = batch.data
         start = jnp.asarray(steps.start_of_episode)  # [B, T + 1]
         stored_state = jax.tree.map(lambda x: x[:, 0], steps.extras)
 
-        def unroll(params: Any) -> jax.Array:
-            return nets.unroll_after_burn_in(
+        def unroll(params: Params) -> jax.Array:
+            q: jax.Array = nets.unroll_after_burn_in(
                 network, params, steps.observation, start, stored_state, config.burn_in
-            )  # [B, T + 1, A]
+            )
+            return q  # [B, T + 1, A]
 
         q, q_target = unroll(params), unroll(target_params)
         a_tm1, r_t, discount_t = (jnp.asarray(x)[:, :-1] for x in (steps.action, steps.reward, steps.discount))
@@ -208,10 +209,10 @@ def make_update(network: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_loss: Callable[[Networks, Config], Loss] = make_loss,
+    make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns R2D2 as an agent, with any of its four parts replaced."""
     check_config(config, Config)

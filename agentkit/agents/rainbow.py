@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import haiku as hk
 import jax
@@ -29,7 +28,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, stateless_policy
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
@@ -43,7 +42,7 @@ from agentkit.agents.common.ranges import (
     check_order,
 )
 from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
-from agentkit.types import LossOutput, Nest, ReplaySample
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +104,7 @@ def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bo
     """Takes the action of the greatest mean return, under fresh noise; in evaluation without noise."""
     del config
 
-    def act(params: Any, key: jax.Array, observation: Nest) -> jax.Array:
+    def act(params: Params, key: jax.Array, observation: Nest) -> jax.Array:
         batch = jax.tree.map(lambda x: x[None], observation)
         q = network.q_values(network.logits(params, None if evaluation else key, batch), batch)
         return jnp.argmax(q[0]).astype(jnp.int32)
@@ -119,7 +118,7 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
     With prioritised replay, each transition's loss is its new priority.
     """
 
-    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def loss(params: Params, target_params: Params, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         online_key, target_key, selector_key = jax.random.split(key, 3)  # independent noise: 1706.10295, eq. 15
         logits_tm1 = network.logits(params, online_key, o_tm1)  # [B, A, N]
@@ -148,10 +147,10 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.CategoricalNetwork] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_loss: Callable[..., Loss] = make_loss,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.CategoricalNetwork] = make_networks,
+    make_policy: MakePolicy[nets.CategoricalNetwork, Config] = make_policy,
+    make_loss: Callable[[nets.CategoricalNetwork, Config], Loss] = make_loss,
+    make_update: Callable[[nets.CategoricalNetwork, Loss, Config], Update] = make_update,
 ) -> Agent[nets.CategoricalNetwork]:
     """Returns Rainbow as an agent, with any of its four parts replaced."""
     check_config(config, Config)

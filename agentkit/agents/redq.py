@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +23,13 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.errors import ConfigError
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, ReplaySample
-
-Params = Any
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +121,7 @@ class State(NamedTuple):
     ensemble: Params
     target_ensemble: Params
     log_alpha: jax.Array
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     policy_metrics: dict[str, jax.Array]
     key: jax.Array
     num_updates: jax.Array
@@ -137,8 +135,8 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
     """
 
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -146,7 +144,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     policy_at = networks.policy.apply
     ensemble_at = jax.vmap(networks.critic.apply, in_axes=(0, None, None))  # [N, B]
 
-    def critic_loss(ensemble: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(ensemble: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         sample_key, subset_key = jax.random.split(key)
         a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), sample_key)
@@ -160,7 +158,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_tm1), "critics_std": jnp.mean(jnp.std(q_tm1, axis=0))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.mean(jnp.abs(errors), axis=0))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
         q = jnp.mean(ensemble_at(state.ensemble, o_tm1, action), axis=0)
@@ -187,7 +187,9 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         metrics, targets = {"policy_loss": jnp.zeros(()), "entropy": jnp.zeros(())}, jax.tree.map(jnp.copy, ensemble)
         return State(policy, ensemble, targets, log_alpha, opt_states, metrics, keys[0], jnp.zeros((), jnp.int32))
 
-    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+    def policy_step(
+        state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[Params, optax.OptState, jax.Array, optax.OptState, dict[str, jax.Array]]:
         policy_opt, _, alpha_opt = state.opt_states
         (loss, entropy), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
         policy, policy_opt = optimizer_step(optimizer, grads, state.policy, policy_opt)
@@ -196,7 +198,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
             log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
         return policy, policy_opt, log_alpha, alpha_opt, {"policy_loss": loss, "entropy": entropy}
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
 
         def critic_loss(ensemble: Params) -> tuple[jax.Array, LossOutput]:
@@ -227,10 +229,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns REDQ as an agent, with any of its four parts replaced."""
     check_config(config, Config)

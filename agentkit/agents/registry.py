@@ -8,10 +8,12 @@ import importlib
 import pathlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentkit.core import Agent
 from agentkit.errors import unknown_name
+
+if TYPE_CHECKING:
+    from agentkit.agents.common.agent import Agent
 
 
 class About(NamedTuple):
@@ -115,10 +117,11 @@ def describe(name: str) -> str:
 
 def config_class(name: str) -> type:
     """Returns the agent's `Config`, a frozen dataclass whose docstring says what each field means."""
-    return module(name).Config
+    cls: type = module(name).Config
+    return cls
 
 
-def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
+def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent[Any]:
     """Makes the agent of this name, with its default config but for `overrides`.
 
     Raises:
@@ -129,11 +132,11 @@ def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent:
     for field in overrides or {}:
         if field not in fields:
             raise unknown_name(f"{name} setting", field, fields, f"See: agentkit show {name}")
-    agent: Agent = module(name).make_agent(cls(**(overrides or {})))
+    agent: Agent[Any] = module(name).make_agent(cls(**(overrides or {})))
     return agent
 
 
-def name_of(agent: Agent) -> str | None:
+def name_of(agent: Agent[Any]) -> str | None:
     """Returns the name of the registered agent whose settings an agent has; None if they are no registered agent's.
 
     The agent's parts may still be others: see `agentkit.experiment.identity`.

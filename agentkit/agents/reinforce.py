@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,13 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
-from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, global_norm, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
-from agentkit.types import ReplaySample
+from agentkit.types import Params, ReplaySample, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,14 +110,18 @@ class Losses(NamedTuple):
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the policy gradient's loss (section 5, episodic REINFORCE) and the value's squared error."""
 
-    def policy_loss(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def policy_loss(
+        policy: Params, params: nets.PolicyCritic, rows: Minibatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         per_row = policy_gradient_loss(distribution.log_prob(rows.extras.sample), advantage)
         loss = masked_mean(per_row, rows.mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(
+        critic: Params, params: nets.PolicyCritic, rows: Minibatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -136,7 +140,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         opt_states = nets.PolicyCritic(*map(optimizer.init, params))
         return State(PolicyVariables(params, statistics), nets.init_statistics(()), opt_states, key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = compute_advantages(
             networks,
@@ -153,7 +157,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         grads, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)
         policy, policy_opt = optimizer_step(optimizer, grads, params.policy, policy_opt, learning_rate)
 
-        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+        def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
@@ -181,10 +185,10 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
+    make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns REINFORCE as an agent, with any of its four parts replaced."""
     check_config(config, Config)

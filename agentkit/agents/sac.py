@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,13 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
-Params = Any
 Critics = tuple[Params, Params]
 
 
@@ -107,7 +106,7 @@ class State(NamedTuple):
     critics: Critics
     target_critics: Critics
     log_alpha: jax.Array
-    opt_states: tuple[Any, Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
     key: jax.Array
 
 
@@ -119,30 +118,37 @@ class Losses(NamedTuple):
         policy: ``(policy, state, batch, key) -> (loss [], entropy [])``.
     """
 
-    critic: Callable[[Critics, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Critics, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def critic_target(networks: Networks, state: State, batch: ReplaySample, key: jax.Array) -> jax.Array:
+CriticTarget = Callable[[Networks, State, ReplaySample[Transition], jax.Array], jax.Array]
+"""``(networks, state, batch, key) -> targets [B]``."""
+
+
+def critic_target(networks: Networks, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:
     """Returns the critics' targets ``[B]``: reward plus discounted soft value of the next observation."""
     _, _, r_t, discount_t, o_t, _ = batch.data
     a_t, log_prob_t = nets.sample_and_log_prob(networks.policy.apply(state.policy, o_t), key)
     q_1, q_2 = (networks.critic.apply(target, o_t, a_t) for target in state.target_critics)
     v_t = jnp.minimum(q_1, q_2) - jnp.exp(state.log_alpha) * log_prob_t  # eq. 3
-    return r_t + discount_t * v_t  # eq. 2
+    target: jax.Array = r_t + discount_t * v_t  # eq. 2
+    return target
 
 
-def make_losses(networks: Networks, config: Config, critic_target: Callable[..., jax.Array] = critic_target) -> Losses:
+def make_losses(networks: Networks, config: Config, critic_target: CriticTarget = critic_target) -> Losses:
     """Builds equations 5 and 9, on a batch of `Transition`s ``[B, ...]``."""
     policy_at, q_at = networks.policy.apply, networks.critic.apply
 
-    def critic_loss(critics: Critics, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Critics, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         target = jax.lax.stop_gradient(critic_target(networks, state, batch, key))
         q_1, q_2 = (q_at(critic, batch.data.observation, batch.data.action) for critic in critics)
         loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B], eq. 5
         return importance_weighted_loss(loss, {"q": jnp.mean(q_1)}, batch, config, priorities=jnp.abs(q_1 - target))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         o_tm1 = batch.data.observation
         action, log_prob = nets.sample_and_log_prob(policy_at(policy, o_tm1), key)
         q_1, q_2 = (q_at(critic, o_tm1, action) for critic in state.critics)
@@ -179,7 +185,7 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizers: 
         opt_states = tuple(optimizer.init(params) for optimizer, params in zip(optimizers, learned, strict=True))
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         key, critic_key, policy_key = jax.random.split(state.key, 3)
 
         def critic_loss(critics: Critics) -> tuple[jax.Array, LossOutput]:
@@ -215,10 +221,10 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizers: 
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns SAC as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,12 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, ReplaySample
-
-Params = Any
+from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +95,7 @@ class State(NamedTuple):
     critics: Params
     target_policy: Params
     target_critics: Params
-    opt_states: tuple[Any, Any]
+    opt_states: tuple[optax.OptState, optax.OptState]
     policy_metrics: dict[str, jax.Array]
     key: jax.Array
     num_updates: jax.Array
@@ -112,8 +110,8 @@ class Losses(NamedTuple):
             just become; the second is only logged.
     """
 
-    critic: Callable[[Params, State, ReplaySample, jax.Array], LossOutput]
-    policy: Callable[[Params, State, ReplaySample, jax.Array], tuple[jax.Array, jax.Array]]
+    critic: Callable[[Params, State, ReplaySample[Transition], jax.Array], LossOutput]
+    policy: Callable[[Params, State, ReplaySample[Transition], jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def make_losses(networks: Networks, config: Config) -> Losses:
@@ -121,7 +119,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     policy_at, twins_at = networks.policy.apply, networks.critic.apply
     smoothing = config.target_policy_noise, config.target_noise_clip
 
-    def critic_loss(critics: Params, state: State, batch: ReplaySample, key: jax.Array) -> LossOutput:
+    def critic_loss(critics: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         a_t = losses.smoothed_action(policy_at(state.target_policy, o_t), key, *smoothing)  # TD3, eq. 14
         target = r_t + discount_t * jnp.minimum(*twins_at(state.target_critics, o_t, a_t))  # [B], TD3, eq. 10
@@ -130,7 +128,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         metrics = {"q": jnp.mean(q_1), "critics_gap": jnp.mean(jnp.abs(q_1 - q_2))}
         return importance_weighted_loss(loss, metrics, batch, config, priorities=jnp.abs(target - q_1))
 
-    def policy_loss(policy: Params, state: State, batch: ReplaySample, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_loss(
+        policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         del key
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         action = policy_at(policy, o_tm1)
@@ -161,14 +161,16 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         num_updates = jnp.zeros((), jnp.int32)
         return State(policy, critics, target_policy, target_critics, opt_states, metrics, key, num_updates)
 
-    def policy_step(state: State, batch: ReplaySample, key: jax.Array) -> tuple[Any, ...]:
+    def policy_step(
+        state: State, batch: ReplaySample[Transition], key: jax.Array
+    ) -> tuple[Params, Params, Params, optax.OptState, dict[str, jax.Array]]:
         (loss, cloning_loss), grads = jax.value_and_grad(losses.policy, has_aux=True)(state.policy, state, batch, key)
         policy, policy_opt = optimizer_step(optimizer, grads, state.policy, state.opt_states[0])
         target_policy = optax.incremental_update(policy, state.target_policy, config.tau)
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
         return policy, target_policy, target_critics, policy_opt, {"policy_loss": loss, "cloning_loss": cloning_loss}
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
@@ -202,10 +204,10 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., Networks] = make_networks,
-    make_policy: Callable[..., actors.Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
+    make_policy: MakePolicy[Networks, Config] = make_policy,
+    make_losses: Callable[[Networks, Config], Losses] = make_losses,
+    make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
     """Returns TD3+BC as an agent, with any of its four parts replaced."""
     check_config(config, Config)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,17 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, UpdateOfLoss, check_config
-from agentkit.agents.common.epochs import run_epochs
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.natural_gradient import mean_kl_from, natural_gradient
 from agentkit.agents.common.ranges import Count, Fraction, InnerFraction, Positive, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, standardize
-from agentkit.types import ReplaySample
+from agentkit.types import Params, ReplaySample, Step
+
+if TYPE_CHECKING:
+    import optax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ class State(NamedTuple):
 
     variables: PolicyVariables
     returns: nets.RunningStatistics
-    opt_state: Any
+    opt_state: optax.OptState
     key: jax.Array
 
 
@@ -114,14 +117,14 @@ class Losses(NamedTuple):
         value: ``(critic, params, minibatch) -> (loss [], metrics)``.
     """
 
-    surrogate: Callable[..., jax.Array]
+    surrogate: Callable[[Params, nets.PolicyCritic, Minibatch], jax.Array]
     value: MinibatchLoss
 
 
 def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
     """Builds the surrogate objective (eq. 14) and the value's squared error."""
 
-    def surrogate(policy: Any, params: nets.PolicyCritic, rows: Minibatch) -> jax.Array:
+    def surrogate(policy: Params, params: nets.PolicyCritic, rows: Minibatch) -> jax.Array:
         distribution, _ = networks.apply(params._replace(policy=policy), rows.observation)
         advantage = standardize(rows.advantage, rows.mask) if config.normalize_advantages else rows.advantage
         log_ratio = distribution.log_prob(rows.extras.sample) - rows.extras.log_prob
@@ -129,7 +132,9 @@ def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
         ratio = jnp.exp(jnp.where(rows.mask > 0, log_ratio, 0.0))
         return masked_mean(ratio * advantage, rows.mask)
 
-    def value_loss(critic: Any, params: nets.PolicyCritic, rows: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def value_loss(
+        critic: Params, params: nets.PolicyCritic, rows: Minibatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         _, value = networks.apply(params._replace(critic=critic), rows.observation)
         loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
         return loss, {"value_loss": loss}
@@ -147,17 +152,17 @@ class LineSearchResult(NamedTuple):
         kl: ``[]``; 0 likewise.
     """
 
-    params: Any
+    params: Params
     fraction: jax.Array
     gain: jax.Array
     kl: jax.Array
 
 
 def line_search(
-    objective: Callable[[Any], jax.Array],
-    mean_kl: Callable[[Any], jax.Array],
-    params: Any,
-    step: Any,
+    objective: Callable[[Params], jax.Array],
+    mean_kl: Callable[[Params], jax.Array],
+    params: Params,
+    step: Params,
     config: Config,
 ) -> LineSearchResult:
     """Shortens a step until the objective is better than at `params` and the KL is within the bound (appendix C).
@@ -171,7 +176,7 @@ def line_search(
     """
     before = objective(params)
 
-    def moved(fraction: jax.Array) -> Any:
+    def moved(fraction: jax.Array) -> Params:
         return jax.tree.map(lambda x, dx: x + fraction * dx, params, step)
 
     def try_next(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -195,13 +200,13 @@ def line_search(
 
 def improve_policy(
     networks: nets.PolicyValue, losses: Losses, config: Config, params: nets.PolicyCritic, rows: Minibatch
-) -> tuple[Any, dict[str, jax.Array]]:
+) -> tuple[Params, dict[str, jax.Array]]:
     """Takes the largest step that the bound and the surrogate allow (section 6 and appendix C).
 
     Returns: the policy's parameters, and metrics.
     """
 
-    def surrogate(policy: Any) -> jax.Array:
+    def surrogate(policy: Params) -> jax.Array:
         return losses.surrogate(policy, params, rows)
 
     mean_kl, gradient = mean_kl_from(networks, params, rows), jax.grad(surrogate)(params.policy)
@@ -229,7 +234,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
         return State(PolicyVariables(params, statistics), nets.init_statistics(()), optimizer.init(params.critic), key)
 
-    def update(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = compute_advantages(
             networks,
@@ -245,7 +250,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 
         learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
 
-        def fit(learned: tuple[Any, Any], minibatch: Minibatch) -> tuple[tuple[Any, Any], dict[str, jax.Array]]:
+        def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)
             return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
 
@@ -268,10 +273,10 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 def make_agent(
     config: Config = Config(),
     *,
-    make_networks: Callable[..., nets.PolicyValue] = make_networks,
-    make_policy: Callable[..., Policy] = make_policy,
-    make_losses: Callable[..., Losses] = make_losses,
-    make_update: Callable[..., Update] = make_update,
+    make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
+    make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
+    make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
+    make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
     """Returns TRPO as an agent, with any of its four parts replaced."""
     check_config(config, Config)

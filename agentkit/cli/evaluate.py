@@ -62,6 +62,4 @@ def check_is_run(run: str) -> None:
     """
     if not (Path(run) / "config.json").is_file():
         found = "it has no config.json" if Path(run).is_dir() else "there is no such folder"
-        raise ConfigError(
-            f"{run!r} is not a run folder: {found}. 'agentkit train' prints the folder that it makes."
-        )
+        raise ConfigError(f"{run!r} is not a run folder: {found}. 'agentkit train' prints the folder that it makes.")

@@ -77,12 +77,8 @@ def draw(runs: Sequence[RunCurves], output: Path) -> None:
 
     environments = list(dict.fromkeys(run.environment for run in runs))
     figure = Figure(figsize=(7.0 * len(environments), 4.5), layout="constrained")
-    for axis, environment in zip(
-        figure.subplots(1, len(environments), squeeze=False)[0], environments, strict=True
-    ):
-        for number, (label, group) in enumerate(
-            group_runs([r for r in runs if r.environment == environment]).items()
-        ):
+    for axis, environment in zip(figure.subplots(1, len(environments), squeeze=False)[0], environments, strict=True):
+        for number, (label, group) in enumerate(group_runs([r for r in runs if r.environment == environment]).items()):
             _draw_group(axis, label, group, f"C{number % 10}")
         axis.set(title=environment, xlabel="environment steps", ylabel="episode return")
         axis.grid(alpha=0.3)

@@ -143,9 +143,7 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"imports": import_packages(arguments.imports), **given_changes}
 
 
-def finish(
-    result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None
-) -> int:
+def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
     """Says how a run ended and how to go on; returns the exit code."""
     named = "".join(f" --import {package}" for package in imports or ())
     if result.interrupted:

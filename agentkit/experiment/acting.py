@@ -8,11 +8,10 @@ from typing import Any
 import jax
 
 from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor
-from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
 from agentkit.adders import TeeAdder
-from agentkit.agents.common.agent import Agent as Value
-from agentkit.core import Actor, Adder, Agent
+from agentkit.agents.common.agent import Agent
+from agentkit.core import Actor, Adder
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log
 from agentkit.replay import Replay
@@ -28,19 +27,9 @@ def make_adder(environment: Any, spec: EnvironmentSpec, destinations: Sequence[t
         spec: its spec.
         destinations: agents, each with the replay that it learns from.
     """
-    adders = [_make_adder(environment, spec, agent, replay) for agent, replay in destinations]
+    num_envs = environment.num_envs if is_batched(environment) else None
+    adders = [agent.make_adder(replay, spec, num_envs) for agent, replay in destinations]
     return adders[0] if len(adders) == 1 else TeeAdder(adders)
-
-
-def _make_adder(environment: Any, spec: EnvironmentSpec, agent: Any, replay: Replay) -> Adder:
-    if not is_batched(environment):
-        return agent.make_adder(replay, spec)
-    if isinstance(agent, Value):
-        return agent.make_adder(replay, spec, environment.num_envs)
-    make_batched = getattr(agent, "make_batched_adder", None)  # Optional, see `core.Agent`.
-    if make_batched is not None:
-        return make_batched(replay, spec, environment.num_envs)
-    return SplitAdder([agent.make_adder(replay, spec) for _ in range(environment.num_envs)])
 
 
 def make_actor(

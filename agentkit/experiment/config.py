@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from agentkit import envs
+from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
-from agentkit.core import Agent
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
@@ -84,6 +84,7 @@ class ExperimentConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
+        check_is_agent(self.agent)
         check_ranges(self)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -94,8 +95,7 @@ class ExperimentConfig:
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
-        if hasattr(self.agent, "with_num_envs"):  # Optional, see `core.Agent`.
-            object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
+        object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -217,9 +217,7 @@ def write_config(
     os.replace(temporary, directory / "config.json")
 
 
-def read_config(
-    directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
-) -> ExperimentConfig:
+def read_config(directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any) -> ExperimentConfig:
     """Returns the experiment that a run folder's ``config.json`` describes, made again.
 
     Args:

@@ -60,9 +60,7 @@ def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
     return {"agent": name, "agent_config": fields, "agent_parts": parts, "agent_code": code}
 
 
-def describe_environment(
-    environment: Any, settings: Mapping[str, Any], wrappers: Sequence[Any]
-) -> dict[str, Any]:
+def describe_environment(environment: Any, settings: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, Any]:
     """Describes an environment as plain values."""
     by_name = isinstance(environment, str)
     factory = environments.registered(environment) if by_name else None

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import jax
 
 from agentkit import checkpoint
+from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
-from agentkit.core import Agent
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
 from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
@@ -37,6 +37,9 @@ from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
 from agentkit.variables import VariableStore
+
+if TYPE_CHECKING:
+    from agentkit.replay import Replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +183,7 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
             "that learns from transitions, with prioritized=False."
         )
     store = ItemStore(table)
-    adder = agent.make_adder(store, spec)
+    adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
     for episode in fit_episodes(data.episodes, spec, data.actions):
         add_episode(adder, episode)
     adder.close()

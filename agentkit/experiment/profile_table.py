@@ -9,7 +9,7 @@ import pathlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 
 if TYPE_CHECKING:
     from agentkit.experiment.profile import Profile, Row

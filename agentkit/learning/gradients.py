@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from agentkit.errors import ConfigError
 from agentkit.learning.optimizers import global_norm
 from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import Nest, ReplaySample
+from agentkit.types import Nest, Params, ReplaySample
 
 
 def apply_gradients(update: Update) -> Update:
@@ -26,7 +26,7 @@ def apply_gradients(update: Update) -> Update:
             "with `gradient` and `apply`."
         )
 
-    def step(state: Nest, batch: ReplaySample) -> tuple[Nest, UpdateOutput]:
+    def step(state: Nest, batch: ReplaySample[Params]) -> tuple[Nest, UpdateOutput]:
         grads = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), batch.data)
         return apply(state, grads), UpdateOutput({"grad_norm": global_norm(grads)})
 

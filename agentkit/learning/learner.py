@@ -64,13 +64,17 @@ def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     return lowered.compile()(key)
 
 
+_Step = Callable[[Nest, ReplaySample[Nest], Any], tuple[Nest, UpdateOutput, Mapping[str, Nest]]]
+"""``(state, batch, num_updates) -> (state, output, variables)``."""
+
+
 class Learner:
     """Runs an `Update`. Single-threaded: one `step` at a time."""
 
     def __init__(
         self,
         update: Update,
-        dataset: Iterator[DrawnBatch],
+        dataset: Iterator[DrawnBatch[Nest]],
         key: jax.Array,
         *,
         num_updates: int = 1,
@@ -114,9 +118,9 @@ class Learner:
         """Counts updates since the training began, before a restore included."""
         return self._version
 
-    def _compile(self) -> Callable:
+    def _compile(self) -> _Step:
         def run(
-            state: Nest, batch: ReplaySample, num_updates: jax.Array
+            state: Nest, batch: ReplaySample[Nest], num_updates: jax.Array
         ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest]]:
             batch = batch._replace(num_updates=num_updates)
             if self._num_updates == 1:
@@ -135,7 +139,8 @@ class Learner:
 
     def _variables(self, state: Nest) -> dict[str, Nest]:
         # Copies: the state's buffers are donated to the next step while actors still hold these.
-        return jax.tree.map(jnp.copy, dict(self._update.variables(state)))
+        copies: dict[str, Nest] = jax.tree.map(jnp.copy, dict(self._update.variables(state)))
+        return copies
 
     def _place(self, state: Nest) -> Nest:
         if self._mesh is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from agentkit.learning.schedules import Schedule, value_at
-from agentkit.types import Array, Nest
+from agentkit.types import Array, Params
 
 if TYPE_CHECKING:
     import optax
@@ -34,7 +35,7 @@ def adam(
     """
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    rate: Any = learning_rate
+    rate: float | Schedule | Callable[[Array], Array] = learning_rate
     if isinstance(learning_rate, Schedule):
         rate = lambda count: value_at(learning_rate, steps=count * steps_per_update, updates=count)  # noqa: E731
     optimizer = optax.adam(rate, eps=epsilon)
@@ -44,13 +45,17 @@ def adam(
 
 
 def optimizer_step(
-    optimizer: optax.GradientTransformation, grads: Nest, params: Nest, opt_state: Any, scale: Array | float = 1.0
-) -> tuple[Nest, Any]:
+    optimizer: optax.GradientTransformation,
+    grads: Params,
+    params: Params,
+    opt_state: optax.OptState,
+    scale: Array | float = 1.0,
+) -> tuple[Params, optax.OptState]:
     """Returns parameters and optimiser state after a step along `grads`, whose size is multiplied by `scale`."""
     steps, opt_state = optimizer.update(grads, opt_state, params)
     return jax.tree.map(lambda x, step: x + scale * step, params, steps), opt_state
 
 
-def global_norm(grads: Nest) -> Array:
+def global_norm(grads: Params) -> Array:
     """Returns the global l2 norm; our own, since newer versions of optax deprecate the Reverb stack's name for it."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)))

@@ -14,7 +14,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
-from agentkit.types import Array, ReplaySample
+from agentkit.types import Array, Nest, ReplaySample
 
 Unit = Literal["steps", "updates"]
 """Counts environment steps or the learner's updates."""
@@ -136,7 +136,7 @@ def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Arra
     return setting(steps if setting.by == "steps" else updates)
 
 
-def value_in_update(setting: float | Schedule, batch: ReplaySample, steps_per_update: float) -> Array | float:
+def value_in_update(setting: float | Schedule, batch: ReplaySample[Nest], steps_per_update: float) -> Array | float:
     """Returns the setting's value in the update on `batch`, which the learner numbers.
 
     Args:

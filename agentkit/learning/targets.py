@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
+from agentkit.types import Array, Params
 
-TargetUpdate = Callable[[Any, Any, Any], Any]
+TargetUpdate = Callable[[Params, Params, Array], Params]
 """``(params, target_params, num_updates) -> target_params``."""
 
 
@@ -19,7 +19,7 @@ def periodic(period: int) -> TargetUpdate:
         raise ConfigError(f"The target update period must be at least 1, found {period}.")
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+    def update(params: Params, target_params: Params, num_updates: Array) -> Params:
         return optax.periodic_update(params, target_params, jnp.asarray(num_updates), period)
 
     return update
@@ -31,7 +31,7 @@ def polyak(tau: float) -> TargetUpdate:
         raise ConfigError(f"The Polyak rate tau must be in (0, 1], found {tau}.")
     import optax
 
-    def update(params: Any, target_params: Any, num_updates: Any) -> Any:
+    def update(params: Params, target_params: Params, num_updates: Array) -> Params:
         del num_updates
         return optax.incremental_update(params, target_params, tau)
 

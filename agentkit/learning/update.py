@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agentkit.learning.optimizers import global_norm, optimizer_step
 from agentkit.learning.targets import TargetUpdate
-from agentkit.types import Array, LossOutput, Nest, ReplaySample
+from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample
 
 if TYPE_CHECKING:
     import optax
-
-Params = Any
 
 
 class UpdateOutput(NamedTuple):
@@ -43,13 +41,13 @@ class Update(NamedTuple):
     """
 
     init: Callable[[jax.Array], Nest]
-    update: Callable[[Nest, ReplaySample], tuple[Nest, UpdateOutput]]
+    update: Callable[[Nest, ReplaySample[Nest]], tuple[Nest, UpdateOutput]]
     variables: Callable[[Nest], Mapping[str, Nest]]
-    gradient: Callable[[Params, ReplaySample, jax.Array], Params] | None = None
+    gradient: Callable[[Params, ReplaySample[Nest], jax.Array], Params] | None = None
     apply: Callable[[Nest, Params], Nest] | None = None
 
 
-Loss = Callable[[Params, Params, ReplaySample, jax.Array], LossOutput]
+Loss = Callable[[Params, Params, ReplaySample[Nest], jax.Array], LossOutput]
 """``(params, target_params, batch, key) -> LossOutput``."""
 
 
@@ -66,7 +64,7 @@ class SgdState(NamedTuple):
 
     params: Params
     target_params: Params
-    opt_state: Any
+    opt_state: optax.OptState
     key: jax.Array
     num_updates: Array
 
@@ -95,7 +93,7 @@ def sgd(
         target_params = () if target_update is None else jax.tree.map(jnp.copy, params)
         return SgdState(params, target_params, optimizer.init(params), key, jnp.zeros((), jnp.int32))
 
-    def update(state: SgdState, batch: ReplaySample) -> tuple[SgdState, UpdateOutput]:
+    def update(state: SgdState, batch: ReplaySample[Nest]) -> tuple[SgdState, UpdateOutput]:
         # fold_in, not split: XLA drops it if the loss ignores the key.
         loss_key = jax.random.fold_in(state.key, state.num_updates)
 
@@ -113,7 +111,7 @@ def sgd(
     if target_update is not None:
         return Update(init, update, variables)
 
-    def gradient(params: Params, batch: ReplaySample, key: jax.Array) -> Params:
+    def gradient(params: Params, batch: ReplaySample[Nest], key: jax.Array) -> Params:
         return jax.grad(lambda p: loss(p, (), batch, key).loss)(params)
 
     def apply(state: SgdState, grads: Params) -> SgdState:

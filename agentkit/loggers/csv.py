@@ -45,8 +45,7 @@ class CsvLogger(Logger):
         if self._path.exists() and self._path.stat().st_size > 0:
             if resume_step is None:
                 raise ConfigError(
-                    f"The log {self._path} exists already. Pass resume_step to continue it, "
-                    "or choose another folder."
+                    f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
                 )
             columns, rows = read_csv(self._path)
             self._rewrite(columns, [row for row in rows if _step(row, step_key) <= resume_step])

@@ -62,9 +62,7 @@ class TensorboardLogger(Logger):
         self._num_rows += 1
         for name, value in row.items():
             if name != self._step_key and value is not None and math.isfinite(value):
-                self._writer.add_scalar(
-                    f"{self._label}/{name}", value, self._num_rows if step is None else int(step)
-                )
+                self._writer.add_scalar(f"{self._label}/{name}", value, self._num_rows if step is None else int(step))
 
     def close(self) -> None:
         """Writes buffered rows and closes the event file."""

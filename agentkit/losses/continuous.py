@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from agentkit.types import Array
 
 
-def smoothed_action(action: Array, key: jax.Array, stddev: float, max_noise: float) -> Array:
+def smoothed_action(action: Array, key: jax.Array, stddev: float, max_noise: float) -> jax.Array:
     """Adds clipped Gaussian noise to target actions ``[..., A]`` (Fujimoto et al. 2018, 1802.09477, eq. 14).
 
     Args:

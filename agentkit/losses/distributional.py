@@ -14,7 +14,7 @@ import rlax
 from agentkit.types import Array
 
 
-def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
+def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> jax.Array:
     """Projects the distribution of r + discount * Z on `atoms`, and returns its probabilities ``[B, N]``.
 
     Z has `logits_t` on the same atoms. A return between two atoms is shared among them so that the mean stays; one
@@ -27,7 +27,7 @@ def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Ar
         atoms: the values that Z can take, rising, float32 ``[N]``.
     """
 
-    def project(r: Array, discount: Array, logits: Array) -> Array:
+    def project(r: Array, discount: Array, logits: Array) -> jax.Array:
         # Where nothing is bootstrapped, the rounding of probabilities shall not depend on what comes next, either.
         logits = jnp.where(discount == 0, 0.0, logits)
         return rlax.categorical_l2_project(r + discount * atoms, jax.nn.softmax(logits), atoms)
@@ -35,7 +35,7 @@ def categorical_target(r_t: Array, discount_t: Array, logits_t: Array, atoms: Ar
     return jax.vmap(project)(r_t, discount_t, logits_t)
 
 
-def categorical_td_loss(logits_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> Array:
+def categorical_td_loss(logits_tm1: Array, r_t: Array, discount_t: Array, logits_t: Array, atoms: Array) -> jax.Array:
     """Returns the KL divergences ``[B]`` of a categorical critic from its target (Bellemare et al. 2017, algorithm 1).
 
     The paper's cross-entropy less the target's entropy: the same gradient, and zero where the critic
@@ -55,7 +55,7 @@ def categorical_q_learning_loss(
     logits_target_t: Array,
     q_selector_t: Array,
     atoms: Array,
-) -> Array:
+) -> jax.Array:
     """Returns the KL divergences ``[B]`` of Z(s, a) from r + discount * Z_target(s', a*).
 
     It is `categorical_td_loss` for the best next action a* (Bellemare et al. 2017, algorithm 1).
@@ -77,7 +77,7 @@ def categorical_q_learning_loss(
     return categorical_td_loss(taken, r_t, discount_t, best, atoms)
 
 
-def _of_action(values: Array, action: Array) -> Array:
+def _of_action(values: Array, action: Array) -> jax.Array:
     """Returns the rows ``[B, N]`` of ``[B, A, N]`` that belong to `action` ``[B]``."""
     return jnp.take_along_axis(values, action[:, None, None], axis=1)[:, 0]
 
@@ -91,7 +91,7 @@ def quantile_q_learning_loss(
     quantiles_target_t: Array,
     quantiles_selector_t: Array,
     huber_delta: float,
-) -> Array:
+) -> jax.Array:
     """Returns quantile regression losses ``[B]`` to r + discount * Z_target(s', a*), a* having the greatest mean.
 
     The sum over N quantiles of the mean over N' targets of |tau - 1(u < 0)| L(u) / `huber_delta`, u being target

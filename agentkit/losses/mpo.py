@@ -114,13 +114,13 @@ def mpo_loss(
     return jnp.mean(loss), stats
 
 
-def _kl_by_dimension(p: Any, q: Any) -> Array:
+def _kl_by_dimension(p: Any, q: Any) -> jax.Array:
     """Returns KL(p, q) of diagonal Gaussians, ``[B, A]``."""
     squares = jnp.exp(2.0 * (p.log_std - q.log_std)) + jnp.square((p.mean - q.mean) * jnp.exp(-q.log_std))
     return 0.5 * squares - 0.5 + q.log_std - p.log_std
 
 
-def _kl_from_uniform(weights: Array) -> Array:
+def _kl_from_uniform(weights: Array) -> jax.Array:
     """Returns the KL ``[B]`` from uniform weights of `weights` ``[S, B]``, which sum to 1."""
     log_weights = jnp.log(jnp.where(weights > 0, weights, 1.0))
     return jnp.sum(weights * log_weights, axis=0) + jnp.log(weights.shape[0])

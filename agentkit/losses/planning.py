@@ -12,7 +12,7 @@ import rlax
 from agentkit.types import Array
 
 
-def n_step_targets(r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, n: int) -> Array:
+def n_step_targets(r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, n: int) -> jax.Array:
     """Computes n-step returns that bootstrap, ``[B, T]``, within sequences (Schrittwieser et al. 2020, section 3).
 
     r_1 + d_1 r_2 + ... + d_1 ... d_{k-1} r_k + d_1 ... d_k v_k. From each row k is n, or as many steps as there are
@@ -38,17 +38,17 @@ def n_step_targets(r_t: Array, discount_t: Array, values: Array, has_action_tm1:
     return jax.lax.stop_gradient(total + weight * jnp.take_along_axis(values, reached, axis=1))
 
 
-def _later(x: Array, i: int) -> Array:
+def _later(x: Array, i: int) -> jax.Array:
     """Shifts ``[B, T]`` by i columns towards the beginning, with zeros at the end."""
     return jnp.concatenate([x[:, i:], jnp.zeros_like(x[:, :i])], axis=1)
 
 
-def cross_entropy(logits: Array, probabilities: Array) -> Array:
+def cross_entropy(logits: Array, probabilities: Array) -> jax.Array:
     """Returns -sum p log softmax(logits) of ``[..., A]``: ``[...]``, in nats."""
     return -jnp.sum(probabilities * jax.nn.log_softmax(logits), axis=-1)
 
 
-def two_hot_cross_entropy(logits: Array, target: Array, atoms: Array) -> Array:
+def two_hot_cross_entropy(logits: Array, target: Array, atoms: Array) -> jax.Array:
     """Returns the cross-entropy ``[...]`` to numbers, each shared among its two nearest atoms so that the mean stays.
 
     A number outside counts as the outermost atom (Schrittwieser et al. 2020, appendix F).

@@ -15,7 +15,7 @@ from agentkit.types import Array
 
 def generalized_advantages(
     r_t: Array, discount_t: Array, values: Array, has_action_tm1: Array, lambda_: float
-) -> Array:
+) -> jax.Array:
     """Returns advantages ``[B, T]`` by GAE(lambda) (Schulman et al. 2016, eq. 16), in segments of several episodes.
 
     A_tm1 = delta_t + discount_t lambda A_t with delta_t = r_t + discount_t v_t - v_tm1. The sum stops before a
@@ -35,7 +35,7 @@ def generalized_advantages(
     return jax.vmap(rlax.truncated_generalized_advantage_estimation)(r_t, discount_t, lambda_t, values)
 
 
-def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
+def policy_gradient_loss(log_prob: Array, advantage: Array) -> jax.Array:
     """Returns -log pi(a) A, ``[B]``: its gradient is REINFORCE's (Williams 1992; Mnih et al. 2016, section 4).
 
     Our own, since rlax has it of categorical distributions only. Gradients reach `log_prob` only.
@@ -43,7 +43,7 @@ def policy_gradient_loss(log_prob: Array, advantage: Array) -> Array:
     return -log_prob * jax.lax.stop_gradient(advantage)
 
 
-def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array:
+def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> jax.Array:
     """Returns -min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A), ``[...]`` (Schulman et al. 2017, eq. 7).
 
     Args:
@@ -54,7 +54,7 @@ def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> Array
     return jnp.vectorize(lambda r, a: rlax.clipped_surrogate_pg_loss(r[None], a[None], epsilon))(ratio, advantage)
 
 
-def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> Array:
+def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> jax.Array:
     """Returns 0.5 max((v - target)^2, (clip(v, old +- epsilon) - target)^2), ``[B]``, or without `epsilon` the first.
 
     The clip is of the authors' code (github.com/openai/baselines, ppo2) and not in the paper.
@@ -66,7 +66,7 @@ def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: f
     return 0.5 * error
 
 
-def approximate_kl(log_ratio: Array) -> Array:
+def approximate_kl(log_ratio: Array) -> jax.Array:
     """Estimates KL(old, new), ``[B]``: (ratio - 1) - log(ratio), never negative and unbiased (Schulman 2020).
 
     Args:
@@ -75,21 +75,21 @@ def approximate_kl(log_ratio: Array) -> Array:
     return jnp.expm1(log_ratio) - log_ratio
 
 
-def masked_mean(x: Array, mask: Array) -> Array:
+def masked_mean(x: Array, mask: Array) -> jax.Array:
     """Returns the mean ``[]`` of `x` where `mask` is 1; 0 where the mask is 1 nowhere."""
     return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
-def standardize(x: Array, mask: Array, epsilon: float = 1e-8) -> Array:
+def standardize(x: Array, mask: Array, epsilon: float = 1e-8) -> jax.Array:
     """Subtracts the mean of `x`, and divides by its standard deviation, both where `mask` is 1."""
     centered = x - masked_mean(x, mask)
     return centered / (jnp.sqrt(masked_mean(jnp.square(centered), mask)) + epsilon)
 
 
-def explained_variance(value: Array, target: Array, mask: Array) -> Array:
+def explained_variance(value: Array, target: Array, mask: Array) -> jax.Array:
     """Returns 1 - Var(target - value) / Var(target) where `mask` is 1, ``[]``: 1 is perfect, 0 a constant's."""
 
-    def variance(x: Array) -> Array:
+    def variance(x: Array) -> jax.Array:
         return masked_mean(jnp.square(x - masked_mean(x, mask)), mask)
 
     return 1.0 - variance(target - value) / jnp.maximum(variance(target), 1e-8)

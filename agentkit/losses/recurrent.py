@@ -15,12 +15,12 @@ from agentkit.types import Array, has_action
 _EPSILON = 1e-3
 
 
-def signed_hyperbolic(x: Array) -> Array:
+def signed_hyperbolic(x: Array) -> jax.Array:
     """Returns h(x) = sgn(x) (sqrt(|x| + 1) - 1) + 1e-3 x (Pohlen et al. 2018, 1805.11593, prop. A.2)."""
     return rlax.signed_hyperbolic(x, _EPSILON)
 
 
-def signed_parabolic(x: Array) -> Array:
+def signed_parabolic(x: Array) -> jax.Array:
     """Inverts `signed_hyperbolic` (Pohlen et al. 2018, 1805.11593, prop. A.2).
 
     It is rlax's `signed_parabolic` with the root's numerator made rational: rlax's subtracts numbers near 500 from each
@@ -34,7 +34,7 @@ def signed_parabolic(x: Array) -> Array:
 _RESCALED, _PLAIN = rlax.TxPair(signed_hyperbolic, signed_parabolic), rlax.IDENTITY_PAIR
 
 
-def loss_mask(start_of_episode: Array, burn_in: int) -> Array:
+def loss_mask(start_of_episode: Array, burn_in: int) -> jax.Array:
     """Marks rows that a loss may count, float32 ``[B, T]``: 1 with an action and with a state to be trusted.
 
     Such is a state after `burn_in` rows, or after an episode's start (which needs no burn-in: its state is known).
@@ -59,7 +59,7 @@ def n_step_double_q_learning_error(
     *,
     n: int,
     rescaled: bool,
-) -> Array:
+) -> jax.Array:
     """Returns TD errors ``[B, T]`` of n-step double Q-learning over sequences (Kapturowski et al. 2019, section 2.3).
 
     h(r_t + ... + discount^(n-1) r + discount^n h^-1(q_target(s', argmax_a q_selector(s', a)))) - q(s, a), with h
@@ -83,19 +83,19 @@ def n_step_double_q_learning_error(
     # What comes after the last row is no part of the sum, whatever lambda is there.
     lambda_t = jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
 
-    def sums(r: Array, discount: Array, v: Array, lambda_: Array) -> Array:
+    def sums(r: Array, discount: Array, v: Array, lambda_: Array) -> jax.Array:
         return rlax.n_step_bootstrapped_returns(r, discount, v, n, lambda_)
 
     returns = jax.vmap(sums)(r_t, discount_t, pair.apply_inv(v_t), lambda_t)
     return jax.lax.stop_gradient(pair.apply(returns)) - _chosen(q_tm1, a_tm1)
 
 
-def _chosen(values: Array, action: Array) -> Array:
+def _chosen(values: Array, action: Array) -> jax.Array:
     """Returns the values ``[B, T]`` of `action` ``[B, T]``, out of ``[B, T, A]``."""
     return jnp.take_along_axis(values, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
 
 
-def sequence_priorities(error: Array, mask: Array, eta: float) -> Array:
+def sequence_priorities(error: Array, mask: Array, eta: float) -> jax.Array:
     """Returns priorities ``[B]``, eta max |error| + (1 - eta) mean |error| (Kapturowski et al. 2019, section 2.3).
 
     Both are over the rows where `mask` is 1; 0 where there is none, since such a sequence has no loss.

@@ -12,7 +12,7 @@ import rlax
 from agentkit.types import Array
 
 
-def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array) -> Array:
+def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array) -> jax.Array:
     """Returns the TD errors ``[B]`` of Q-learning (Watkins & Dayan 1992; target network: Mnih et al. 2015, eq. 2).
 
     r + discount * max_a q_target(s', a) - q(s, a). Gradients reach `q_tm1` only.
@@ -22,7 +22,7 @@ def q_learning_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, 
 
 def double_q_learning_error(
     q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_target_t: Array, q_selector_t: Array
-) -> Array:
+) -> jax.Array:
     """Returns the TD errors ``[B]`` of double Q-learning (van Hasselt et al. 2016, eq. 4).
 
     r + discount * q_target(s', argmax_a q_selector(s', a)) - q(s, a).
@@ -41,7 +41,7 @@ def munchausen_error(
     temperature: float,
     munchausen_coefficient: float,
     log_policy_clip: float,
-) -> Array:
+) -> jax.Array:
     """Returns the TD errors ``[B]`` of Munchausen-DQN (Vieillard et al. 2020, 2007.14430, eq. 2).
 
     With pi = softmax(q_target / tau): the reward gains alpha * clip(tau log pi(a|s), l_0, 0), and the target bootstraps
@@ -65,19 +65,19 @@ def munchausen_error(
     return target - _chosen(q_tm1, a_tm1)
 
 
-def _chosen(values: Array, action: Array) -> Array:
+def _chosen(values: Array, action: Array) -> jax.Array:
     """Returns the values ``[B]`` of `action` ``[B]``, out of ``[B, A]``."""
     return jnp.take_along_axis(values, action[:, None], axis=-1)[:, 0]
 
 
-def huber(error: Array, delta: float | None) -> Array:
+def huber(error: Array, delta: float | None) -> jax.Array:
     """Returns 0.5 e^2 near zero, delta (|e| - 0.5 delta) beyond `delta` (Huber 1964); 0.5 e^2 everywhere for None."""
     if delta is None:
         return 0.5 * jnp.square(error)
     return rlax.huber_loss(error, delta)
 
 
-def action_cross_entropy(logits: Array, action: Array) -> Array:
+def action_cross_entropy(logits: Array, action: Array) -> jax.Array:
     """Returns -log softmax(logits)[action], ``[B]``.
 
     Args:
@@ -87,7 +87,7 @@ def action_cross_entropy(logits: Array, action: Array) -> Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None].astype(jnp.int32), axis=-1)[:, 0]
 
 
-def cql_penalty(q: Array, action: Array) -> Array:
+def cql_penalty(q: Array, action: Array) -> jax.Array:
     """Returns log sum_a exp q(s, a) - q(s, action), ``[B]``, of discrete actions (Kumar et al. 2020, eq. 4).
 
     Args:
@@ -97,7 +97,7 @@ def cql_penalty(q: Array, action: Array) -> Array:
     return action_cross_entropy(q, action)
 
 
-def bcq_action_mask(logits: Array, threshold: float) -> Array:
+def bcq_action_mask(logits: Array, threshold: float) -> jax.Array:
     """Marks actions whose probability is at least `threshold` times the largest, bool ``[B, A]``.
 
     The likeliest action is always among them (Fujimoto et al. 2019, 1910.01708, eq. 10, discrete BCQ).

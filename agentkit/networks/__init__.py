@@ -19,7 +19,7 @@ from agentkit.networks.distributional import (
     evenly_spaced_atoms,
     implicit_quantiles,
 )
-from agentkit.networks.distributions import Categorical, DiagonalNormal, Joint
+from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
 from agentkit.networks.mlp import (
     AtariTorso,
@@ -76,6 +76,7 @@ __all__ = [
     "Categorical",
     "CategoricalNetwork",
     "DiagonalNormal",
+    "Distribution",
     "Joint",
     "Memory",
     "Network",

@@ -45,7 +45,7 @@ def action_mask(observation: Nest) -> Array | None:
     return mask | ~jnp.any(mask, axis=-1, keepdims=True)
 
 
-def mask_illegal(values: Array, observation: Nest) -> Array:
+def mask_illegal(values: Array, observation: Nest) -> jax.Array:
     """Sets the values of actions that the observation rules out to `specs.ILLEGAL_VALUE`.
 
     Args:
@@ -75,6 +75,6 @@ def refuse_action_mask(observation: Nest) -> None:
         )
 
 
-def mean_legal(values: Array) -> Array:
+def mean_legal(values: Array) -> jax.Array:
     """Returns the mean ``[]`` of the values that no mask has ruled out, to log."""
     return jnp.mean(values, where=values > specs.ILLEGAL_VALUE / 2)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import haiku as hk
+import jax
 import jax.numpy as jnp
 
 from agentkit import specs
@@ -90,7 +91,7 @@ def gaussian_action(observation: Nest, action_size: int, hidden_sizes: Sequence[
     return DiagonalNormal(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
-def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> Array:
+def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns a critic's value ``[B]`` of actions ``[B, A]``."""
     return critic(observation, action, hidden_sizes)[:, 0]
 
@@ -101,6 +102,6 @@ def twin_action_values(observation: Nest, action: Array, hidden_sizes: Sequence[
     return action_value(observation, action, hidden_sizes), action_value(observation, action, hidden_sizes)
 
 
-def state_value(observation: Nest, hidden_sizes: Sequence[int]) -> Array:
+def state_value(observation: Nest, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns the value ``[B]`` of observations."""
     return orthogonal_mlp(torso(observation), hidden_sizes, 1)[:, 0]

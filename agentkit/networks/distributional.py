@@ -15,13 +15,13 @@ from agentkit.networks.mlp import mlp, torso
 from agentkit.types import Array, Nest
 
 
-def action_outputs(observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int]) -> Array:
+def action_outputs(observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns N numbers for each action, ``[B, A, N]``: the logits of atoms, or the values of quantiles."""
     outputs = mlp(torso(observation), hidden_sizes, num_actions * num_outputs)
     return outputs.reshape(-1, num_actions, num_outputs)
 
 
-def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
+def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> jax.Array:
     """Returns the atoms of a categorical distribution, float32 ``[num_atoms]``, from `vmin` to `vmax`.
 
     Raises:
@@ -34,7 +34,7 @@ def evenly_spaced_atoms(vmin: float, vmax: float, num_atoms: int) -> Array:
     return jnp.linspace(vmin, vmax, num_atoms, dtype=jnp.float32)
 
 
-def categorical_mean(logits: Array, atoms: Array) -> Array:
+def categorical_mean(logits: Array, atoms: Array) -> jax.Array:
     """Returns the means ``[B, A]`` of distributions with `logits` ``[B, A, N]`` on `atoms` ``[N]``."""
     return jax.nn.softmax(logits) @ atoms
 
@@ -52,14 +52,14 @@ class CategoricalNetwork(NamedTuple):
     logits: Callable[..., Array]
     atoms: Array
 
-    def q_values(self, logits: Array, observation: Nest) -> Array:
+    def q_values(self, logits: Array, observation: Nest) -> jax.Array:
         """Returns the mean returns ``[B, A]``, `specs.ILLEGAL_VALUE` for actions that the observation rules out."""
         return mask_illegal(categorical_mean(logits, self.atoms), observation)
 
 
 def implicit_quantiles(
     observation: Nest, taus: Array, num_actions: int, hidden_sizes: Sequence[int], num_cosines: int
-) -> Array:
+) -> jax.Array:
     """Returns the quantiles at `taus` ``[B, N]``, in [0, 1], of each action's return: ``[B, N, A]``.
 
     Dabney et al. 2018 (1806.06923), section 3.1: f(psi(x) * phi(tau)). Here psi is the torso and all hidden

@@ -13,7 +13,7 @@ from agentkit.networks.mlp import orthogonal_mlp, torso
 from agentkit.types import Array, Nest
 
 
-def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float) -> Array:
+def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float) -> jax.Array:
     """Returns a critic's values ``[B]``; hidden layers are linear, dropout, layer norm, ReLU (paper, figure 1).
 
     It takes a PRNG key where it is applied, which says what units to drop; each item of a batch drops others.
@@ -25,7 +25,7 @@ def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int]
         rate: the chance that a unit is dropped, in [0, 1); the others are scaled up.
     """
 
-    def regularise(x: Array) -> Array:
+    def regularise(x: Array) -> jax.Array:
         x = hk.dropout(hk.next_rng_key(), rate, x)
         return jax.nn.relu(hk.LayerNorm(axis=-1, create_scale=True, create_offset=True)(x))
 

@@ -23,7 +23,7 @@ class AtariTorso(hk.Module):
         SpecError: images of less than 36 x 36 pixels, of which the convolutions would leave nothing.
     """
 
-    def __call__(self, observation: Array) -> Array:
+    def __call__(self, observation: Array) -> jax.Array:
         """Returns the features of a batch of images."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
@@ -36,7 +36,7 @@ class AtariTorso(hk.Module):
         return hk.Flatten()(x)
 
 
-def torso(observation: Nest) -> Array:
+def torso(observation: Nest) -> jax.Array:
     """Returns features ``[B, F]`` of observations: convolutions for images, else concatenation without a mask.
 
     Args:
@@ -48,7 +48,7 @@ def torso(observation: Nest) -> Array:
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in leaves], axis=-1)
 
 
-def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> Array:
+def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> jax.Array:
     """Applies ReLU layers of `hidden_sizes` to ``[B, F]``, then a linear layer: ``[B, num_outputs]``."""
     for size in hidden_sizes:
         features = jax.nn.relu(hk.Linear(size)(features))
@@ -61,7 +61,7 @@ def orthogonal_mlp(
     num_outputs: int,
     output_scale: float = 1.0,
     activation: Callable[[Array], Array] = jax.nn.relu,
-) -> Array:
+) -> jax.Array:
     """Applies `mlp` with orthogonal weights (Saxe et al. 2014), scaled sqrt(2) for ReLU, `output_scale` at the end.
 
     A policy head begins with a small scale, so that its first actions do not depend on the observation
@@ -72,13 +72,13 @@ def orthogonal_mlp(
     return hk.Linear(num_outputs, w_init=_orthogonal(output_scale))(features)
 
 
-def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> Array:
+def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns a deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
     refuse_action_mask(observation)
     return jnp.tanh(orthogonal_mlp(torso(observation), hidden_sizes, action_size, output_scale=0.01))
 
 
-def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> Array:
+def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> jax.Array:
     """Returns a critic's outputs ``[B, num_outputs]`` for observations and actions ``[B, A]``."""
     refuse_action_mask(observation)
     features = jnp.concatenate([torso(observation), action], axis=-1)
@@ -88,7 +88,7 @@ def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_ou
 def _orthogonal(scale: float) -> hk.initializers.Initializer:
     """JAX's, but for LAPACK: its threads took 5 s for 256 x 256 where other processes had the cores, and 5 ms alone."""
 
-    def init(shape: Sequence[int], dtype: Any) -> Array:
+    def init(shape: Sequence[int], dtype: Any) -> jax.Array:
         num_rows, num_columns = shape
         gaussian = jax.random.normal(hk.next_rng_key(), (max(shape), min(shape)), dtype)
         rows = orthonormal_rows(gaussian.T)
@@ -98,14 +98,14 @@ def _orthogonal(scale: float) -> hk.initializers.Initializer:
 
 
 @jax.jit  # Compiled once for all layers of a shape.
-def orthonormal_rows(matrix: Array) -> Array:
+def orthonormal_rows(matrix: Array) -> jax.Array:
     """Applies Gram-Schmidt to the rows of ``[N, M]``, N <= M, each twice (Giraud et al. 2005: twice is enough).
 
     It is the one such basis in which the i-th row leans towards the i-th of `matrix`: the transposed Q of a
     QR decomposition of the transposed `matrix`, where R has a positive diagonal.
     """
 
-    def add(i: Array, basis: Array) -> Array:
+    def add(i: Array, basis: Array) -> jax.Array:
         row = matrix[i]
         for _ in range(2):
             row -= (basis @ row) @ basis
@@ -114,12 +114,12 @@ def orthonormal_rows(matrix: Array) -> Array:
     return jax.lax.fori_loop(0, matrix.shape[0], add, jnp.zeros_like(matrix))
 
 
-def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
+def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns action values ``[B, A]``."""
     return mask_illegal(mlp(torso(observation), hidden_sizes, num_actions), observation)
 
 
-def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> Array:
+def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> jax.Array:
     """Returns action values ``[B, A]`` from separate value and advantage streams (Wang et al. 2016, eq. 9)."""
     features = torso(observation)
     value = mlp(features, hidden_sizes, 1)  # [B, 1]

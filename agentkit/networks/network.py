@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import haiku as hk
 import jax
 
 from agentkit import specs
-from agentkit.types import Array, Nest
+from agentkit.types import Array, Nest, Params
 
 
 class Network(NamedTuple):
@@ -20,15 +20,15 @@ class Network(NamedTuple):
         apply: ``(params, *inputs [B, ...]) -> outputs [B, ...]``.
     """
 
-    init: Callable[[jax.Array], Any]
+    init: Callable[[jax.Array], Params]
     apply: Callable[..., Array]
 
 
 class PolicyCritic(NamedTuple):
     """Pairs a policy's part with its critic's: parameters, ``key -> parameters``, optimisers, optimiser states."""
 
-    policy: Any
-    critic: Any
+    policy: Params
+    critic: Params
 
 
 def make_network(function: Callable[..., Array], *input_specs: Nest) -> Network:

@@ -34,7 +34,7 @@ class NoisyLinear(hk.Module):
         self._num_outputs = num_outputs
         self._sigma = sigma
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array) -> jax.Array:
         """Maps float32 ``[B, P]`` to ``[B, Q]``."""
         num_inputs, num_outputs = x.shape[-1], self._num_outputs
         bound = num_inputs**-0.5
@@ -53,11 +53,11 @@ class NoisyLinear(hk.Module):
         return x @ w + jnp.broadcast_to(b, (x.shape[0], num_outputs))
 
 
-def _signed_sqrt(x: Array) -> Array:
+def _signed_sqrt(x: Array) -> jax.Array:
     return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
 
 
-def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, sigma: float) -> Array:
+def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, sigma: float) -> jax.Array:
     """Applies an `mlp` of noisy layers: ``[B, F]`` to ``[B, num_outputs]``."""
     for size in hidden_sizes:
         features = jax.nn.relu(NoisyLinear(size, sigma)(features))
@@ -66,7 +66,7 @@ def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, si
 
 def noisy_duelling_logits(
     observation: Nest, num_actions: int, num_atoms: int, hidden_sizes: Sequence[int], sigma: float
-) -> Array:
+) -> jax.Array:
     """Returns logits of return distributions ``[B, A, N]``, of duelling noisy streams (Hessel et al. 2018, section 4).
 
     The streams are duelling for each atom alone: value + advantage - mean advantage over the actions.

@@ -52,7 +52,7 @@ def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array |
     return RunningStatistics(count, statistics.mean + delta * share, squares)
 
 
-def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6) -> Array:
+def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6) -> jax.Array:
     """Returns ``(value - mean) / sqrt(variance + epsilon)``, at an unchanged scale before two values were seen.
 
     Args:
@@ -64,7 +64,7 @@ def normalize(statistics: RunningStatistics, value: Array, epsilon: float = 1e-6
     return (value - mean) / jnp.broadcast_to(std(statistics, epsilon), value.shape)
 
 
-def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> Array:
+def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> jax.Array:
     """Returns ``sqrt(variance + epsilon)``, ``[...]``; 1 before two values were seen."""
     variance = jnp.where(statistics.count > 1, statistics.squares / jnp.maximum(statistics.count, 1), 1.0)
     return jnp.sqrt(variance + epsilon)
@@ -100,7 +100,7 @@ def normalize_nest(statistics: tuple[RunningStatistics, ...], nest: Nest, limit:
         return nest
     remaining = iter(statistics)
 
-    def leaf(x: Array) -> Array:
+    def leaf(x: Array) -> jax.Array:
         return jnp.clip(normalize(next(remaining), x), -limit, limit) if _is_float(x) else x
 
     return jax.tree.map(leaf, nest)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import haiku as hk
+import jax
 import jax.numpy as jnp
 import numpy as np
 import tree
@@ -149,7 +150,7 @@ def _leaf_to_action(spec: Any) -> Callable[[Any], Array]:
     if _is_multi_discrete(spec):
         return lambda sample: low + jnp.stack(sample).astype(spec.dtype).reshape(spec.shape)
 
-    def to_action(sample: Array) -> Array:
+    def to_action(sample: Array) -> jax.Array:
         unit = jnp.clip(sample, -1.0, 1.0).reshape(spec.shape).astype(spec.dtype)
         return jnp.clip(low + (unit + 1.0) * ((high - low) / 2), low, high)
 

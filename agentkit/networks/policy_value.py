@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import specs
+from agentkit.networks.distributions import Distribution
 from agentkit.networks.mlp import orthogonal_mlp, torso
 from agentkit.networks.network import PolicyCritic, make_network
 from agentkit.networks.policy_heads import (
@@ -23,7 +24,7 @@ from agentkit.networks.policy_heads import (
     sample_to_action,
 )
 from agentkit.networks.recurrent import RecurrentNetwork, as_recurrent, hidden_layers, recurrent_network, state_spec
-from agentkit.types import Array, Nest, Step
+from agentkit.types import Array, Nest, Params, Step
 
 
 class Memory(NamedTuple):
@@ -55,7 +56,7 @@ class PolicyValue(NamedTuple):
     extras_spec: PolicyExtras
 
     @property
-    def init(self) -> Callable[[jax.Array], Any]:
+    def init(self) -> Callable[[jax.Array], Params]:
         """Returns the initialiser, ``key -> params``."""
         return self.network.init
 
@@ -64,7 +65,7 @@ class PolicyValue(NamedTuple):
         """Returns whether the outputs at a row depend on the rows before it."""
         return bool(jax.tree.leaves(self.network.initial_state))
 
-    def apply(self, params: Any, observation: Nest, memory: Memory | None = None) -> tuple[Any, Array]:
+    def apply(self, params: Params, observation: Nest, memory: Memory | None = None) -> tuple[Distribution, Array]:
         """Returns (distribution, value) of rows ``[B, ...]``, or with a `memory` of segments ``[B, T, ...]``."""
         if memory is None:
             return self.network.step(params, observation, ())[0]
@@ -90,7 +91,7 @@ def policy_value(
         SpecError: actions that `policy_head` is not for.
     """
 
-    def heads(features: Array, observation: Nest) -> tuple[Any, Array]:
+    def heads(features: Array, observation: Nest) -> tuple[Distribution, Array]:
         value = orthogonal_mlp(features, hidden_sizes, 1, activation=jnp.tanh)[:, 0]
         actions = environment_spec.actions
         return policy_head(features, actions, hidden_sizes, initial_std, observation), value
@@ -119,10 +120,10 @@ def recurrent_policy_value(
         ConfigError: an LSTM of less than one unit.
     """
 
-    def trunk(observation: Nest) -> Array:
+    def trunk(observation: Nest) -> jax.Array:
         return hidden_layers(observation, hidden_sizes, torso)
 
-    def heads(features: Array, observation: Nest) -> tuple[Any, Array]:
+    def heads(features: Array, observation: Nest) -> tuple[Distribution, Array]:
         value = orthogonal_mlp(features, (), 1)[:, 0]
         return policy_head(features, environment_spec.actions, (), initial_std, observation), value
 
@@ -140,11 +141,11 @@ def separate_policy_value(
         SpecError: actions that `policy_head` is not for.
     """
 
-    def distribution(observation: Nest) -> Any:
+    def distribution(observation: Nest) -> Distribution:
         actions = environment_spec.actions
         return policy_head(torso(observation), actions, hidden_sizes, initial_std, observation)
 
-    def value(observation: Nest) -> Array:
+    def value(observation: Nest) -> jax.Array:
         return orthogonal_mlp(torso(observation), hidden_sizes, 1, activation=jnp.tanh)[:, 0]
 
     both = PolicyCritic(*(make_network(function, environment_spec.observations) for function in (distribution, value)))
@@ -153,7 +154,7 @@ def separate_policy_value(
         policy_key, value_key = jax.random.split(key)
         return PolicyCritic(both.policy.init(policy_key), both.critic.init(value_key))
 
-    def apply(params: PolicyCritic, observation: Nest) -> tuple[Any, Array]:
+    def apply(params: PolicyCritic, observation: Nest) -> tuple[Distribution, Array]:
         return both.policy.apply(params.policy, observation), both.critic.apply(params.critic, observation)
 
     return _of(environment_spec, as_recurrent(init, apply))

@@ -96,7 +96,7 @@ def as_recurrent(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], 
     return RecurrentNetwork(init, lambda params, observation, state: (apply(params, observation), state), unroll, ())
 
 
-def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> Array:
+def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> jax.Array:
     """Applies a torso, from observations to features, and ReLU layers of `hidden_sizes`; returns ``[B, F]``."""
     features = torso(observation)
     for size in hidden_sizes:
@@ -141,12 +141,12 @@ def unroll_after_burn_in(
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), outputs, later)
 
 
-def _merge(x: Array) -> Array:
+def _merge(x: Array) -> jax.Array:
     """Reshapes ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])
 
 
-def _like(mask: Array, x: Array) -> Array:
+def _like(mask: Array, x: Array) -> jax.Array:
     """Reshapes ``[B]`` to as many axes as `x` ``[B, ...]`` has."""
     return mask.reshape(-1, *[1] * (x.ndim - 1))
 

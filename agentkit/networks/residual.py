@@ -27,7 +27,7 @@ class ResidualTorso(hk.Module):
         SpecError: images of less than 8 x 8 pixels, whose last pooling would have nothing to halve.
     """
 
-    def __call__(self, observation: Array) -> Array:
+    def __call__(self, observation: Array) -> jax.Array:
         """Returns the features of a batch of images of any dtype, float32."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
@@ -44,7 +44,7 @@ class ResidualTorso(hk.Module):
         return jax.nn.relu(hk.Linear(_NUM_FEATURES)(jax.nn.relu(hk.Flatten()(x))))
 
 
-def residual_torso(observation: Nest) -> Array:
+def residual_torso(observation: Nest) -> jax.Array:
     """Returns features ``[B, 256]`` of a batch of images, which may come with an action mask.
 
     Args:

@@ -38,12 +38,12 @@ def sample_and_log_prob(distribution: TanhNormal, key: jax.Array) -> tuple[Array
     return jnp.tanh(x), jnp.sum(log_normal - log_slope, axis=-1)
 
 
-def sample(distribution: TanhNormal, key: jax.Array) -> Array:
+def sample(distribution: TanhNormal, key: jax.Array) -> jax.Array:
     """Draws a sample ``[..., A]`` in (-1, 1)."""
     noise = jax.random.normal(key, distribution.mean.shape)
     return jnp.tanh(distribution.mean + jnp.exp(distribution.log_std) * noise)
 
 
-def mode(distribution: TanhNormal) -> Array:
+def mode(distribution: TanhNormal) -> jax.Array:
     """Returns the tanh of the mean ``[..., A]``: the action to be judged by."""
     return jnp.tanh(distribution.mean)

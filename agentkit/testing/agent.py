@@ -32,7 +32,8 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import checkpoint, core, envs, nests, specs
+from agentkit import checkpoint, envs, nests, specs
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, Result, run
@@ -103,7 +104,7 @@ class AgentContract(abc.ABC):
     compile = False
 
     @abc.abstractmethod
-    def make_agent(self, **settings: Any) -> core.Agent:
+    def make_agent(self, **settings: Any) -> Agent:
         """Makes a small agent that learns from its 20th step or so on, but for `settings` of its Config."""
 
     @abc.abstractmethod
@@ -253,7 +254,7 @@ class AgentContract(abc.ABC):
                 unclear.append(f"{name}={value} is taken")
         assert not unclear, "\n".join(unclear)
 
-    def _build(self, agent: core.Agent, spec: specs.EnvironmentSpec) -> None:
+    def _build(self, agent: Agent, spec: specs.EnvironmentSpec) -> None:
         networks = agent.make_networks(spec)
         agent.make_policy(networks)
         agent.make_update(networks)
@@ -261,7 +262,7 @@ class AgentContract(abc.ABC):
             agent.make_adder(replay, spec)
             ReplayDataset(replay, agent.batch_plan)
 
-    def _batch(self, agent: core.Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
+    def _batch(self, agent: Agent, last_discount: float, num_steps: int = 60) -> ReplaySample:
         """Returns a batch as the agent itself stores and samples it: random actions, random priorities.
 
         Where the policy says more than an action, the actions are its own. An item is drawn as often as needed.
@@ -291,7 +292,7 @@ class AgentContract(abc.ABC):
             replay.update_priorities(agent.batch_plan.table, keys, rng.uniform(0.1, 1.0, len(keys)))
             return next(dataset).sample
 
-    def _make_act(self, agent: core.Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
+    def _make_act(self, agent: Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
         """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
         networks = agent.make_networks(spec)
         policy, update = agent.make_policy(networks), agent.make_update(networks)
@@ -309,7 +310,7 @@ class AgentContract(abc.ABC):
 
         return act
 
-    def _make_update(self, agent: core.Agent) -> Update:
+    def _make_update(self, agent: Agent) -> Update:
         """Returns the agent's update in its environment, compiled where `compile` says so."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
         return update._replace(update=self._compiled(update.update))

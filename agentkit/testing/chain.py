@@ -17,7 +17,8 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from agentkit import core, specs
+from agentkit import specs
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.envs.base import Environment
 from agentkit.replay import InProcessReplay, MinSize
@@ -79,7 +80,7 @@ def values(discount: float, terminates: bool) -> np.ndarray:
 
 
 def learned(
-    agent: core.Agent, environment: Environment, num_updates: int, num_steps: int = 300, extras: Nest = ()
+    agent: Agent, environment: Environment, num_updates: int, num_steps: int = 300, extras: Nest = ()
 ) -> tuple[Any, Any]:
     """Returns the agent's networks, and its training state after learning from batches of random play.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 from agentkit.experiment import ExperimentConfig, run
 
 

@@ -78,7 +78,9 @@ def test_observations_are_seen_as_the_published_statistics_say() -> None:
     _, _, raw = stochastic_policy(networks).act(params, KEY, OBSERVATION, ())
     assert np.all(np.abs(raw.sample - stored.sample) > 1e-3)
     unnormalized = PolicyVariables(params, ())
-    _, _, as_they_are = with_normalized_observations(stochastic_policy(networks)).act(unnormalized, KEY, OBSERVATION, ())
+    _, _, as_they_are = with_normalized_observations(stochastic_policy(networks)).act(
+        unnormalized, KEY, OBSERVATION, ()
+    )
     np.testing.assert_array_equal(as_they_are.sample, raw.sample)
 
 

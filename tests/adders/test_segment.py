@@ -320,9 +320,7 @@ def test_through_a_queue(make_replay):
         return 1.0
 
     with make_replay([_queue("a"), _queue("b")]) as replay:
-        adder = BatchedSegmentAdder(
-            replay.writer(1), SPEC, tables={"a": None, "b": priority}, length=3, num_envs=2
-        )
+        adder = BatchedSegmentAdder(replay.writer(1), SPEC, tables={"a": None, "b": priority}, length=3, num_envs=2)
         streams = [Stream([Episode([1, 2])] * 9), Stream([Episode([5, 6, 7, 8])] * 9)]
         adder.add_first(stack([s.timestep for s in streams]))
         samplers = {name: replay.sampler(name, 2, timeout=120.0) for name in "ab"}

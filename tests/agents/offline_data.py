@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from agentkit import envs
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import Episode, EpisodeRecorder
 from agentkit.experiment import OfflineConfig, run_offline
 

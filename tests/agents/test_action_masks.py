@@ -11,7 +11,7 @@ from agentkit import checkpoint, envs, losses, specs
 from agentkit import networks as nets
 from agentkit.actors.epsilon_greedy import explore
 from agentkit.agents import dqn, ppo, registry
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import Linear

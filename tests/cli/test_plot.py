@@ -73,9 +73,7 @@ def test_seeds_are_one_group_and_labels_name_what_differs(tmp_path):
 
 def test_the_command_writes_a_picture(tmp_path, capsys):
     runs = [str(_run(tmp_path / f"s{seed}", seed=seed, training=[(5, 1.0)])) for seed in range(2)]
-    runs.append(
-        str(_run(tmp_path / "other", environment="bsuite:catch/0", evaluation=(), training=[(5, 1.0)]))
-    )
+    runs.append(str(_run(tmp_path / "other", environment="bsuite:catch/0", evaluation=(), training=[(5, 1.0)])))
     output = tmp_path / "new" / "picture.png"
     assert main(["plot", *runs, "-o", str(output)]) == 0
     assert output.read_bytes().startswith(b"\x89PNG") and output.stat().st_size > 10_000

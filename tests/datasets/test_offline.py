@@ -112,7 +112,9 @@ def test_stacked_batches_are_the_same_draws() -> None:
     found = next(stacked)
     assert found.sample.data.observation.shape == (3, 4, 2) and found.keys.shape == (3, 4)
     for i, batch in enumerate(batches):
-        tree.map_structure(lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), found.sample.data, batch.sample.data)
+        tree.map_structure(
+            lambda x, y, i=i: np.testing.assert_array_equal(x[i], y), found.sample.data, batch.sample.data
+        )
 
 
 def test_it_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:

@@ -83,9 +83,7 @@ def goes_on(program):
     status = program.status()
     steps, done = status["totals"]["steps"], status["totals"]["updates"]
     start = time.monotonic()
-    program.wait_for(
-        lambda s: s["totals"]["steps"] > steps + 50 and s["totals"]["updates"] > done + 2, LIMIT_SECONDS
-    )
+    program.wait_for(lambda s: s["totals"]["steps"] > steps + 50 and s["totals"]["updates"] > done + 2, LIMIT_SECONDS)
     return round(time.monotonic() - start, 1)
 
 
@@ -136,8 +134,10 @@ def test_a_supervisor_that_was_stopped_for_a_while_goes_on(tmp_path):
         program.process.send_signal(signal.SIGCONT)
         start = time.monotonic()
         after = program.wait_for(
-            lambda s: all(node["state"] == "ready" for node in s["nodes"].values())
-            and s["totals"]["steps"] > before["totals"]["steps"] + 100,
+            lambda s: (
+                all(node["state"] == "ready" for node in s["nodes"].values())
+                and s["totals"]["steps"] > before["totals"]["steps"] + 100
+            ),
             LIMIT_SECONDS,
         )
         print(f"all go on {time.monotonic() - start:.1f} s after a supervisor was continued")

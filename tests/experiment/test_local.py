@@ -461,6 +461,9 @@ def test_settings_of_another_version_are_refused(finished: pathlib.Path, tmp_pat
         ({"environment": "agentkit:point_mass"}, SpecError, "DiscreteArray"),
         ({"environment": lambda seed: object()}, (ConfigError, SpecError), "dm_env"),
         ({"agent": make_agent(replay_size=4)}, ConfigError, "4"),
+        ({"agent": "dqn"}, ConfigError, r"Expected an Agent, e\.g\. dqn\.make_agent\(\).*found 'dqn' \(str\)"),
+        ({"agent": None}, ConfigError, r"Expected an Agent.*found None \(NoneType\)"),
+        ({"agent": dqn.make_agent}, ConfigError, r"found <function make_agent .*\(function\)"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], error: Any, message: str) -> None:

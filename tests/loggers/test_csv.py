@@ -39,9 +39,7 @@ def test_resume_drops_later_rows_and_a_torn_one(tmp_path):
     with open(path, "a") as file:
         file.write("10,1")  # killed here, in the middle of 10,100
     _write(path, [{"steps": 12, "x": 1}], resume_step=10)
-    assert read_csv(path)[1] == [
-        {"steps": s, "x": x} for s, x in [("0", "0"), ("5", "50"), ("10", "100"), ("12", "1")]
-    ]
+    assert read_csv(path)[1] == [{"steps": s, "x": x} for s, x in [("0", "0"), ("5", "50"), ("10", "100"), ("12", "1")]]
 
 
 def test_resume_at_step_zero_keeps_step_zero_only(tmp_path):
@@ -64,9 +62,7 @@ def test_an_old_log_is_not_overwritten(tmp_path):
     assert read_csv(path)[1] == [{"steps": "1"}]
 
 
-_ROWS = st.lists(
-    st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers(-99, 99), min_size=1), min_size=1
-)
+_ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers(-99, 99), min_size=1), min_size=1)
 
 
 @given(rows=_ROWS)

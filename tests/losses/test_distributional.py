@@ -44,9 +44,7 @@ SELECTOR = RNG.normal(size=(B, A)).astype(np.float32)
 def test_the_categorical_loss_is_the_divergence_from_the_projected_target() -> None:
     expected = []
     for i in range(B):
-        target = projected(
-            softmax(LOGITS_TARGET[i, SELECTOR[i].argmax()]), REWARD[i], DISCOUNT[i], ATOMS.astype(float)
-        )
+        target = projected(softmax(LOGITS_TARGET[i, SELECTOR[i].argmax()]), REWARD[i], DISCOUNT[i], ATOMS.astype(float))
         assert target.sum() == pytest.approx(1.0)
         log_p = np.log(softmax(LOGITS[i, ACTION[i]]))
         expected.append(sum(t * (np.log(t) - lp) for t, lp in zip(target, log_p, strict=True) if t > 0))
@@ -125,9 +123,7 @@ def test_gradients_reach_the_taken_action_of_the_online_network_only() -> None:
         return losses.categorical_q_learning_loss(logits, ACTION, REWARD, DISCOUNT, target, selector, ATOMS).sum()
 
     def quantile(quantiles: jax.Array, target: jax.Array, selector: jax.Array) -> jax.Array:
-        return losses.quantile_q_learning_loss(
-            quantiles, TAUS, ACTION, REWARD, DISCOUNT, target, selector, 1.0
-        ).sum()
+        return losses.quantile_q_learning_loss(quantiles, TAUS, ACTION, REWARD, DISCOUNT, target, selector, 1.0).sum()
 
     taken = ACTION[:, None] == np.arange(A)  # [B, A]
     by_online, *others = jax.grad(categorical, argnums=(0, 1, 2))(LOGITS, LOGITS_TARGET, SELECTOR)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Generic, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -33,16 +33,26 @@ import tree
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.agents.addons.her import check_single_steps
-from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, mean, steps_of, with_rewards
+from agentkit.agents.addons.rewards import (
+    AgentNetworks,
+    MakeNetworks,
+    MakePolicy,
+    Networks,
+    mean,
+    steps_of,
+    with_rewards,
+)
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import NotNegative, Positive, Sizes, check_ranges
 from agentkit.datasets import Episode, EpisodeData, read_episodes
 from agentkit.datasets.episodes import fit_episodes
 from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
-Params = Any
+if TYPE_CHECKING:
+    import optax
+
 Demonstrations = str | pathlib.Path | Sequence[Episode]
 
 
@@ -67,7 +77,9 @@ class Config:
         check_ranges(self)
 
 
-def with_gail(agent: Agent[Any], demonstrations: Demonstrations, config: Config | None = None) -> Agent[Any]:
+def with_gail(
+    agent: Agent[AgentNetworks], demonstrations: Demonstrations, config: Config | None = None
+) -> Agent[Networks[AgentNetworks]]:
     """Returns the agent imitating demonstrations: it never learns from the environment's rewards.
 
     Acting, replay and what is published stay the agent's.
@@ -87,24 +99,25 @@ def with_gail(agent: Agent[Any], demonstrations: Demonstrations, config: Config 
     if not isinstance(demonstrations, str | pathlib.Path):
         demonstrations = tuple(demonstrations)
         _check_episodes(demonstrations)
-    return dataclasses.replace(
-        agent,
-        make_networks=MakeNetworks(agent.make_networks),
-        make_policy=MakePolicy(agent.make_policy),
-        make_update=MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
+    return Agent(
+        agent.config,
+        agent.experience,
+        MakeNetworks(agent.make_networks),
+        MakePolicy(agent.make_policy),
+        MakeUpdate(agent.make_update, demonstrations, Config() if config is None else config),
     )
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MakeUpdate:
+class MakeUpdate(Generic[AgentNetworks]):
     """Makes the agent's update, with the discriminator's rewards."""
 
-    make_update: Callable[[Any], Update]
+    make_update: Callable[[AgentNetworks], Update]
     demonstrations: Demonstrations
     config: Config
 
-    def __call__(self, networks: Networks) -> Update:
+    def __call__(self, networks: Networks[AgentNetworks]) -> Update:
         """Returns the update of the agent's networks and of a discriminator."""
         spec = networks.environment_spec
         shown = read_pairs(self.demonstrations, spec)
@@ -113,7 +126,7 @@ class MakeUpdate:
         return generative_adversarial_imitation(update, discriminator, shown, spec.observations, self.config)
 
 
-def _check_episodes(episodes: Sequence[Any]) -> None:
+def _check_episodes(episodes: Sequence[object]) -> None:
     for episode in episodes:
         if not isinstance(episode, Episode):
             raise ConfigError(
@@ -172,7 +185,7 @@ class State(NamedTuple):
 
     agent: Nest
     discriminator: Params
-    opt_state: Any
+    opt_state: optax.OptState
     observations: tuple[nets.RunningStatistics, ...]
     demonstrations: Pairs
     key: jax.Array
@@ -182,7 +195,7 @@ def make_discriminator(spec: specs.EnvironmentSpec, config: Config) -> Discrimin
     """Builds the discriminator for an environment, whatever its observations and actions are."""
     scales = jax.tree.map(lambda leaf: 255.0 if leaf.dtype == np.uint8 else 1.0, spec.observations)
 
-    def encode_action(leaf: Any, action: Array) -> Array:
+    def encode_action(leaf: object, action: Array) -> Array:
         if isinstance(leaf, specs.DiscreteArray):
             return jax.nn.one_hot(action, leaf.num_values)
         return action.reshape(action.shape[0], -1).astype(jnp.float32)
@@ -271,7 +284,7 @@ def generative_adversarial_imitation(
         observation = nets.normalize_nest(statistics, pairs.observation, config.max_normalized)
         return discriminator.encode(pairs._replace(observation=observation))
 
-    def step(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
         key, draw_key, mix_key = jax.random.split(state.key, 3)
         rows = jax.random.randint(draw_key, steps.reward.shape, 0, num_demonstrations)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, final
+from typing import final
 
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders import Hindsight, HindsightAdder
-from agentkit.agents.common.agent import Agent, Experience
+from agentkit.agents.common.agent import Agent, Experience, Networks
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.replay import Replay, Table
@@ -15,7 +15,7 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest, Transition
 
 
-def with_her(agent: Agent[Any], hindsight: Hindsight) -> Agent[Any]:
+def with_her(agent: Agent[Networks], hindsight: Hindsight) -> Agent[Networks]:
     """Returns the agent with hindsight: it learns from each step also as if other goals had been asked for.
 
     Its actors' steps become 1 + k items each, at the end of the episode. An agent's `updates_per_step` counts items,
@@ -88,7 +88,7 @@ class HindsightTransitions:
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
 
 
-def check_single_steps(agent: Agent[Any], what: str) -> None:
+def check_single_steps(agent: Agent[Networks], what: str) -> None:
     """Refuses an agent that sums several rewards.
 
     Raises:

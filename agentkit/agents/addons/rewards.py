@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 import jax
 import jax.numpy as jnp
 
 from agentkit.actors import Policy
+from agentkit.agents.common.agent import PolicyOf
 from agentkit.errors import ConfigError
 from agentkit.losses import masked_mean
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Array, Nest, Step, Transition, has_action
+
+AgentNetworks = TypeVar("AgentNetworks")
 
 
 class Steps(NamedTuple):
@@ -75,32 +78,32 @@ def _merge(x: Array) -> Array:
     return jnp.asarray(x).reshape(-1, *x.shape[2:])
 
 
-class Networks(NamedTuple):
+class Networks(NamedTuple, Generic[AgentNetworks]):
     """Holds the agent's networks, and the specs that an add-on's own networks need."""
 
-    agent: Any
+    agent: AgentNetworks
     environment_spec: EnvironmentSpec
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MakeNetworks:
+class MakeNetworks(Generic[AgentNetworks]):
     """Makes the agent's networks and keeps the specs."""
 
-    make_networks: Callable[[EnvironmentSpec], Any]
+    make_networks: Callable[[EnvironmentSpec], AgentNetworks]
 
-    def __call__(self, environment_spec: EnvironmentSpec) -> Networks:
+    def __call__(self, environment_spec: EnvironmentSpec) -> Networks[AgentNetworks]:
         """Returns both."""
         return Networks(self.make_networks(environment_spec), environment_spec)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MakePolicy:
+class MakePolicy(Generic[AgentNetworks]):
     """Makes the agent's policy of `Networks`."""
 
-    make_policy: Callable[..., Policy]
+    make_policy: PolicyOf[AgentNetworks]
 
-    def __call__(self, networks: Networks, evaluation: bool = False) -> Policy:
+    def __call__(self, networks: Networks[AgentNetworks], evaluation: bool = False) -> Policy:
         """Returns the agent's policy."""
         return self.make_policy(networks.agent, evaluation)

@@ -17,19 +17,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Generic, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 
 from agentkit import networks as nets
-from agentkit.agents.addons.rewards import MakeNetworks, MakePolicy, Networks, mean, steps_of, with_rewards
+from agentkit.agents.addons.rewards import (
+    AgentNetworks,
+    MakeNetworks,
+    MakePolicy,
+    Networks,
+    mean,
+    steps_of,
+    with_rewards,
+)
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_ranges
 from agentkit.learning import Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import Array, Nest, ReplaySample
+from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
-Params = Any
+if TYPE_CHECKING:
+    import optax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,30 +64,31 @@ class Config:
         check_ranges(self)
 
 
-def with_rnd(agent: Agent[Any], config: Config | None = None) -> Agent[Any]:
+def with_rnd(agent: Agent[AgentNetworks], config: Config | None = None) -> Agent[Networks[AgentNetworks]]:
     """Adds an intrinsic reward for novelty to an agent; its acting, replay and published parameters stay its own.
 
     Args:
         agent: one that learns from transitions, segments or sequences, on- or offline.
         config: of the intrinsic reward; None for the defaults.
     """
-    return dataclasses.replace(
-        agent,
-        make_networks=MakeNetworks(agent.make_networks),
-        make_policy=MakePolicy(agent.make_policy),
-        make_update=MakeUpdate(agent.make_update, Config() if config is None else config),
+    return Agent(
+        agent.config,
+        agent.experience,
+        MakeNetworks(agent.make_networks),
+        MakePolicy(agent.make_policy),
+        MakeUpdate(agent.make_update, Config() if config is None else config),
     )
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MakeUpdate:
+class MakeUpdate(Generic[AgentNetworks]):
     """Makes the agent's update, with intrinsic rewards."""
 
-    make_update: Callable[[Any], Update]
+    make_update: Callable[[AgentNetworks], Update]
     config: Config
 
-    def __call__(self, networks: Networks) -> Update:
+    def __call__(self, networks: Networks[AgentNetworks]) -> Update:
         """Returns the update of the agent's networks and of a target and a predictor."""
         spec = networks.environment_spec.observations
         network = novelty_network(spec, self.config)
@@ -100,7 +110,7 @@ class State(NamedTuple):
     agent: Nest
     target: Params
     predictor: Params
-    opt_state: Any
+    opt_state: optax.OptState
     observations: tuple[nets.RunningStatistics, ...]
     errors: nets.RunningStatistics
 
@@ -141,7 +151,7 @@ def random_network_distillation(update: Update, network: nets.Network, spec: Nes
             nets.init_statistics(()),
         )
 
-    def step(state: State, batch: ReplaySample) -> tuple[State, UpdateOutput]:
+    def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         steps = steps_of(batch.data)
         observations = nets.update_nest_statistics(state.observations, steps.next_observation, steps.mask)
         inputs = nets.normalize_nest(observations, steps.next_observation, config.max_normalized)

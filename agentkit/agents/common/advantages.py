@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,7 @@ def compute_advantages(
         normalize_values: whether the value network predicts normalised returns.
     """
 
-    def mean_and_std(returns: nets.RunningStatistics) -> tuple[Any, Any]:
+    def mean_and_std(returns: nets.RunningStatistics) -> tuple[jax.Array | float, jax.Array | float]:
         return (returns.mean, nets.std(returns)) if normalize_values else (0.0, 1.0)
 
     observation, memory = variables.normalized(segments.observation), nets.stored_memory(segments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final
 
 from agentkit.actors import Policy
 from agentkit.core import Adder, BatchPlan
@@ -15,6 +15,29 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 
 Networks = TypeVar("Networks")
+Config = TypeVar("Config")
+Losses = TypeVar("Losses")
+First = TypeVar("First")
+Result = TypeVar("Result")
+Rest = ParamSpec("Rest")
+NetworksIn = TypeVar("NetworksIn", contravariant=True)
+ConfigIn = TypeVar("ConfigIn", contravariant=True)
+
+
+class PolicyOf(Protocol[NetworksIn]):
+    """Is what makes an agent's policy of its networks: ``(networks, evaluation=False) -> Policy``."""
+
+    def __call__(self, networks: NetworksIn, /, evaluation: bool = False) -> Policy:
+        """Returns the policy to explore with, or the one to be judged by."""
+        ...
+
+
+class MakePolicy(Protocol[NetworksIn, ConfigIn]):
+    """Is the `make_policy` of an algorithm's file: ``(networks, config, evaluation=False) -> Policy``."""
+
+    def __call__(self, networks: NetworksIn, config: ConfigIn, /, evaluation: bool = False) -> Policy:
+        """Returns the policy to explore with, or the one to be judged by."""
+        ...
 
 
 class Experience(Protocol):
@@ -72,7 +95,7 @@ class Agent(Generic[Networks]):
     config: Any
     experience: Experience
     make_networks: Callable[[EnvironmentSpec], Networks]
-    make_policy: Callable[..., Policy]
+    make_policy: PolicyOf[Networks]
     make_update: Callable[[Networks], Update]
 
     @property
@@ -98,23 +121,23 @@ class Agent(Generic[Networks]):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Configured:
+class Configured(Generic[First, Config, Rest, Result]):
     """Calls a function of an algorithm's file with the settings as its second argument.
 
     Unlike a closure it can be compared, pickled, and named in a run's config.json.
     """
 
-    function: Callable[..., Any]
-    config: Any
+    function: Callable[Concatenate[First, Config, Rest], Result]
+    config: Config
 
-    def __call__(self, first: Any, *rest: Any, **named: Any) -> Any:
+    def __call__(self, first: First, *rest: Rest.args, **named: Rest.kwargs) -> Result:
         """Returns ``function(first, config, *rest, **named)``."""
         return self.function(first, self.config, *rest, **named)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class UpdateOfLoss:
+class UpdateOfLoss(Generic[Networks, Losses, Config]):
     """Makes an update of networks, their loss (or losses) and the settings.
 
     Attributes:
@@ -123,16 +146,30 @@ class UpdateOfLoss:
         config: the settings.
     """
 
-    make_update: Callable[..., Update]
-    make_loss: Callable[..., Any]
-    config: Any
+    make_update: Callable[[Networks, Losses, Config], Update]
+    make_loss: Callable[[Networks, Config], Losses]
+    config: Config
 
-    def __call__(self, networks: Any) -> Update:
+    def __call__(self, networks: Networks) -> Update:
         """Returns the update."""
         return self.make_update(networks, self.make_loss(networks, self.config), self.config)
 
 
-def check_config(config: Any, expected: type) -> None:
+def check_is_agent(value: object) -> None:
+    """Refuses what is no `Agent`.
+
+    Raises:
+        ConfigError: `value` is something else.
+    """
+    if not isinstance(value, Agent):
+        found = value.__qualname__ + " itself" if isinstance(value, type) else type(value).__qualname__
+        raise ConfigError(
+            f"Expected an Agent, e.g. dqn.make_agent() or agents.registry.make('dqn'), found {value!r:.80} "
+            f"({found}). A function such as dqn.make_agent must be called."
+        )
+
+
+def check_config(config: object, expected: type) -> None:
     """Refuses another agent's settings.
 
     Raises:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from agentkit.types import Array, Nest
+from agentkit.types import Array, Params
 
-Step = Callable[[Nest, Nest], tuple[Nest, dict[str, Array]]]
+if TYPE_CHECKING:
+    import optax
+
+Learned = TypeVar("Learned")
+Data = TypeVar("Data")
+
+Fitted = tuple[Params, "optax.OptState"]
+"""Parameters, and the state of their optimiser."""
+
+Step = Callable[[Learned, Data], tuple[Learned, dict[str, Array]]]
 """``(learned, minibatch) -> (learned, metrics)``."""
 
 
 def run_epochs(
-    step: Step,
-    learned: Nest,
-    data: Nest,
+    step: Step[Learned, Data],
+    learned: Learned,
+    data: Data,
     key: jax.Array,
     *,
     num_epochs: int,
     num_minibatches: int,
     stop: Callable[[dict[str, Array]], Array] | None = None,
-) -> tuple[Nest, dict[str, Array]]:
+) -> tuple[Learned, dict[str, Array]]:
     """Takes a step on every minibatch of every epoch, each epoch in an order of its own.
 
     Args:
@@ -42,18 +52,20 @@ def run_epochs(
     size = jax.tree.leaves(data)[0].shape[0]
     minibatches = minibatch_orders(key, num_epochs, size).reshape(num_epochs * num_minibatches, -1)
 
-    def look(learned: Nest, indices: Array) -> tuple[Nest, dict[str, Array], Array]:
+    def look(learned: Learned, indices: Array) -> tuple[Learned, dict[str, Array], Array]:
         stepped, metrics = step(learned, jax.tree.map(lambda x: x[indices], data))
         if stop is None:
             return stepped, metrics, jnp.asarray(False)
         stopped = stop(metrics)
         return jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stepped, learned), metrics, stopped
 
-    def skip(learned: Nest, indices: Array) -> tuple[Nest, dict[str, Array], Array]:
+    def skip(learned: Learned, indices: Array) -> tuple[Learned, dict[str, Array], Array]:
         shapes = jax.eval_shape(look, learned, indices)[1]
         return learned, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), jnp.asarray(True)
 
-    def body(carry: tuple[Nest, Array], indices: Array) -> tuple[tuple[Nest, Array], tuple[dict[str, Array], Array]]:
+    def body(
+        carry: tuple[Learned, Array], indices: Array
+    ) -> tuple[tuple[Learned, Array], tuple[dict[str, Array], Array]]:
         learned, stopped = carry
         if stop is None:
             learned, metrics, _ = look(learned, indices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, final
+from typing import final
 
 import jax
 
@@ -222,7 +222,8 @@ class Segments:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        self._check_minibatches(has_memory=bool(jax.tree.leaves(extras_spec.core)))
+        memory_spec = getattr(extras_spec, "core", ())  # Only a `PolicyExtras` has one.
+        self._check_minibatches(has_memory=bool(jax.tree.leaves(memory_spec)))
         num_segments = self.batch_plan.batch_size
         least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
         size = least if self.queue_size is None else self.queue_size
@@ -238,14 +239,14 @@ class Segments:
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
         """See `Experience`."""
-        settings: dict[str, Any] = {
-            "tables": self.table,
-            "length": self.config.segment_length,
-            "extras_spec": extras_spec,
-        }
+        table, length = self.table, self.config.segment_length
         if num_envs is None:
-            return SegmentAdder(replay.writer(1), environment_spec, **settings)
-        return BatchedSegmentAdder(replay.writer(1), environment_spec, num_envs=num_envs, **settings)
+            return SegmentAdder(
+                replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
+            )
+        return BatchedSegmentAdder(
+            replay.writer(1), environment_spec, num_envs=num_envs, tables=table, length=length, extras_spec=extras_spec
+        )
 
     def _check_minibatches(self, has_memory: bool) -> None:
         num_segments, length = self.batch_plan.batch_size, self.config.segment_length
@@ -262,7 +263,7 @@ class Segments:
             )
 
 
-def replay_table(name: str, layout: Any, config: ReplayConfig, plan: BatchPlan, updates_per_item: float) -> Table:
+def replay_table(name: str, layout: Nest, config: ReplayConfig, plan: BatchPlan, updates_per_item: float) -> Table:
     """Returns the table of items drawn uniformly or by priority, as often as the config says."""
     return Table(
         name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax.scipy.sparse.linalg import cg
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.agents.common.advantages import Minibatch
-from agentkit.types import Array, Nest
+from agentkit.types import Array, Nest, Params
 
 MeanKL = Callable[[Nest], Array]
 """``params -> KL []`` of the distribution at these parameters from a fixed one; its minimum, 0, is where they agree."""
@@ -69,7 +69,7 @@ def mean_kl_from(networks: nets.PolicyValue, params: nets.PolicyCritic, rows: Mi
     """Returns the KL from the policy of `params`, as a mean over the rows with an action."""
     old, _ = networks.apply(params, rows.observation)
 
-    def mean_kl(policy: Any) -> jax.Array:
+    def mean_kl(policy: Params) -> jax.Array:
         new, _ = networks.apply(params._replace(policy=policy), rows.observation)
         return losses.masked_mean(old.kl(new), rows.mask)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from agentkit.agents.common.experience import ReplayConfig
 from agentkit.learning import value_in_update
-from agentkit.types import LossOutput, ReplaySample
+from agentkit.types import LossOutput, Nest, ReplaySample
 
 
 def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: jax.Array | float) -> jax.Array:
@@ -27,7 +27,7 @@ def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: 
 def importance_weighted_loss(
     per_item: jax.Array,
     metrics: dict[str, jax.Array],
-    batch: ReplaySample,
+    batch: ReplaySample[Nest],
     config: ReplayConfig,
     priorities: jax.Array | None = None,
 ) -> LossOutput:

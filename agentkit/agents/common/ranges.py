@@ -10,7 +10,7 @@ import math
 import numbers
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 from agentkit.errors import ConfigError
 from agentkit.learning.schedules import Schedule
@@ -25,7 +25,7 @@ class Range(NamedTuple):
     """
 
     expected: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[object], bool]
 
 
 def number(expected: str, holds: Callable[[float], bool]) -> Range:
@@ -33,13 +33,17 @@ def number(expected: str, holds: Callable[[float], bool]) -> Range:
     return Range(expected, lambda value: _is_number(value) and math.isfinite(value) and holds(value))
 
 
-def whole(expected: str, holds: Callable[[Any], bool]) -> Range:
+def whole(expected: str, holds: Callable[[int], bool]) -> Range:
     """Returns the range of whole numbers for which `holds` is true."""
-    return Range(expected, lambda value: _is_number(value) and isinstance(value, numbers.Integral) and holds(value))
+    return Range(expected, lambda value: _is_whole(value) and holds(value))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 Finite = Annotated[float, number("a finite number", lambda value: True)]
@@ -57,7 +61,7 @@ Sizes = Annotated[
     tuple[int, ...],
     Range(
         "whole numbers of at least 1, or () for a linear network",
-        lambda sizes: isinstance(sizes, tuple) and all(_is_count(size) for size in sizes),
+        lambda sizes: isinstance(sizes, tuple) and all(_is_whole(size) and size >= 1 for size in sizes),
     ),
 ]
 
@@ -65,10 +69,6 @@ _BY_STEPS = "by steps"
 ScheduleOfSteps = Annotated[Schedule, _BY_STEPS]
 
 InnerFraction = Annotated[float, number("between 0 and 1", lambda value: 0 < value < 1)]
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, numbers.Integral) and int(value) >= 1
 
 
 def ranges_of(cls: type) -> dict[str, list[Range]]:
@@ -92,7 +92,7 @@ def _metadata_of(cls: type) -> dict[str, list[Any]]:
     }
 
 
-def check_ranges(config: Any) -> None:
+def check_ranges(config: object) -> None:
     """Refuses a field whose value is not in the `Range` of its type.
 
     None is taken by a field such as ``Count | None``, and a schedule by one such as ``Positive | Schedule``, where all
@@ -124,7 +124,7 @@ def unranged(cls: type) -> list[str]:
     ]
 
 
-def check_order(config: Any, lower: str, upper: str) -> None:
+def check_order(config: object, lower: str, upper: str) -> None:
     """Refuses a config in which the field `lower` is not below the field `upper`.
 
     Raises:

@@ -13,7 +13,8 @@ import numpy as np
 
 from agentkit import ports
 from agentkit.actors import ActorIndex, BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
-from agentkit.core import Adder, Agent
+from agentkit.agents.common.agent import Agent
+from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import ReplayClosedError

@@ -59,9 +59,7 @@ def learner_node(
     spec = spec or find_spec(experiment)
     agent = experiment.agent
     with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(
-            contextlib.closing(make_publisher(context, transport, listen, publish_seconds))
-        )
+        publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen, publish_seconds)))
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         learner = Learner(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentkit import ports
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.launch.common import KEEP_ALIVE_SECONDS

@@ -103,9 +103,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
     for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
-        program.add_node(
-            "evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators
-        )
+        program.add_node("evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators)
     return program
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.core import Agent
+from agentkit.agents.common.agent import Agent
 from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import core, envs, specs
+from agentkit import envs, specs
 from agentkit.agents import dqn, ppo, sac
 from agentkit.agents.addons.gail import (
     Config,
@@ -19,6 +19,7 @@ from agentkit.agents.addons.gail import (
     make_discriminator,
     with_gail,
 )
+from agentkit.agents.common.agent import Agent
 from agentkit.datasets import Episode, EpisodeRecorder
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, ResumeError, run, run_offline
@@ -345,14 +346,14 @@ class TestAnyAgent:
                 trained("parts", 120, num_episodes=3, resume=True)
 
 
-def catch_agent(**settings: Any) -> core.Agent:
+def catch_agent(**settings: Any) -> Agent:
     return dqn.make_agent(dqn.Config(**{"n_step": 1, **SMALL, **settings}))
 
 
 CATCH_SPEC = specs.make_environment_spec(envs.make(CATCH))
 
 
-def make_update(agent: core.Agent) -> Update:
+def make_update(agent: Agent) -> Update:
     return agent.make_update(agent.make_networks(CATCH_SPEC))
 
 

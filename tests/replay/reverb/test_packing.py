@@ -27,9 +27,11 @@ def make_layout(size, sources, length=None):
 
 def random(spec, rng):
     return tree.map_structure(
-        lambda s: np.frombuffer(rng.bytes(int(np.prod(s.shape)) * s.dtype.itemsize), s.dtype).reshape(s.shape)
-        if s.dtype != bool
-        else rng.random(s.shape) < 0.5,
+        lambda s: (
+            np.frombuffer(rng.bytes(int(np.prod(s.shape)) * s.dtype.itemsize), s.dtype).reshape(s.shape)
+            if s.dtype != bool
+            else rng.random(s.shape) < 0.5
+        ),
         spec,
     )
 
