@@ -161,11 +161,7 @@ def _parse_union(text: str, options: tuple[Any, ...]) -> Any:
     if type(None) in options and text.lower() == "none":
         return None
     failures: list[Exception] = []
-    schedules = {
-        option.__name__.lower(): option
-        for option in options
-        if isinstance(option, type) and dataclasses.is_dataclass(option)
-    }
+    schedules: dict[str, Any] = {type_name(cls).lower(): cls for cls in options if dataclasses.is_dataclass(cls)}
     if schedules and "(" in text:
         return _parse_call(text, schedules)
     for option in options:

@@ -17,7 +17,7 @@ import tree
 import agentkit
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError, ReplayTimeoutError
-from agentkit.learning import Learner, LearnerCallbacks, Update, periodic, sgd
+from agentkit.learning import Learner, LearnerCallbacks, Update, UpdateOutput, periodic, sgd
 from agentkit.types import DrawnBatch, LossOutput, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
@@ -359,3 +359,22 @@ def test_data_parallel_over_two_devices_learns_the_same(tmp_path: pathlib.Path) 
         for name in ("w", "v"):
             np.testing.assert_allclose(one["params"][name], two["params"][name], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(one["priorities"], two["priorities"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_updates", [1, 3])
+def test_each_update_is_told_how_many_were_made_before(num_updates: int) -> None:
+    def update(seen: jax.Array, batch: ReplaySample) -> tuple[jax.Array, UpdateOutput]:
+        return jnp.concatenate([seen[1:], jnp.asarray(batch.num_updates)[None]]), UpdateOutput({})
+
+    def make() -> Learner:
+        counting = Update(lambda key: jnp.full(6, -1, jnp.int32), update, lambda state: {"policy": state})
+        batches = _batches(6, None if num_updates == 1 else num_updates)
+        return Learner(counting, FixedDataset(batches), KEY, num_updates=num_updates)
+
+    first, second = make(), make()
+    for _ in range(3 // num_updates):
+        first.step()
+    second.restore(first.save())
+    for _ in range(3 // num_updates):
+        second.step()
+    assert second.state.tolist() == [0, 1, 2, 3, 4, 5]
