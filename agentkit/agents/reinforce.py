@@ -18,16 +18,16 @@ Differences from the paper:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
-from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments, value_loss
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
@@ -119,14 +119,7 @@ def make_losses(networks: nets.PolicyValue, config: Config) -> Losses:
         loss = masked_mean(per_row, rows.mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(distribution.entropy(), rows.mask)}
 
-    def value_loss(
-        critic: Params, params: nets.PolicyCritic, rows: Minibatch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        _, value = networks.apply(params._replace(critic=critic), rows.observation)
-        loss = masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
-        return loss, {"value_loss": loss}
-
-    return Losses(policy_loss, value_loss)
+    return Losses(policy_loss, functools.partial(value_loss, networks))
 
 
 def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> Update:

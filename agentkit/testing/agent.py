@@ -35,7 +35,7 @@ import tree
 from agentkit import checkpoint, envs, nests, specs
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, Result, run
 from agentkit.learning import Update
 from agentkit.replay import InProcessReplay, MinSize
@@ -240,14 +240,14 @@ class AgentContract(abc.ABC):
         assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
     def test_impossible_settings_are_refused_when_built(self) -> None:
-        """Expects a ConfigError that shows the value."""
+        """Expects a ConfigError, or an UnknownNameError, that shows the value."""
         spec = specs.make_environment_spec(self.make_environment(0))
         unclear = []
         for name, change in self.refused.items():
             value, given = _change(change)
             try:
                 self._build(self.make_agent(**{**given, name: value}), spec)
-            except ConfigError as error:
+            except (ConfigError, UnknownNameError) as error:
                 if str(value) not in str(error):
                     unclear.append(f"{name}={value} is refused by: {error}")
             else:

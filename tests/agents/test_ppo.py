@@ -204,7 +204,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
             number += 1
             if num_rows >= length:
                 break
-        batch = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0))
+        batch = next(ReplayDataset(replay, agent.batch_plan, timeout=1.0)).sample
     rows = rows_of(networks, agent.config, state, batch.data)
     expected = by_hand(networks, agent, episodes)
     mask = np.asarray(rows.mask) > 0

@@ -96,7 +96,7 @@ def played(agent: Any, environment: Any, num_steps: int) -> tuple[Any, Any, Step
             for _ in range(num_steps):
                 loop.step()
         size = replay.info(table.name).size
-        items = next(ReplayDataset(replay, BatchPlan(table.name, size), timeout=1.0)).data
+        items = next(ReplayDataset(replay, BatchPlan(table.name, size), timeout=1.0)).sample.data
     return networks, params, items, seen
 
 

@@ -103,7 +103,7 @@ def _node(folder, monkeypatch):
     experiment = read_config(folder)
     posted = json.loads(json.dumps({**experiment.describe(), "run_directory": str(folder)}))
 
-    class Board:
+    class Store:
         def __init__(self, *rest, **named):
             pass
 
@@ -113,7 +113,7 @@ def _node(folder, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(EXTERNAL, "BoardClient", Board)
+    monkeypatch.setattr(EXTERNAL, "RunStoreClient", Store)
     monkeypatch.setattr(EXTERNAL, "run_node", lambda node, *rest: _stop(node.args[0]))
     EXTERNAL.join_run("actor", connect="a:1", run_id="0" * 16)
 

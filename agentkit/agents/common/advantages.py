@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.actors import PolicyVariables
-from agentkit.types import Nest, Step, has_action
+from agentkit.types import Nest, Params, Step, has_action
 
 
 class Minibatch(NamedTuple):
@@ -116,3 +116,19 @@ def observe_segments(variables: PolicyVariables, segments: Step) -> tuple[nets.R
 def merge_time(x: jax.Array) -> jax.Array:
     """Merges batch and time: ``[B, T, ...]`` to ``[B T, ...]``."""
     return x.reshape(-1, *x.shape[2:])
+
+
+def value_loss(
+    networks: nets.PolicyValue, critic: Params, params: nets.PolicyCritic, rows: Minibatch
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns half the mean squared error ``[]`` of the value from its target, and the same as a metric.
+
+    Args:
+        networks: of policy and value, whose parameters are apart.
+        critic: parameters of the value.
+        params: parameters of the policy, which the value does not depend on.
+        rows: of segments.
+    """
+    _, value = networks.apply(params._replace(critic=critic), rows.observation)
+    loss = losses.masked_mean(0.5 * jnp.square(value - rows.target), rows.mask)
+    return loss, {"value_loss": loss}
