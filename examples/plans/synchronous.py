@@ -1,8 +1,8 @@
 """Synchronous or asynchronous: one program, two rate limits.
 
 `Lockstep` lets exactly K updates follow each insert, and no insert come before them; the actor waits until it has
-the parameters of all updates due. What agents do by themselves has an error buffer of a thousand inserts: nobody
-waits for long, the ratio is the same in the long run, and parameters are older.
+the parameters of all updates due. Agents by themselves have an error buffer of a thousand inserts: nobody waits for
+long, the ratio is the same in the long run, and parameters are older.
 
     python examples/plans/synchronous.py
 """

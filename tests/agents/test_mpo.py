@@ -48,7 +48,7 @@ class TestMpo(AgentContract):
         "epsilon_std": 1e-1,
         "epsilon_penalty": None,
         "initial_std": 0.1,
-        "min_std": Change(0.9, {"initial_std": 1.0}),
+        "min_std": Change(0.9, {"initial_std": 0.9001}),
         "initial_temperature": 0.01,
         "initial_alpha_mean": 500.0,
         "initial_alpha_std": 0.1,

@@ -129,13 +129,19 @@ def test_a_second_ctrl_c_kills(tmp_path):
 @pytest.mark.slow
 def test_a_node_that_cannot_be_mended_ends_it_with_its_own_traceback(tmp_path):
     pytest.importorskip("reverb")
-    # Registered in the launching process alone: the nodes do not know it.
+    # The launching process can make it, and the nodes cannot.
     code = """
-import sys
+import os, sys
 from agentkit import envs
 from agentkit.cli import main
 from agentkit.envs.catch import Catch
-envs.register("mine", lambda name, seed: Catch(seed=seed))
+from agentkit.errors import unknown_name
+launching = os.getpid()
+def make(name, seed):
+    if os.getpid() != launching:
+        raise unknown_name("environment", "mine:" + name, [])
+    return Catch(seed=seed)
+envs.register("mine", make)
 sys.exit(main(sys.argv[1:]))
 """
     words = ["launch", "dqn", "--env", "mine:catch", *SMALL, "--steps", "600"]

@@ -219,7 +219,7 @@ def test_each_command_refuses_with_the_reason(row, command, tmp_path, monkeypatc
 def test_a_host_refuses_what_the_other_nodes_could_not_make(tmp_path):
     build, reason = UNNAMED["lambda loss"]
     with pytest.raises(ConfigError, match=reason):
-        EXTERNAL.host_run(dataclasses.replace(build(), run_directory=tmp_path), board_port=1)
+        EXTERNAL.host_run(dataclasses.replace(build(), run_directory=tmp_path), store_port=1)
 
 
 def test_what_cannot_be_rebuilt_may_be_given(tmp_path):
