@@ -8,7 +8,6 @@ long, the ratio is the same in the long run, and parameters are older.
 """
 
 import argparse
-import contextlib
 import dataclasses
 
 import jax
@@ -29,8 +28,7 @@ K, BATCH, FIRST = 2, 32, 100  # Updates per insert, items per update, items befo
 def act(context, config, spec, replay, learner, wait):
     """The environment loop, with or without waiting for the learner; reports how far behind it acted."""
     agent, worst, total = config.agent, 0, 0
-    with contextlib.ExitStack() as stack:
-        connected = stack.enter_context(connect_to_replay(agent.make_tables(spec), replay, timeout=60.0, wait=60.0))
+    with connect_to_replay(agent.make_tables(spec), replay, timeout=60.0, wait=60.0) as connected:
         client = variables.VariableClient(make_source(context, learner))
         policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(config.seed)
         actor = actors.PolicyActor(policy, key, client, agent.make_adder(connected, spec))
