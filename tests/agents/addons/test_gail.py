@@ -442,13 +442,16 @@ def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None
 
 @pytest.mark.slow
 def test_ppo_imitates_where_there_is_no_reward_to_learn_from() -> None:
-    """On-policy: the same agent, with experts' demonstrations or with random ones."""
-    config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
+    """On-policy: the same agent, with experts' demonstrations (returns about -0.9) or with random ones (about -4)."""
+    config = ppo.Config(
+        hidden_sizes=(32, 32), segment_length=16, num_epochs=4, num_minibatches=2, discount=0.9, learning_rate=1e-3
+    )
+    discriminator = Config(hidden_sizes=(32, 32), learning_rate=1e-2)  # One step on each batch, so a larger one.
 
     def imitating_returns(skill: float, threshold: float, seeds: Sequence[int]) -> list[float]:
         demonstrations = make_episodes(POINT_MASS, 10, (skill,))
-        agent = with_gail(ppo.make_agent(config), demonstrations, Config(hidden_sizes=(32, 32)))
-        return learns(agent, POINT_MASS, num_steps=20_000, threshold=threshold, seeds=seeds, num_envs=8)
+        agent = with_gail(ppo.make_agent(config), demonstrations, discriminator)
+        return learns(agent, POINT_MASS, num_steps=60_000, threshold=threshold, seeds=seeds, num_envs=8)
 
-    assert len(imitating_returns(skill=1.0, threshold=-2.5, seeds=(0, 1, 2))) == 3
-    assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -5.0
+    assert len(imitating_returns(skill=1.0, threshold=-2.0, seeds=(0, 1, 2))) == 3
+    assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -3.0
