@@ -84,15 +84,15 @@ def _value(sample: ReplaySample) -> float:
 
 def test_one_batch_has_a_batch_axis() -> None:
     with _replay() as replay:
-        keys, keys, batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
+        keys, batch = next(ReplayDataset(replay, BatchPlan("items", 4)))
         assert batch.data["n"].shape == (4,) and batch.data["pair"].shape == (4, 2)
         assert all(np.shape(field) == (4,) for field in (keys, *batch.info))
 
 
 def test_several_updates_have_an_axis_of_their_own_and_are_the_same_items() -> None:
     with _replay() as replay, _replay() as same:
-        keys, keys, stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
-        flat_keys, flat_keys, flat = next(ReplayDataset(same, BatchPlan("items", 12)))
+        keys, stacked = next(ReplayDataset(replay, BatchPlan("items", 4, num_updates=3)))
+        flat_keys, flat = next(ReplayDataset(same, BatchPlan("items", 12)))
         assert stacked.data["n"].shape == (3, 4) and stacked.data["pair"].shape == (3, 4, 2)
         assert all(np.shape(field) == (3, 4) for field in (keys, *stacked.info))
         assert keys.dtype == np.uint64

@@ -19,8 +19,8 @@ def test_impossible_numbers_of_gpus_are_refused(number):
         ({"num_actors": 1.5}, "num_actors must be a whole number"),
         ({"num_evaluators": True}, "num_evaluators must be a whole number"),
         ({"max_restarts": None}, "max_restarts must be a whole number"),
-        ({"max_parameter_age_seconds": 0.0}, "None or more than 0, found 0.0"),
-        ({"max_parameter_age_seconds": float("nan")}, "None or more than 0, found nan"),
+        ({"max_parameter_age_seconds": 0.0}, "> 0 and finite, found 0.0"),
+        ({"max_parameter_age_seconds": float("nan")}, "> 0 and finite, found nan"),
         ({"transport": "pigeon"}, "transport 'pigeon'"),
     ],
 )

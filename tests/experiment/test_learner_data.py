@@ -123,7 +123,8 @@ def test_changed_tables_change_nothing_else():
     assert agent.batch_plan == plain.batch_plan
     again = cloudpickle.loads(cloudpickle.dumps(agent))
     assert again.make_tables(SPEC)[0].fingerprint() == table.fingerprint()
-    assert ExperimentConfig(agent, "agentkit:catch", 10).describe()["agent"] is None
+    described = ExperimentConfig(agent, "agentkit:catch", 10).describe()
+    assert described["agent"] == "dqn" and set(described["agent_parts"]) == {"experience"}
 
 
 def test_a_changed_rate_limit_survives_another_number_of_environments():

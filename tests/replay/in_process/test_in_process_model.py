@@ -151,7 +151,7 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
                     draws = sum(max_times - x.times for x in oracle.items) if max_times else batch
                     assert s.ready() == (len(oracle.items) > 0 and draws >= batch)
                     if s.ready():
-                        keys, keys, sample = next(s)
+                        keys, sample = next(s)
                         for i in range(batch):
                             key, probability, size, priority, times = (x[i].item() for x in (keys, *sample.info))
                             item = oracle.sample(key, size, probability, priority, times if max_times else None)
