@@ -1,5 +1,3 @@
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,7 @@ from agentkit.replay import (
     Table,
     row_layout,
 )
-from agentkit.types import ReplaySample, SampleInfo, TableInfo
-
-BIG = 2**53 + 1
+from agentkit.types import TableInfo
 
 
 def _replay(num_items: int = 50, min_size: int = 1, seed: int = 0) -> InProcessReplay:
@@ -36,50 +32,6 @@ def _replay(num_items: int = 50, min_size: int = 1, seed: int = 0) -> InProcessR
         index = writer.append({"n": np.float32(n), "pair": np.float32([n, -n])})
         writer.create_item("items", 1.0, index, index + 1)
     return replay
-
-
-def _sample(value: float) -> ReplaySample:
-    info = SampleInfo(
-        key=np.array([BIG], np.uint64),
-        probability=np.array([0.5]),
-        table_size=np.array([2]),
-        priority=np.array([1.0]),
-        times_sampled=np.array([1], np.int32),
-    )
-    return ReplaySample(info, {"x": np.array([value], np.float32)})
-
-
-class FakeDataset:
-    """Numbered batches out of `produce`, which may raise or block."""
-
-    def __init__(self, produce: Callable[[int], ReplaySample]):
-        self._produce = produce
-        self.num_drawn = 0
-        self.closed = threading.Event()
-
-    def ready(self) -> bool:
-        return True
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> ReplaySample:
-        if self.closed.is_set():
-            raise ReplayClosedError("closed")
-        item = self._produce(self.num_drawn)
-        self.num_drawn += 1
-        return item
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-def _numbers(n: int) -> ReplaySample:
-    return _sample(float(n))
-
-
-def _value(sample: ReplaySample) -> float:
-    return float(sample.data["x"][0])
 
 
 def test_one_batch_has_a_batch_axis() -> None:
