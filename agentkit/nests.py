@@ -238,7 +238,9 @@ def numeric_dtype(name: str) -> np.dtype:
 
 def is_numeric(dtype: np.dtype) -> bool:
     """Returns whether a dtype is of bools or numbers in native byte order: numpy's, or bfloat16 and its kind."""
-    return dtype.kind in "biufc" if dtype.isbuiltin == 1 else dtype.isbuiltin == 2 and hasattr(ml_dtypes(), dtype.name)
+    if dtype.kind in "biufc":
+        return dtype.isnative  # Not isbuiltin: that is 0 of a dtype that was pickled.
+    return dtype.isbuiltin == 2 and hasattr(ml_dtypes(), dtype.name)
 
 
 def ml_dtypes() -> Any:

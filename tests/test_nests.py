@@ -1,4 +1,5 @@
 import collections
+import pickle
 from typing import Any, NamedTuple
 
 import jax
@@ -146,3 +147,14 @@ def test_a_copy_shares_no_memory():
     copied = nests.copy_nest(nest)
     nest["a"][:], nest["b"][0][:] = 5, 5
     assert copied["a"].tolist() == [1, 1] and copied["b"][0].tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+def test_a_dtype_from_another_process_is_numeric(dtype):
+    """Of a dtype that was pickled, numpy no longer says that it is built in."""
+    assert nests.is_numeric(pickle.loads(pickle.dumps(np.dtype(dtype))))
+
+
+@pytest.mark.parametrize("dtype", [">f4", "O", "U3", "datetime64[s]", [("a", "f4")]])
+def test_other_dtypes_are_not_numeric(dtype):
+    assert not nests.is_numeric(np.dtype(dtype))
