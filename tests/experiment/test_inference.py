@@ -127,7 +127,9 @@ def test_a_program_has_the_nodes_that_were_asked_for():
     assert inference_role(1, 1).num_cpus == 1.0
 
 
-@pytest.mark.parametrize("num_inference", [-1, 3])
-def test_an_impossible_number_of_servers_is_refused(num_inference):
-    with pytest.raises(ConfigError, match=f"0 to num_actors=2 inference nodes, found {num_inference}"):
+@pytest.mark.parametrize(
+    ("num_inference", "message"), [(-1, "at least 0, found -1"), (3, "0 to num_actors=2 inference nodes, found 3")]
+)
+def test_an_impossible_number_of_servers_is_refused(num_inference, message):
+    with pytest.raises(ConfigError, match=message):
         LaunchConfig(num_actors=2, num_inference=num_inference)

@@ -400,7 +400,7 @@ def test_numpy_numbers_and_functions_in_settings_are_written_plainly(tmp_path: p
         shape: Callable = make_agent
 
     plain = make_agent(learning_rate=np.float32(1e-3))
-    agent = dataclasses.replace(plain, config=Config(**dataclasses.asdict(plain.config)))
+    agent = dataclasses.replace(plain, config=Config(**vars(plain.config)))
     settings = {"agent": agent, "run_directory": tmp_path / "run", "seed": np.int64(3)}
     run(make_experiment(num_steps=np.int64(40), **settings))
     record = json.loads((tmp_path / "run" / "config.json").read_text())
