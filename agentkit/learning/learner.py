@@ -193,7 +193,8 @@ class Learner:
     def save(self) -> dict[str, Any]:
         """Returns the training state by path, and the number of updates."""
         leaves = nests.flatten_to_paths(jax.device_get(self._state))
-        return {"num_updates": self._version, "state": {path: np.asarray(leaf) for path, leaf in leaves.items()}}
+        # Copies: an array of JAX's may be a view of a buffer that the next step donates.
+        return {"num_updates": self._version, "state": {path: np.array(leaf) for path, leaf in leaves.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the state that `save` returned, and publishes its parameters.

@@ -20,8 +20,7 @@ def main(num_steps: int = 60_000, num_workers: int = 3) -> None:
         a2c.Config(
             segment_length=10,
             batch_size=2,
-            learning_rate=5e-3,
-            rms_decay=0.9,
+            learning_rate=1e-3,
             normalize_observations=False,
             normalize_values=False,
         )

@@ -92,10 +92,10 @@ def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):
         next(data)
     fill(agent, servers[1], 1.0)
     for _ in range(3):
-        assert set(next_batch(data).data.reward.tolist()) == {1.0}
+        assert set(next_batch(data).sample.data.reward.tolist()) == {1.0}
     servers[0].close()
     for _ in range(3):
-        assert set(next_batch(data).data.reward.tolist()) == {1.0}
+        assert set(next_batch(data).sample.data.reward.tolist()) == {1.0}
     assert data.answers()
 
 
