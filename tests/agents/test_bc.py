@@ -61,7 +61,7 @@ class Contract(AgentContract):
         batch = self._batch(agent, 1.0)
         shifted = tree.map_structure(lambda x: x + 1, batch.data.next_observation)
         other = batch.data._replace(next_observation=shifted, reward=batch.data.reward + 1.0)
-        learned = [self._learned(agent, batch._replace(data=data)) for data in (batch.data, other)]
+        learned = [self._learned(self._make_update(agent), batch._replace(data=data)) for data in (batch.data, other)]
         for name, leaf in learned[0].items():
             np.testing.assert_array_equal(leaf, learned[1][name], name)
 
