@@ -51,7 +51,7 @@ class Contract(AgentContract):
 
     def test_termination_and_truncation_are_learned_from_differently(self) -> None:
         agent = self.make_agent()
-        learned = [self._learned(agent, self._batch(agent, last)) for last in (0.0, 1.0)]
+        learned = [self._learned(self._make_update(agent), self._batch(agent, last)) for last in (0.0, 1.0)]
         assert learned[0].keys() == learned[1].keys()
         for name, leaf in learned[0].items():
             np.testing.assert_array_equal(leaf, learned[1][name], name)
