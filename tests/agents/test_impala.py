@@ -60,6 +60,7 @@ class _ImpalaContract(AgentContract):
         "policy_rho_clip": Change(0.5, moved),
         "learning_rate": 1e-2,
         "max_grad_norm": 1e-3,
+        "adam_epsilon": 1.0,
         "value_cost": 0.1,
         "entropy_cost": 0.1,
         "initial_std": 0.5,
