@@ -25,7 +25,7 @@ ConfigIn = TypeVar("ConfigIn", contravariant=True)
 
 
 class PolicyOf(Protocol[NetworksIn]):
-    """Is what makes an agent's policy of its networks: ``(networks, evaluation=False) -> Policy``."""
+    """Makes an agent's policy of its networks: ``(networks, evaluation=False) -> Policy``."""
 
     def __call__(self, networks: NetworksIn, /, evaluation: bool = False) -> Policy:
         """Returns the policy to explore with, or the one to be judged by."""
@@ -33,7 +33,7 @@ class PolicyOf(Protocol[NetworksIn]):
 
 
 class MakePolicy(Protocol[NetworksIn, ConfigIn]):
-    """Is the `make_policy` of an algorithm's file: ``(networks, config, evaluation=False) -> Policy``."""
+    """Makes a policy of networks and settings, as each algorithm's file does: ``(networks, config, evaluation=False) -> Policy``."""
 
     def __call__(self, networks: NetworksIn, config: ConfigIn, /, evaluation: bool = False) -> Policy:
         """Returns the policy to explore with, or the one to be judged by."""
