@@ -33,7 +33,7 @@ class PolicyOf(Protocol[NetworksIn]):
 
 
 class MakePolicy(Protocol[NetworksIn, ConfigIn]):
-    """Makes a policy of networks and settings, as ``make_policy(networks, config, evaluation=False)`` of each agent's file does."""
+    """Makes a policy of networks and settings: ``(networks, config, evaluation=False) -> Policy``."""
 
     def __call__(self, networks: NetworksIn, config: ConfigIn, /, evaluation: bool = False) -> Policy:
         """Returns the policy to explore with, or the one to be judged by."""
