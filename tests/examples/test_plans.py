@@ -56,13 +56,16 @@ def kill(process):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
     process.wait(timeout=10.0)
+    process.stdout.close()
+    process.stderr.close()
 
 
 def has_inserts(path):
     if not path.exists():
         return False
     with open(path, newline="") as file:
-        return any(int(row["inserted"] or 0) for row in csv.DictReader(file))
+        # A reader beside the writer may see half of a line, the header's too.
+        return any(int(row.get("inserted") or 0) for row in csv.DictReader(file))
 
 
 def find(pattern, output):

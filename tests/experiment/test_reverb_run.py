@@ -78,10 +78,10 @@ def test_dqn_learns_catch() -> None:
         updates_per_step=1.0,
     )
     result = run(
-        make_experiment(dqn.make_agent(config), num_steps=2_500, evaluation_period=2_500, evaluation_episodes=20)
+        make_experiment(dqn.make_agent(config), num_steps=5_000, evaluation_period=5_000, evaluation_episodes=20)
     )
-    assert result.steps == 2_500
-    assert result.evaluations[-1]["episode_return"] == 1.0
+    assert result.steps == 5_000
+    assert result.evaluations[-1]["episode_return"] >= 0.9  # Random play has about -0.6; one miss of 20 costs 0.1.
 
 
 @pytest.mark.parametrize("updates_per_step", [0.5, 1.0, 2.0])
