@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+DISTRIBUTION = "agentkit-rl"
+"""What pip installs; the package that is imported is `agentkit`. The registry's `agentkit` is somebody else's."""
+
 
 class AgentkitError(Exception):
     """Marks an error that agentkit raises for something a user can cause."""
@@ -65,5 +68,5 @@ def missing_extra(package: str, extra: str) -> MissingExtraError:
     """Returns an error that says which extra brings `package`."""
     return MissingExtraError(
         f"The package {package!r} is needed for this and is not installed. "
-        f"Install it with: pip install 'agentkit[{extra}]'"
+        f"Install it with: pip install '{DISTRIBUTION}[{extra}]'"
     )

@@ -69,7 +69,7 @@ def interpreter(peer: str, environments: pathlib.Path, reverb_python: str | None
     if folder is None:
         if reverb_python is None:
             raise SystemExit(
-                "The Acme-like loop needs Reverb: give --reverb-python, one with agentkit[reverb,gymnasium], "
+                "The Acme-like loop needs Reverb: give --reverb-python, one with agentkit-rl[reverb,gymnasium], "
                 "or leave acme_like out of --peers."
             )
         return reverb_python

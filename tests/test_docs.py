@@ -128,7 +128,7 @@ def test_readme_commands_run(tmp_path):
             timeout=300,
         )
         if lacks_reverb:
-            assert done.returncode == 2 and "agentkit[reverb]" in done.stdout, f"{command}\n{done.stdout}"
+            assert done.returncode == 2 and "agentkit-rl[reverb]" in done.stdout, f"{command}\n{done.stdout}"
         else:
             assert done.returncode == 0, f"{command}\n{done.stdout}"
 

@@ -22,7 +22,7 @@ def test_unknown_name_prints_its_message_not_its_repr() -> None:
 def test_missing_extra_says_what_to_install() -> None:
     error = errors.missing_extra("reverb", "reverb")
     assert isinstance(error, ImportError)
-    assert "pip install 'agentkit[reverb]'" in str(error)
+    assert "pip install 'agentkit-rl[reverb]'" in str(error)
 
 
 @pytest.mark.parametrize(

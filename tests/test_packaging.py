@@ -1,5 +1,6 @@
 """What a wheel says of itself: one version number, types, a licence; and the form of the changelog."""
 
+import contextlib
 import importlib.metadata
 import re
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import agentkit
+from agentkit.errors import DISTRIBUTION
 
 pytestmark = pytest.mark.one_stack
 
@@ -30,8 +32,22 @@ def test_the_version_is_written_once():
 
 
 def test_an_installed_agentkit_says_the_same_version():
-    found = {distribution.version for distribution in importlib.metadata.distributions(name="agentkit")}
+    found = {distribution.version for distribution in importlib.metadata.distributions(name=DISTRIBUTION)}
     assert found <= {agentkit.__version__}, "Another version is installed: run pip install again."
+
+
+def test_nobody_is_told_to_install_another_distribution():
+    assert PYPROJECT["project"]["name"] == DISTRIBUTION
+    folders = ("agentkit", "docs", "examples", "launch", "benchmarks", ".github", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [*ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+    # An extra of the bare name, or the bare name behind pip's command.
+    wrong = re.compile(r"agentkit\[|pip install[^\n&]*[ '\"]agentkit(?![\w-])")
+    others = []
+    for path in files:
+        with contextlib.suppress(UnicodeDecodeError):
+            others += [f"{path}: {found[0]}" for found in wrong.finditer(path.read_text())]
+    assert not others
 
 
 def test_type_checkers_find_the_types():

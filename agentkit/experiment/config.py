@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from agentkit import envs
+from agentkit import __version__, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.envs.batched import BatchedEnvironment
@@ -29,7 +29,6 @@ from agentkit.specs import check_is_environment
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
 _PACKAGES = (
-    "agentkit",
     "jax",
     "jaxlib",
     "numpy",
@@ -197,7 +196,7 @@ def write_config(
     offline: dict[str, Any] | None = None,
 ) -> None:
     """Writes ``config.json``: the experiment, how it was launched or its data, versions, and the command."""
-    found = {}
+    found = {"agentkit": __version__}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

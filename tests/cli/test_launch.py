@@ -190,5 +190,5 @@ def test_a_missing_package_names_its_extra_and_leaves_no_folder(missing, extra, 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found[name])
     monkeypatch.chdir(tmp_path)
     assert main([*CATCH, "--steps", "9", "--engine", "ray"]) == 2
-    assert f"agentkit[{extra}]" in capsys.readouterr().err
+    assert f"agentkit-rl[{extra}]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -182,7 +182,7 @@ def test_a_missing_simulator_names_its_extra(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "envpool", None)
     monkeypatch.delitem(sys.modules, "agentkit.envs.envpool", raising=False)
     assert main(["train", "sac", "--env", "envpool:Pendulum-v1", "--steps", "9"]) == 2
-    assert "agentkit[envpool]" in capsys.readouterr().err
+    assert "agentkit-rl[envpool]" in capsys.readouterr().err
 
 
 def test_run_folders_are_never_shared(tmp_path):

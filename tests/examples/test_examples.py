@@ -94,4 +94,4 @@ def test_the_reverb_example_without_reverb_says_what_to_install():
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode != 0
-    assert "agentkit[reverb]" in ended.stderr
+    assert "agentkit-rl[reverb]" in ended.stderr

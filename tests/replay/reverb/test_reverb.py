@@ -495,4 +495,4 @@ def test_without_reverb_the_error_names_the_extra():
     """
     program = textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert "agentkit[reverb]" in done.stdout, done.stderr
+    assert "agentkit-rl[reverb]" in done.stdout, done.stderr
