@@ -13,18 +13,20 @@ if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
+    from agentkit.experiment import load as load
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
+    from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
 
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "launch", "resume", "resume_launch", "resume_offline", "run",
-    "run_offline",
+    "ExperimentConfig", "OfflineConfig", "evaluate", "launch", "load", "resume", "resume_launch", "resume_offline",
+    "run", "run_offline",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

@@ -12,6 +12,7 @@ from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
+from agentkit.experiment.loading import LoadedPolicy, load
 from agentkit.experiment.local import Result, resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
@@ -25,6 +26,7 @@ __all__ = [
     "ExperimentConfig",
     "LaunchConfig",
     "LaunchResult",
+    "LoadedPolicy",
     "OfflineConfig",
     "Profile",
     "Result",
@@ -39,6 +41,7 @@ __all__ = [
     "join_run",
     "launch",
     "learner_node",
+    "load",
     "make_program",
     "make_roles",
     "read_config",

@@ -76,6 +76,21 @@ class _Mapping(NamedTuple):
     offset: np.ndarray | None
 
 
+def to_bounds(action: np.ndarray, spec: specs.Array) -> np.ndarray:
+    """Returns an action in [-1, 1] within the bounds of `spec` and in its dtype, clipped; another kind only cast.
+
+    Args:
+        action: ``[..., *spec.shape]``.
+        spec: of the environment's own action.
+    """
+    mapping = _mapping(spec, ())
+    if mapping is not None:
+        action = np.maximum(np.minimum(action, mapping.one), mapping.minus_one)
+        if mapping.scale is not None and mapping.offset is not None:
+            action = action * mapping.scale + mapping.offset
+    return action.astype(spec.dtype, copy=False)
+
+
 def is_bounded_continuous(spec: specs.Array) -> bool:
     """Returns True for a float spec with finite bounds, the kind of action that `CanonicalActions` maps."""
     return (

@@ -1,0 +1,189 @@
+"""Loads a policy to act with, out of a run folder or a policy file: no learner, replay or environment is left."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import jax
+import numpy as np
+import tree
+
+from agentkit import nests
+from agentkit.actors.policy import Policy, first_state
+from agentkit.agents.common.agent import Agent
+from agentkit.envs.resumable import ResumableEnvironment
+from agentkit.errors import SpecError
+from agentkit.experiment import identity
+from agentkit.experiment.evaluate import restore_policy
+from agentkit.experiment.policy_file import PolicyFile, read_policy, write_policy
+from agentkit.specs import make_environment_spec
+from agentkit.types import Nest
+from agentkit.variables import VariableClient
+from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.canonical_actions import CanonicalActions, to_bounds
+from agentkit.wrappers.single_precision import SinglePrecision
+
+
+class ActingState(NamedTuple):
+    """Holds what a policy carries from one step of an episode to the next.
+
+    Attributes:
+        key: PRNG key ``uint32[2]``.
+        policy: the policy's own state, such as a recurrent core's; leaves ``[B, ...]`` of a batch.
+    """
+
+    key: jax.Array
+    policy: Nest
+
+
+@final
+class LoadedPolicy:
+    """Acts as a trained agent does: ``action, state = policy(observation, state)``; None begins an episode.
+
+    Observations are as the run's wrappers give them, of any dtype that casts to theirs; actions have the environment's
+    own bounds and dtypes. Discrete actions count from 0. Both may have a batch axis in front.
+
+    Attributes:
+        observation_spec: what it takes.
+        action_spec: what it returns.
+    """
+
+    def __init__(self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int):
+        """Makes a `LoadedPolicy`; `load` does.
+
+        Args:
+            agent: whose policy it is.
+            policy: to act with.
+            params: its parameters.
+            file: what `save` writes, but for the parameters.
+            seed: of its sampling.
+        """
+        self.agent = agent
+        self.observation_spec = file.environment_spec.observations
+        self.action_spec = file.own_actions
+        self._file = file
+        self._params = jax.device_put(params)
+        self._key = jax.random.PRNGKey(seed)
+
+        def act(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
+            key, act_key = jax.random.split(state.key)
+            action, policy_state, _ = policy.act(params, act_key, observation, state.policy)
+            return action, ActingState(key, policy_state)
+
+        def act_batch(params: Nest, state: ActingState, observation: Nest) -> tuple[Nest, ActingState]:
+            key, act_key = jax.random.split(state.key)
+            keys = jax.random.split(act_key, len(jax.tree.leaves(observation)[0]))
+            action, policy_state, _ = jax.vmap(policy.act, (None, 0, 0, 0))(params, keys, observation, state.policy)
+            return action, ActingState(key, policy_state)
+
+        self._policy = policy
+        self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
+
+    def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
+        """Returns the action for an observation, and the state to hand in with the next one.
+
+        Args:
+            observation: of `observation_spec`, or each leaf ``[B, ...]``.
+            state: what the call before returned; None at the start of an episode (of all B).
+
+        Raises:
+            SpecError: the observation has another structure or shape.
+        """
+        observation, batch_size = self._read(observation)
+        if state is None:
+            self._key, init_key, key = jax.random.split(self._key, 3)
+            policy_state = first_state(self._policy, init_key, num_envs=batch_size)
+            reset = self._policy.reset if batch_size is None else jax.vmap(self._policy.reset)
+            state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
+        act = self._act if batch_size is None else self._act_batch
+        action, state = act(self._params, state, observation)
+        return tree.map_structure(lambda leaf, spec: to_bounds(np.asarray(leaf), spec), action, self.action_spec), state
+
+    def _read(self, observation: Nest) -> tuple[Nest, int | None]:
+        """Returns the observation in the dtypes of its spec, and the size of its batch or None."""
+        spec = self.observation_spec
+        try:
+            leaves = tree.map_structure_up_to(
+                spec, lambda part, x: np.asarray(x).astype(part.dtype, copy=False), spec, observation
+            )
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"Expected an observation of {spec}, found {str(observation)[:200]}: {error}") from error
+        shapes = [leaf.shape for leaf in tree.flatten(leaves)]
+        single = [part.shape for part in tree.flatten(spec)]
+        if shapes == single:
+            return leaves, None
+        sizes = {shape[:1] for shape in shapes}
+        if [shape[1:] for shape in shapes] == single and len(sizes) == 1 and sizes != {()}:
+            return leaves, shapes[0][0]
+        raise SpecError(
+            f"Expected observations of shapes {single}, or those with a batch axis in front, found {shapes}."
+        )
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes a policy file ``.npz``: parameters, the agent's settings and parts, and specs; nothing else.
+
+        Raises:
+            ConfigError: the name does not end in .npz.
+        """
+        write_policy(path, self._file, self._params)
+
+
+def load(
+    path: str | pathlib.Path, *, explore: bool = False, seed: int = 0, imports: Sequence[str] = (), **changes: Any
+) -> LoadedPolicy:
+    """Returns the policy of a run's newest checkpoint, or of a policy file.
+
+    Args:
+        path: a run folder, or what `LoadedPolicy.save` wrote.
+        explore: whether to act as in training; else as in evaluation.
+        seed: of what is sampled.
+        imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
+        **changes: `agent`, and for a run folder `environment`, where they cannot be made again from the folder.
+
+    Raises:
+        ConfigError: neither a run folder nor a policy file, or one whose agent cannot be made again.
+        CheckpointError: the run has no readable checkpoint.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+    """
+    path = pathlib.Path(path)
+    if path.is_file():
+        return _load_file(path, explore, seed, imports, **changes)
+    experiment, networks, store, _ = restore_policy(path, imports=imports, **changes)
+    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
+        environment_spec, actions = make_environment_spec(environment), own_actions(environment)
+    record = identity.describe_agent(experiment.agent, experiment.num_envs or 1)
+    file = PolicyFile(record, environment_spec, actions)
+    policy = experiment.agent.make_policy(networks, evaluation=not explore)
+    return LoadedPolicy(experiment.agent, policy, VariableClient(store).params, file, seed)
+
+
+def _load_file(
+    path: pathlib.Path, explore: bool, seed: int, imports: Sequence[str], agent: Agent | None = None
+) -> LoadedPolicy:
+    file, arrays = read_policy(path)
+    if agent is None:
+        identity.check_rebuildable(file.agent, path, imports, identity.AGENT_PARTS)
+        agent = identity.rebuild_agent(file.agent, path)
+        identity.warn_of_changes(file.agent, identity.describe_agent(agent, 1), path)
+    networks = agent.make_networks(file.environment_spec)
+    update = agent.make_update(networks)
+    shapes = jax.eval_shape(lambda: update.variables(update.init(jax.random.PRNGKey(0)))["policy"])
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    params = nests.restore_from_paths(like, arrays, f"The policy file {path}")
+    return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed)
+
+
+def own_actions(environment: Any) -> Nest:
+    """Returns the spec of the actions that the environment itself takes, below what makes it ready for an agent."""
+    layer = environment
+    while isinstance(layer, EnvironmentWrapper | ResumableEnvironment):
+        inner = layer.environment
+        if isinstance(layer, CanonicalActions):
+            return inner.action_spec()
+        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision):
+            break  # A wrapper of the user's own: its actions are meant.
+        layer = inner
+    return environment.action_spec()

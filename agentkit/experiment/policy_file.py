@@ -1,0 +1,111 @@
+"""Reads and writes policy files: one ``.npz`` with parameters, and in JSON the agent and the specs. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import zipfile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentkit import nests, specs
+from agentkit.errors import ConfigError, SpecError
+from agentkit.specs import EnvironmentSpec
+from agentkit.types import Nest
+
+_FORMAT = 1
+_HEADER = "agentkit_policy"
+
+
+class PolicyFile(NamedTuple):
+    """Holds what a policy file says besides parameters.
+
+    Attributes:
+        agent: what `identity.describe_agent` returned.
+        environment_spec: what the agent was trained with.
+        own_actions: spec of the actions that the environment itself takes.
+    """
+
+    agent: dict[str, Any]
+    environment_spec: EnvironmentSpec
+    own_actions: Nest
+
+
+def write_policy(path: str | pathlib.Path, file: PolicyFile, params: Nest) -> None:
+    """Writes a policy file; a file of this name is replaced in one step.
+
+    Raises:
+        ConfigError: the name does not end in .npz, or a parameter is of a dtype that numpy cannot write.
+    """
+    path = pathlib.Path(path)
+    if path.suffix != ".npz":
+        raise ConfigError(f"Expected the name of a policy file to end in .npz, found {str(path)!r}.")
+    arrays = {name: np.asarray(leaf) for name, leaf in nests.flatten_to_paths(params).items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise ConfigError(f"Parameter {name} is of dtype {array.dtype}, which numpy cannot write. Use float32.")
+    header = {
+        "format": _FORMAT,
+        "agent": file.agent,
+        "environment_spec": {name: _encode(spec) for name, spec in file.environment_spec._asdict().items()},
+        "own_actions": _encode(file.own_actions),
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
+    try:
+        arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
+    """Returns what a policy file says, and its parameters by path.
+
+    Raises:
+        ConfigError: it is no policy file, a damaged one, or one of a newer format.
+    """
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        header = json.loads(arrays.pop(_HEADER).tobytes())
+        if header["format"] != _FORMAT:
+            raise ConfigError(f"{path} has format {header['format']}, expected {_FORMAT}. Update agentkit.")
+        spec = EnvironmentSpec(**{name: _decode(node) for name, node in header["environment_spec"].items()})
+        return PolicyFile(dict(header["agent"]), spec, _decode(header["own_actions"])), arrays
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, SpecError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{path} is no policy file, or is damaged: {error!r:.200}. Write it with agentkit.load(RUN).save(FILE)."
+        ) from error
+
+
+def _encode(spec: Nest) -> Any:
+    """Returns a nest of specs as JSON has it."""
+
+    def encode_leaf(leaf: Any, path: str) -> dict[str, Any]:
+        if not (specs.is_spec(leaf) and nests.is_numeric(np.dtype(leaf.dtype))):
+            raise SpecError(f"{path}: expected the spec of a numeric array, found {leaf!r}.")
+        code: dict[str, Any] = {"array": [np.dtype(leaf.dtype).name, list(leaf.shape)], "name": leaf.name}
+        if isinstance(leaf, specs.DiscreteArray):
+            return code | {"num_values": int(leaf.num_values)}
+        if isinstance(leaf, specs.BoundedArray):
+            return code | {"minimum": np.asarray(leaf.minimum).tolist(), "maximum": np.asarray(leaf.maximum).tolist()}
+        return code
+
+    return nests.describe(spec, encode_leaf, "spec")
+
+
+def _decode(node: Any) -> Nest:
+    def decode_leaf(leaf: dict[str, Any]) -> specs.Array:
+        dtype, shape = nests.numeric_dtype(leaf["array"][0]), tuple(leaf["array"][1])
+        if "num_values" in leaf:
+            return specs.DiscreteArray(leaf["num_values"], dtype=dtype, name=leaf["name"])
+        if "minimum" in leaf:
+            return specs.BoundedArray(shape, dtype, leaf["minimum"], leaf["maximum"], leaf["name"])
+        return specs.Array(shape, dtype, leaf["name"])
+
+    return nests.build(node, decode_leaf)

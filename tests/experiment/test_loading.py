@@ -1,0 +1,180 @@
+"""A policy that leaves the house: loaded from a run or a file it acts as the agent does, in the environment's terms."""
+
+import json
+import subprocess
+import sys
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import specs
+from agentkit.agents import r2d2, sac
+from agentkit.envs import make
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import Evaluator
+from agentkit.experiment.evaluate import restore_policy
+from agentkit.experiment.loading import own_actions
+from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.step_limit import StepLimit
+
+pytestmark = pytest.mark.one_stack
+
+SAC = sac.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8, num_random_steps=0)
+R2D2 = r2d2.Config(
+    hidden_sizes=(8,), lstm_size=8, min_replay_size=4, batch_size=2, sequence_length=6, sequence_period=3, burn_in=2
+)
+
+
+def train(folder, agent, environment):
+    agentkit.run(agentkit.ExperimentConfig(agent, environment, num_steps=40, run_directory=folder, evaluation_period=0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("runs") / "pendulum", sac.make_agent(SAC), "gymnasium:Pendulum-v1")
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("runs") / "chain", r2d2.make_agent(R2D2), "agentkit:memory_chain")
+
+
+def rows_for(policy, num_rows=4):
+    shape = (num_rows, *policy.observation_spec.shape)
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def test_it_plays_the_episode_that_the_evaluator_plays(pendulum):
+    """In gymnasium's own environment, with gymnasium's bounds and dtypes, and nothing of agentkit's around it."""
+    experiment, networks, store, _ = restore_policy(pendulum)
+    seeds = []
+
+    class Watched(gymnasium.Wrapper):
+        def reset(self, *, seed=None, **kwargs):
+            seeds.append(seed)
+            return super().reset(seed=seed, **kwargs)
+
+    with Evaluator(experiment, networks, store) as evaluator:
+        inner = evaluator._environment.environment
+        while hasattr(inner, "environment"):
+            inner = inner.environment
+        inner._environment = Watched(inner._environment)
+        (record,) = evaluator.episodes(1)
+    policy, environment = agentkit.load(pendulum), gymnasium.make("Pendulum-v1")
+    observation, _ = environment.reset(seed=seeds[0])
+    state, total, truncated = None, 0.0, False
+    while not truncated:
+        action, state = policy(observation, state)
+        assert environment.action_space.contains(action)
+        observation, reward, _, truncated, _ = environment.step(action)
+        total += reward
+    assert total == pytest.approx(record["episode_return"], rel=1e-4)
+
+
+def test_a_batch_acts_as_its_rows_do(pendulum):
+    policy = agentkit.load(pendulum)
+    rows = rows_for(policy)
+    batch, _ = policy(rows.astype(np.float64))
+    assert batch.shape == (4, 1) and np.ptp(batch) > 0
+    np.testing.assert_allclose(batch, [policy(row)[0] for row in rows], rtol=1e-5, atol=1e-6)
+
+
+def test_who_explores_samples_by_the_seed(pendulum):
+    actions = [agentkit.load(pendulum, explore=True, seed=seed)(np.zeros(3))[0] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    assert not np.array_equal(actions[0], actions[2])
+
+
+def test_memory_is_in_the_state_and_begins_anew_without_one(chain):
+    policy = agentkit.load(chain)
+
+    def memory_after(rows):
+        state = None
+        for row in rows:
+            action, state = policy(row, state)
+            assert policy.action_spec.validate(action) is not None
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.policy)])
+
+    rows = rows_for(policy)
+    np.testing.assert_array_equal(memory_after(rows), memory_after(rows))
+    assert not np.allclose(memory_after(rows), memory_after(rows[2:]))
+
+
+@pytest.mark.parametrize("run", ["pendulum", "chain"])
+def test_a_file_holds_all_that_acting_needs(run, tmp_path, request):
+    policy = agentkit.load(request.getfixturevalue(run))
+    policy.save(tmp_path / "policy.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.npz"]
+    found = agentkit.load(tmp_path / "policy.npz")
+    assert (found.agent, found.action_spec, found.observation_spec) == (
+        policy.agent,
+        policy.action_spec,
+        policy.observation_spec,
+    )
+    rows = rows_for(policy)
+    (action, state), (other_action, other_state) = policy(rows), found(rows)
+    np.testing.assert_array_equal(action, other_action)
+    jax.tree.map(np.testing.assert_array_equal, state.policy, other_state.policy)
+
+
+def test_a_file_needs_no_simulator(pendulum, tmp_path):
+    policy = agentkit.load(pendulum)
+    policy.save(tmp_path / "policy.npz")
+    code = f"""
+import json, sys
+sys.modules["gymnasium"] = None
+import agentkit
+action, _ = agentkit.load({str(tmp_path / "policy.npz")!r})([0.0, 1.0, 0.5])
+print(json.dumps(action.tolist()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected, _ = policy(np.array([0.0, 1.0, 0.5]))
+    np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), expected, rtol=1e-6)
+
+
+def test_what_is_no_policy_is_refused(pendulum, tmp_path):
+    policy = agentkit.load(pendulum)
+    with pytest.raises(ConfigError, match=r"end in \.npz"):
+        policy.save(tmp_path / "policy.pkl")
+    policy.save(tmp_path / "policy.npz")
+    whole = (tmp_path / "policy.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("cut.npz", "other.npz"):
+        with pytest.raises(ConfigError, match="no policy file, or is damaged"):
+            agentkit.load(tmp_path / name)
+    with pytest.raises(ConfigError, match="not a run folder"):
+        agentkit.load(tmp_path / "nothing")
+    wider = sac.make_agent(sac.Config(hidden_sizes=(9,)))
+    with pytest.raises(agentkit.errors.CheckpointError, match=r"expected float32\[.*9"):
+        agentkit.load(tmp_path / "policy.npz", agent=wider)
+
+
+@pytest.mark.parametrize(
+    "observation", [np.zeros(4), np.zeros((2, 4)), np.zeros((0, 2, 3)), {"a": np.zeros(3)}, "text"]
+)
+def test_an_observation_of_another_shape_is_refused(pendulum, observation):
+    with pytest.raises(SpecError, match=r"xpected (an )?observation"):
+        agentkit.load(pendulum)(observation)
+
+
+class Discrete(EnvironmentWrapper):
+    """Left or right at full force."""
+
+    def action_spec(self):
+        return specs.DiscreteArray(2, np.int32, "action")
+
+    def step(self, action):
+        return self.environment.step(np.array([2.0 * action - 1.0], np.float32))
+
+
+def test_below_a_users_own_actions_nothing_is_looked_for():
+    limited = make("gymnasium:Pendulum-v1", wrappers=[lambda inner: StepLimit(inner, 5)])
+    assert own_actions(limited).maximum == 2.0 and limited.action_spec().maximum == 1.0
+    discrete = make("gymnasium:Pendulum-v1", wrappers=[Discrete])
+    assert own_actions(discrete) == discrete.action_spec() == specs.DiscreteArray(2, np.int32, "action")
