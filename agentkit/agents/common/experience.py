@@ -92,7 +92,7 @@ class Transitions:
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
-        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
         _check_no_extras(extras_spec)
         n, discount = self.config.n_step, self.config.discount
 
@@ -152,7 +152,7 @@ class Sequences:
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
-        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
         length = self.config.sequence_length + 1
 
         def make() -> SequenceAdder:
