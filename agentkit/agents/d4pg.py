@@ -58,7 +58,7 @@ class Config(ReplayConfig):
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to both targets.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     n_step: Count = 5

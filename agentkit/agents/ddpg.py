@@ -45,7 +45,7 @@ class Config(ReplayConfig):
         tau: fraction by which both targets move at each update, in (0, 1].
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     batch_size: Count = 128

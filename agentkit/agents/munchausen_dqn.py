@@ -7,7 +7,7 @@ Differences from the paper:
   * With `n_step` above 1 (the paper's), only the first action of each return has its bonus.
   * Adam with another epsilon, and optional clipping of the global gradient norm; the loss may be squared instead of
     Huber's.
-  * Epsilon falls linearly over each actor's own steps.
+  * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
 """
@@ -41,7 +41,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         temperature: tau: how soft the policy is that the target bootstraps from.

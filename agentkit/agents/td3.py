@@ -44,7 +44,7 @@ class Config(ReplayConfig):
         target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
         target_noise_clip: c, the largest such noise.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     hidden_sizes: Sizes = (256, 256)
