@@ -55,6 +55,7 @@ class Config(ReplayConfig):
         max_log_std: upper bound.
     """
 
+    min_replay_size: Count = 5_000
     updates_per_step: Positive = 20.0
     updates_per_call: Count = 20
     dropout_rate: OpenFraction = 0.01

@@ -9,10 +9,10 @@ Differences from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
   * Adam with another epsilon than the paper's, and an optional clip of the gradients' global norm.
   * Epsilon falls linearly over an actor's steps, of all its environments; the paper's ladder is a switch.
   * The last reward and action are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
-  * New sequences get priority 1, not one that the actor computes.
+  * New sequences get the largest priority seen, not one that the actor computes.
   * Truncated episodes bootstrap.
   * Defaults fit small problems, not Atari: the paper has an LSTM of 512 units, sequences of 80 steps every 40 with 40
-    more to burn in, batches of 64, discount 0.997, targets 2,500 updates old, learning rate 1e-4.
+    more to burn in, batches of 64, n-step 5, targets 2,500 updates old, learning rate 1e-4.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Config(SequencesConfig):
         rescale_values: learn h(q) and not q, where h is `losses.signed_hyperbolic`, so that rewards need no clipping.
     """
 
-    n_step: Count = 5
+    discount: Fraction = 0.997
+    n_step: Count = 10
     batch_size: Count = 32
     updates_per_step: Positive = 0.125
     replay_size: Count = 10_000
@@ -71,10 +72,10 @@ class Config(SequencesConfig):
     sequence_length: Count = 40
     sequence_period: Count = 20
     hidden_sizes: Sizes = (64,)
-    learning_rate: Positive | Schedule = 1e-3
+    learning_rate: Positive | Schedule = 3e-4
     max_grad_norm: Positive | None = 10.0
     adam_epsilon: Positive = 1e-8
-    target_update_period: Count = 200
+    target_update_period: Count = 50
     epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False
