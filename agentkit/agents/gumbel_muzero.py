@@ -260,6 +260,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
         metrics["q"] = _mean(target_values[:, :-1], acted)
+        metrics["at_edge"] = nets.share_at_edge(target_values, config.vmin, config.vmax)
         return importance_weighted_loss(total, metrics, batch, config)
 
     return loss

@@ -133,7 +133,7 @@ def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
 def test_rescaled_atoms_hold_small_and_large_returns() -> None:
     """Rewards of 100 a step, gamma 0.8: the default support finds values of 100 and more, and 0 and 1 beside them."""
     sequence = _sequence(8, (0,), [100.0] * 9, [1] * 9)
-    agent, networks, update = _learner(
+    _, networks, update = _learner(
         n_step=3, unroll_length=3, vmin=-1_000.0, vmax=1_000.0, num_atoms=121, rescale_values=True
     )
     state, step = update.init(KEY), jax.jit(update.update)
@@ -234,8 +234,8 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = Config(
-        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, rescale_values=False, num_simulations=8, min_replay_size=10,
-        updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
+        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, rescale_values=False,
+        num_simulations=8, min_replay_size=10, updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
     )  # fmt: skip
     assert len(learns(make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
 
