@@ -22,7 +22,7 @@ from mujoco_runs import DOCS, Job, Plan, read, run_all
 _FAR = ("n_step=20", "discount=0.995")
 OFF_POLICY: dict[str, tuple[str, ...]] = {
     "dqn": _FAR,
-    "munchausen_dqn": _FAR,
+    "munchausen_dqn": (),
     "c51": (),
     "qr_dqn": (),
     "iqn": (),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy
+from agentkit.actors.policy import Params, Policy, StepCount, no_steps, of_all_envs
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
@@ -35,7 +35,7 @@ def random_legal(uniform: Array, legal: Array) -> Array:
 def epsilon_greedy_policy(
     q_values: Callable[..., Array], epsilon: float | Callable[[Array], Array], takes_key: bool = False
 ) -> Policy:
-    """Makes an epsilon-greedy policy; its state is the number of steps taken, int32 ``[]``.
+    """Makes an epsilon-greedy policy; its state is the `StepCount` of all environments of its actor.
 
     Args:
         q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
@@ -43,11 +43,11 @@ def epsilon_greedy_policy(
         takes_key: whether `q_values` takes a key.
     """
 
-    def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, count: StepCount) -> tuple[Nest, Nest, Nest]:
         q, key = _single(q_values, takes_key, params, observation, key)
-        return explore(key, q, epsilon(num_steps) if callable(epsilon) else epsilon), num_steps + 1, ()
+        return explore(key, q, epsilon(count.num_steps) if callable(epsilon) else epsilon), count.next(), ()
 
-    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
+    return Policy(act, init=no_steps, with_num_envs=of_all_envs)
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:

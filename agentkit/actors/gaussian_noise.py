@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, stateless_policy, unchanged
+from agentkit.actors.policy import Params, Policy, StepCount, no_steps, of_all_envs, stateless_policy, unchanged
 from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest
 
@@ -21,11 +21,11 @@ class NoiseState(NamedTuple):
 
     Attributes:
         noise: what was added last, float32 ``[A]``; zero at the start of an episode.
-        num_steps: steps taken, int32 ``[]``.
+        count: of all environments of its actor.
     """
 
     noise: Array
-    num_steps: Array
+    count: StepCount
 
 
 def deterministic_policy(network: Deterministic) -> Policy:
@@ -50,7 +50,7 @@ def gaussian_noise_policy(
         network: the deterministic policy.
         action_shape: ``(A,)``.
         stddev: sigma, in units of half the action range, >= 0.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
         correlation: rho, from one step to the next, in [0, 1); 0 for independent noise.
 
     Raises:
@@ -63,21 +63,23 @@ def gaussian_noise_policy(
     fresh = stddev * (1.0 - correlation**2) ** 0.5
 
     def init(key: Any) -> NoiseState:
-        del key
-        return NoiseState(jnp.zeros(action_shape), jnp.zeros((), jnp.int32))
+        return NoiseState(jnp.zeros(action_shape), no_steps(key))
 
     def act(params: Params, key: Any, observation: Nest, state: NoiseState) -> tuple[Nest, NoiseState, Nest]:
         noise_key, uniform_key = jax.random.split(key)
         noise = correlation * state.noise + fresh * jax.random.normal(noise_key, action_shape)
         explored = jnp.clip(_single(network, params, observation) + noise, -1.0, 1.0)
         uniform = jax.random.uniform(uniform_key, action_shape, minval=-1.0, maxval=1.0)
-        action = jnp.where(state.num_steps < num_random_steps, uniform, explored)
-        return action, NoiseState(noise, state.num_steps + 1), ()
+        action = jnp.where(state.count.num_steps < num_random_steps, uniform, explored)
+        return action, NoiseState(noise, state.count.next()), ()
 
     def silence(state: NoiseState) -> NoiseState:
         return state._replace(noise=jnp.zeros_like(state.noise))
 
-    return Policy(act, init, reset=silence if correlation else unchanged)
+    def with_num_envs(state: NoiseState, num_envs: int) -> NoiseState:
+        return state._replace(count=of_all_envs(state.count, num_envs))
+
+    return Policy(act, init, reset=silence if correlation else unchanged, with_num_envs=with_num_envs)
 
 
 def _single(network: Deterministic, params: Params, observation: Nest) -> Array:

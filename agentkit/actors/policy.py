@@ -36,6 +36,11 @@ def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
     return state
 
 
+def _not_counting(state: PolicyState, num_envs: int) -> PolicyState:
+    del num_envs
+    return state
+
+
 def unchanged(state: PolicyState) -> PolicyState:
     """Returns the state itself: the reset of a policy whose state outlives episodes."""
     return state
@@ -54,6 +59,9 @@ class Policy(NamedTuple):
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
+        with_num_envs: ``(state, num_envs) -> state``, applied to the state of `init`, too: tells a policy that counts
+            its steps how many environments its actor steps together, for it counts the steps of all of them.
+            Unchanged by default.
         extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 
@@ -62,6 +70,36 @@ class Policy(NamedTuple):
     reset: Callable[[PolicyState], PolicyState] = unchanged
     diversify: Callable[[PolicyState, Any, int], PolicyState] = _same
     extras_spec: Nest = ()
+    with_num_envs: Callable[[PolicyState, int], PolicyState] = _not_counting
+
+
+class StepCount(NamedTuple):
+    """Counts the steps of all environments of an actor, as the state of a policy that changes with them.
+
+    Attributes:
+        num_steps: taken by all environments together, int32 ``[]``; each of them holds the same number.
+        num_envs: environments, each of which takes one more at every call, int32 ``[]``.
+    """
+
+    num_steps: Any
+    num_envs: Any
+
+    def next(self) -> StepCount:
+        """Returns the count after one more step of each environment."""
+        return self._replace(num_steps=self.num_steps + self.num_envs)
+
+
+def no_steps(key: Any) -> StepCount:
+    """Returns the count of an actor of one environment that has taken no step."""
+    import jax.numpy as jnp  # Not at import time: who only asks a server for actions needs none.
+
+    del key
+    return StepCount(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+
+
+def of_all_envs(count: StepCount, num_envs: int) -> StepCount:
+    """Returns the count for one of `num_envs` environments that step together."""
+    return count._replace(num_envs=num_envs * count.num_envs)
 
 
 def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
@@ -88,6 +126,6 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     place = jnp.int32(actor_index.actor_id % actor_index.num_actors)
     if num_envs is None:
         return policy.diversify(policy.init(key), place, actor_index.num_actors)
-    states = jax.vmap(policy.init)(jax.random.split(key, num_envs))
+    states = jax.vmap(lambda k: policy.with_num_envs(policy.init(k), num_envs))(jax.random.split(key, num_envs))
     places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
     return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.num_actors * num_envs)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, stateless_policy
+from agentkit.actors.policy import Params, Policy, StepCount, no_steps, of_all_envs, stateless_policy
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -39,23 +39,24 @@ def sampling_policy(
 ) -> Policy:
     """Returns a policy that samples a distribution after uniform actions at first.
 
-    Its state is the number of steps taken, int32 ``[]``.
+    Its state is the `StepCount` of all environments of its actor.
 
     Args:
         distribution_at: the network.
         sample: ``(distribution, key) -> action [B, ...]``.
         uniform: ``(key, observation [1, ...]) -> action``, without a batch axis.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
-    def act(params: Params, key: jax.Array, observation: Nest, num_steps: Array) -> tuple[Nest, Nest, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, count: StepCount) -> tuple[Nest, Nest, Nest]:
         batch = jax.tree.map(lambda x: x[None], observation)
         distribution = distribution_at(params, batch)
         sample_key, uniform_key = jax.random.split(key)
         action = sample(distribution, sample_key)[0]
-        return jnp.where(num_steps < num_random_steps, uniform(uniform_key, batch), action), num_steps + 1, ()
+        is_early = count.num_steps < num_random_steps
+        return jnp.where(is_early, uniform(uniform_key, batch), action), count.next(), ()
 
-    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
+    return Policy(act, init=no_steps, with_num_envs=of_all_envs)
 
 
 def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest], Array]:

@@ -22,7 +22,7 @@ PriorityFn = Callable[[Any], float]
 `Step` of ``[T, ...]`` with its padding), to the priority it is inserted with. Its input is read-only."""
 
 Tables = str | Mapping[str, PriorityFn | None]
-"""What an adder feeds: a table's name, or names with a priority function each (None: priority 1)."""
+"""What an adder feeds: a table's name, or names with a priority function each (None: the largest priority seen)."""
 
 
 def parse_tables(tables: Tables) -> tuple[tuple[str, PriorityFn | None], ...]:
@@ -227,7 +227,7 @@ class StepWriter:
         padding = self._length - (stop - start)
         data = None
         for table, function in self._tables:
-            priority = 1.0
+            priority = None
             if function is not None:
                 data = self._data(stop - start) if data is None else data
                 priority = float(function(data))

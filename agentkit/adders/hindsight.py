@@ -258,7 +258,7 @@ class HindsightAdder(core.Adder):
 
     def _create_item(self, index: int, inline: HindsightInline, before: HindsightRow, after: HindsightRow) -> None:
         for table, function in self._tables:
-            priority = 1.0
+            priority = None
             if function is not None:
                 goal = {"desired_goal": inline.desired_goal}
                 data = Transition(

@@ -185,7 +185,7 @@ class NStepAdder(core.Adder):
         """One item in every table: from the window's first step to row `index`."""
         inline = self._returns.sums(self._window, self._gamma)
         for table, function in self._tables:
-            priority = 1.0 if function is None else float(function(self._data(inline)))
+            priority = None if function is None else float(function(self._data(inline)))
             self._writer.create_item(table, priority, index - len(self._window), index + 1, inline)
 
     def _data(self, inline: NStepReturn) -> Transition:

@@ -10,7 +10,7 @@ Differences from the paper:
     end of the segment.
   * Observations and returns are normalised by running statistics, gradients clipped to a global norm. Policy and
     value share nothing but the convolutions of images. The standard deviation of Gaussian actions does not depend on
-    the observation; they are clipped to the bounds on their way to the environment.
+    the observation; actions are clipped to the bounds on their way to the environment, and their means are within.
   * RMSProp's mean of squares begins at 1, which keeps the first steps small (as in github.com/openai/baselines, a2c).
     Its epsilon, inside the root, is 1e-10: clipped to a norm of 0.5, gradients of 10,000 parameters are 5e-3 each in
     mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays by default;
@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from agentkit.agents.common.advantages import (
 )
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
-from agentkit.agents.common.ranges import Count, Fraction, NotNegative, OpenFraction, Positive, Sizes
+from agentkit.agents.common.ranges import Fraction, NotNegative, OpenFraction, Positive, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, value_at
 from agentkit.types import Array, Params, ReplaySample, Step
 
@@ -67,7 +67,8 @@ class Config(SegmentsConfig):
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
-    segment_length: Count = 5
+    UPDATE_ROWS: ClassVar[int] = 80
+
     hidden_sizes: Sizes = (64, 64)
     gae_lambda: Fraction = 0.95
     learning_rate: Positive | Schedule = 7e-4

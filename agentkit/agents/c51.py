@@ -7,7 +7,7 @@ Differences from the paper:
   * The loss is the paper's cross-entropy less the target's entropy: the same gradient, and 0 at best.
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
   * Adam with another epsilon, and optional clipping of the global gradient norm.
-  * Epsilon falls linearly over each actor's own steps.
+  * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari: the atoms cover the returns of rewards up to 1 at gamma 0.99,
     where the paper's -10 to 10 are for clipped rewards.
@@ -51,7 +51,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         num_atoms: N, returns that the distributions are made of (the paper's 51).
@@ -116,7 +116,8 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
             logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
         )  # [B]
         q_tm1 = nets.categorical_mean(logits_tm1, network.atoms)
-        return importance_weighted_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)
+        metrics = {"q": jnp.mean(q_tm1), "at_edge": nets.share_at_edge(q_tm1, config.vmin, config.vmax)}
+        return importance_weighted_loss(per_item, metrics, batch, config)
 
     return loss
 

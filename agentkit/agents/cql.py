@@ -7,8 +7,9 @@ Differences from the paper:
   * The weight of the penalty is fixed; the paper can also tune it to a target gap by dual descent.
   * The penalty's integral is estimated with uniform actions and with the policy's in the same state; the authors'
     code adds the policy's actions in the next state.
-  * One step size for all; the paper has 1e-4 for the policy. No first updates that clone the data.
-  * Targets have SAC's entropy term (the authors' code leaves it out by default).
+  * No first updates that clone the data.
+  * Step sizes, three layers and targets without SAC's entropy term are those of the authors' code; the TD errors have
+    the paper's factor 1/2, which that code lacks: a `cql_weight` of 5 here is its ``min_q_weight`` of 10.
 """
 
 from __future__ import annotations
@@ -50,27 +51,31 @@ class Config(ReplayConfig):
         cql_weight: alpha of the paper, the weight of the penalty beside the TD errors; 0 is SAC.
         num_sampled_actions: uniform actions, and as many of the policy, that estimate the penalty's integral.
         hidden_sizes: units of each hidden layer of the policy and of each critic.
-        learning_rate: Adam's step size, for all three losses.
+        learning_rate: Adam's step size for the critics.
+        policy_learning_rate: Adam's step size for policy and temperature.
         max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
+        backup_entropy: whether targets have SAC's entropy term.
         target_entropy: in nats; None for minus the number of action dimensions (SAC, appendix D).
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
         min_log_std: lower bound of the policy's log standard deviation, before the tanh.
         max_log_std: upper bound.
     """
 
     cql_weight: NotNegative = 5.0
     num_sampled_actions: Count = 10
-    hidden_sizes: Sizes = (256, 256)
+    hidden_sizes: Sizes = (256, 256, 256)
     learning_rate: Positive | Schedule = 3e-4
+    policy_learning_rate: Positive | Schedule = 1e-4
     max_grad_norm: Positive | None = None
     adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
     initial_temperature: Positive = 1.0
     learn_temperature: bool = True
+    backup_entropy: bool = False
     target_entropy: Finite | None = None
     num_random_steps: CountFromZero = 5_000
     min_log_std: Finite = -10.0
@@ -161,7 +166,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     def critic_loss(critics: Critics, state: State, batch: ReplaySample[Transition], key: jax.Array) -> LossOutput:
         o_tm1, a_tm1, r_t, discount_t, o_t, _ = batch.data
         a_t, log_prob_t = nets.sample_and_log_prob(policy_at(state.policy, o_t), key)
-        v_t = jnp.minimum(*twins_at(state.target_critics, o_t, a_t)) - jnp.exp(state.log_alpha) * log_prob_t
+        v_t = jnp.minimum(*twins_at(state.target_critics, o_t, a_t))
+        if config.backup_entropy:
+            v_t -= jnp.exp(state.log_alpha) * log_prob_t
         target = jax.lax.stop_gradient(r_t + discount_t * v_t)
         q_1, q_2 = twins_at(critics, o_tm1, a_tm1)
         loss = 0.5 * (jnp.square(q_1 - target) + jnp.square(q_2 - target))  # [B]
@@ -201,11 +208,9 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a gradient step each on critics, with the penalty, on policy and on temperature (algorithm 1)."""
-    optimizer = adam(
-        config.learning_rate,
-        config.max_grad_norm,
-        epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
+    critic_optimizer, policy_optimizer = (
+        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=config.steps_per_update)
+        for rate in (config.learning_rate, config.policy_learning_rate)
     )
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy
 
@@ -213,7 +218,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         key, policy_key, *critic_keys = jax.random.split(key, 4)
         policy, critics = networks.policy.init(policy_key), tuple(map(networks.critic.init, critic_keys))
         log_alpha = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
-        opt_states = tuple(map(optimizer.init, (policy, critics, log_alpha)))
+        opt_states = policy_optimizer.init(policy), critic_optimizer.init(critics), policy_optimizer.init(log_alpha)
         return State(policy, critics, jax.tree.map(jnp.copy, critics), log_alpha, opt_states, key)
 
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
@@ -233,11 +238,11 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         alpha_grad = entropy - target_entropy  # SAC, eq. 18
 
         policy_opt, critics_opt, alpha_opt = state.opt_states
-        policy, policy_opt = optimizer_step(optimizer, policy_grads, state.policy, policy_opt)
-        critics, critics_opt = optimizer_step(optimizer, critic_grads, state.critics, critics_opt)
+        policy, policy_opt = optimizer_step(policy_optimizer, policy_grads, state.policy, policy_opt)
+        critics, critics_opt = optimizer_step(critic_optimizer, critic_grads, state.critics, critics_opt)
         log_alpha = state.log_alpha
         if config.learn_temperature:
-            log_alpha, alpha_opt = optimizer_step(optimizer, alpha_grad, log_alpha, alpha_opt)
+            log_alpha, alpha_opt = optimizer_step(policy_optimizer, alpha_grad, log_alpha, alpha_opt)
         targets = optax.incremental_update(critics, state.target_critics, config.tau)
         metrics = {
             "critic_loss": output.loss,

@@ -58,7 +58,7 @@ class Config(ReplayConfig):
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to both targets.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     n_step: Count = 5
@@ -159,7 +159,8 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         logits_t = logits_at(state.target_critic, o_t, policy_at(state.target_policy, o_t))  # [B, N]
         logits_tm1 = logits_at(critic, o_tm1, a_tm1)
         divergence = losses.categorical_td_loss(logits_tm1, r_t, discount_t, logits_t, atoms)  # [B], eq. 4
-        metrics = {"q": jnp.mean(nets.categorical_mean(logits_tm1, atoms))}
+        q_tm1 = nets.categorical_mean(logits_tm1, atoms)
+        metrics = {"q": jnp.mean(q_tm1), "at_edge": nets.share_at_edge(q_tm1, config.vmin, config.vmax)}
         return importance_weighted_loss(divergence, metrics, batch, config)
 
     def policy_loss(policy: Params, state: State, batch: ReplaySample[Transition], key: jax.Array) -> jax.Array:

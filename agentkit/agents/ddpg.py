@@ -45,10 +45,11 @@ class Config(ReplayConfig):
         tau: fraction by which both targets move at each update, in (0, 1].
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         noise_correlation: of the noise at one step with that at the next, in [0, 1).
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     batch_size: Count = 128
+    min_replay_size: Count = 25_000
     hidden_sizes: Sizes = (400, 300)
     policy_learning_rate: Positive | Schedule = 1e-4
     critic_learning_rate: Positive | Schedule = 1e-3
@@ -57,7 +58,7 @@ class Config(ReplayConfig):
     tau: Rate = 0.005
     exploration_noise: NotNegative = 0.1
     noise_correlation: OpenFraction = 0.0
-    num_random_steps: CountFromZero = 1_000
+    num_random_steps: CountFromZero = 25_000
 
 
 Networks = nets.ActorCriticNetworks

@@ -6,7 +6,7 @@ behaviour that is learned beside the values: for acting, and for the target.
 Differences from the paper:
   * Values and behaviour have a network each; the paper's share the convolutions of one, and regularise the logits.
   * Adam with another epsilon, and optional clipping of the global gradient norm.
-  * Epsilon falls linearly over each actor's own steps, where the agent explores.
+  * Epsilon falls linearly over each actor's steps, of all its environments, where the agent explores.
   * Truncated episodes bootstrap.
   * Defaults fit small problems.
 """
@@ -42,7 +42,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         threshold: tau: the least ratio of an action's probability to the likeliest one's at which it is considered; 0

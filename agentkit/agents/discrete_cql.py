@@ -6,7 +6,7 @@ which the data do not have are not overestimated.
 Differences from the paper:
   * On double DQN; the paper's experiments with Atari are on QR-DQN.
   * Adam and a Huber loss, as in this library's DQN, with defaults for small problems.
-  * Epsilon falls linearly over each actor's own steps, where the agent explores.
+  * Epsilon falls linearly over each actor's steps, of all its environments, where the agent explores.
   * Truncated episodes bootstrap.
 """
 
@@ -40,7 +40,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         duelling: separate value and advantage streams (Wang et al. 2016).

@@ -54,7 +54,7 @@ class Config(ReplayConfig):
         tau: fraction by which the target critics move at each update, in (0, 1].
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
     batch_size: Count = 128

@@ -6,7 +6,7 @@ Options add double Q-learning (van Hasselt et al. 2016), duelling networks (Wang
 Differences from the paper:
   * Adam instead of RMSProp, with optional clipping of the global gradient norm; Huber loss instead of clipped errors
     (the same gradient).
-  * Epsilon falls linearly over each actor's own steps.
+  * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
   * New transitions get priority 1, not the largest priority so far.
   * Defaults fit small problems (CartPole), not Atari.
@@ -44,7 +44,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
     """

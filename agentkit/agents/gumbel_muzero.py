@@ -6,8 +6,7 @@ Gumbel noise at its root and completed action values the search improves the pol
 itself is that of google-deepmind/mctx.
 
 Differences from the papers:
-  * A small fully connected model on vectors, no residual convolutions; values and rewards share one support, and are
-    not transformed.
+  * A small fully connected model on vectors, no residual convolutions; values and rewards share one support.
   * The value target bootstraps from the target network's value and not from the value that the search found when
     the action was taken, so the target is as new as the network, and truncated episodes bootstrap.
   * Adam with optional clipping of the global gradient norm.
@@ -18,6 +17,7 @@ Differences from the papers:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ class Config(SequencesConfig):
         num_atoms: N, values that rewards and values are distributions over.
         vmin: the least of them; smaller rewards and returns count as this one.
         vmax: the greatest.
+        rescale_values: space the atoms evenly in h(value), where h is `losses.signed_hyperbolic`: close together near 0
+            and far apart at large returns, so that one support serves both (Schrittwieser et al. 2020, appendix F).
         num_simulations: steps of the model for each action chosen.
         max_num_considered_actions: actions tried at the root, at most (Danihelka et al. 2022, section 3.3).
         unroll_length: rewards, values and policies predicted from each row, K.
@@ -69,9 +71,10 @@ class Config(SequencesConfig):
     sequence_period: Count = 20
     hidden_sizes: Sizes = (64,)
     model_size: Count = 64
-    num_atoms: CountFromTwo = 51
-    vmin: Finite = -10.0
-    vmax: Finite = 10.0
+    num_atoms: CountFromTwo = 121
+    vmin: Finite = -1_000.0
+    vmax: Finite = 1_000.0
+    rescale_values: bool = True
     num_simulations: Count = 16
     max_num_considered_actions: Count = 16
     unroll_length: Count = 5
@@ -95,8 +98,10 @@ class Networks(NamedTuple):
         represent: ``(params, observation [B, ...]) -> hidden [B, H]``, in [0, 1].
         predict: ``(params, hidden [B, H]) -> (policy logits [B, A], value logits [B, N])``.
         step: ``(params, hidden [B, H], action [B]) -> (reward logits [B, N], next hidden [B, H])``.
-        atoms: the values that rewards and values are distributions over, rising, float32 ``[N]``.
+        atoms: what rewards and values are distributions over, rising, float32 ``[N]``: h(value) where values are
+            rescaled.
         num_actions: A.
+        to_value: ``logits [..., N] -> value [...]``.
     """
 
     init: Callable[[jax.Array], Params]
@@ -105,6 +110,7 @@ class Networks(NamedTuple):
     step: Callable[[Params, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
     atoms: jax.Array
     num_actions: int
+    to_value: Callable[[jax.Array], jax.Array]
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
@@ -132,14 +138,38 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         keys = jax.random.split(key, len(parts))
         return tuple(part.init(k, *example) for part, k, example in zip(parts, keys, examples, strict=True))
 
+    ends = (config.vmin, config.vmax)
+    atoms = nets.evenly_spaced_atoms(*(map(_rescale, ends) if config.rescale_values else ends), num_atoms)
+
+    def to_value(logits: jax.Array) -> jax.Array:
+        mean = nets.categorical_mean(logits, atoms)
+        return _unscale(mean) if config.rescale_values else mean
+
     return Networks(
         init=init,
         represent=lambda params, x: parts[0].apply(params[0], x),
         predict=lambda params, x: parts[1].apply(params[1], x),
         step=lambda params, x, a: parts[2].apply(params[2], x, a),
-        atoms=nets.evenly_spaced_atoms(config.vmin, config.vmax, num_atoms),
+        atoms=atoms,
         num_actions=num_actions,
+        to_value=to_value,
     )
+
+
+# `losses` has both, too, but loads rlax, which is slow: actors plan without it.
+_EPSILON = 1e-3
+
+
+def _rescale(value: float) -> float:
+    """Returns h(value) (Pohlen et al. 2018, 1805.11593, prop. A.2)."""
+    return math.copysign(math.sqrt(abs(value) + 1.0) - 1.0, value) + _EPSILON * value
+
+
+def _unscale(x: jax.Array) -> jax.Array:
+    """Inverts `_rescale`, as `losses.signed_parabolic` does."""
+    y = 1.0 + _EPSILON + jnp.abs(x)
+    root = 2.0 * y / (1.0 + jnp.sqrt(1.0 + 4.0 * _EPSILON * y))
+    return jnp.sign(x) * (root - 1.0) * (root + 1.0)
 
 
 def _scale_to_unit(hidden: jax.Array) -> jax.Array:
@@ -168,7 +198,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         del key
         reward, hidden = networks.step(params, hidden, action)
         logits, value = networks.predict(params, hidden)
-        reward, value = nets.categorical_mean(reward, networks.atoms), nets.categorical_mean(value, networks.atoms)
+        reward, value = networks.to_value(reward), networks.to_value(value)
         discount = jnp.full_like(reward, config.discount)
         return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=logits, value=value), hidden
 
@@ -176,7 +206,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         batch = jax.tree.map(lambda x: x[None], observation)
         hidden, allowed = networks.represent(params, batch), nets.action_mask(batch)
         logits, value = networks.predict(params, hidden)
-        value = nets.categorical_mean(value, networks.atoms)
+        value = networks.to_value(value)
         found = mctx.gumbel_muzero_policy(
             params=params,
             rng_key=key,
@@ -207,6 +237,8 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         )
         target_values = _by_row(lambda x: _value(networks, target_params, x), steps.observation)  # [B, T + 1]
         targets = losses.n_step_targets(reward, config.discount * discount, target_values, acted, config.n_step)
+        if config.rescale_values:
+            targets, reward = losses.signed_hyperbolic(targets), losses.signed_hyperbolic(reward)
         hidden = _by_row(lambda x: networks.represent(params, x), jax.tree.map(lambda x: x[:, :-1], steps.observation))
         hidden, mask = _flat(hidden), _flat(acted)  # [B T, H], [B T]
         parts: dict[str, list[jax.Array]] = {"policy_loss": [], "value_loss": [], "reward_loss": []}
@@ -228,6 +260,7 @@ def make_loss(networks: Networks, config: Config) -> Loss:
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
         metrics["q"] = _mean(target_values[:, :-1], acted)
+        metrics["at_edge"] = nets.share_at_edge(target_values, config.vmin, config.vmax)
         return importance_weighted_loss(total, metrics, batch, config)
 
     return loss
@@ -258,7 +291,7 @@ def _ahead(x: jax.Array, k: int) -> jax.Array:
 def _value(networks: Networks, params: Params, observation: Nest) -> jax.Array:
     """Returns the values ``[B]`` of observations ``[B, ...]``."""
     _, logits = networks.predict(params, networks.represent(params, observation))
-    return nets.categorical_mean(logits, networks.atoms)
+    return networks.to_value(logits)
 
 
 def make_update(networks: Networks, loss: Loss, config: Config) -> Update:

@@ -5,9 +5,12 @@ acted: V-trace corrects values and policy gradient for that. With an `lstm_size`
 segment with the state that the actor had there.
 
 Differences from the paper:
-  * Adam instead of RMSProp, a step size that does not fall; losses are means over rows, not sums.
-  * The network is a few ReLU layers (for images behind the convolutions of Mnih et al. 2015, or with `residual_torso`
-    behind those of the paper's larger network), an LSTM if wanted, and linear heads.
+  * Adam instead of RMSProp; losses are means over rows, not sums. The step size falls where `learning_rate` is a
+    schedule.
+  * Without images and LSTM policy and value share nothing: values are not normalised, and where they are large their
+    loss drowns the policy's in layers that both share. Else they share a few ReLU layers (for images behind the
+    convolutions of Mnih et al. 2015, or with `residual_torso` behind those of the paper's larger network), an LSTM if
+    wanted, and have linear heads.
   * Rewards and actions before are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
   * Rewards are not clipped.
   * Continuous actions, too: Gaussian, clipped to the bounds on their way to the environment.
@@ -39,7 +42,8 @@ class Config(SegmentsConfig):
     """Holds the hyperparameters of IMPALA, in addition to those of `SegmentsConfig`.
 
     Attributes:
-        hidden_sizes: units of each ReLU layer, which policy and value share.
+        hidden_sizes: units of each tanh layer of policy and value; with images or an `lstm_size` of the shared ReLU
+            layers.
         lstm_size: units of the LSTM behind them; None for a policy without memory.
         residual_torso: images go through the paper's residual convolutions (figure 3, right) first, not through DQN's.
         queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
@@ -62,7 +66,7 @@ class Config(SegmentsConfig):
     vtrace_lambda: Fraction = 1.0
     rho_clip: Positive = 1.0
     policy_rho_clip: Positive = 1.0
-    learning_rate: Positive | Schedule = 1e-3
+    learning_rate: Positive | Schedule = 3e-4
     max_grad_norm: Positive | None = 1.0
     adam_epsilon: Positive = 1e-8
     value_cost: NotNegative = 0.5
@@ -71,7 +75,10 @@ class Config(SegmentsConfig):
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
-    """Builds ReLU layers, and an LSTM if there is an lstm_size, that policy and value share."""
+    """Builds layers for the policy and others for the value; with images or an LSTM both share ReLU layers and it."""
+    is_image = any(len(leaf.shape) == 3 for leaf in jax.tree.leaves(environment_spec.observations))
+    if config.lstm_size is None and not config.residual_torso and not is_image:
+        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
     torso = nets.residual_torso if config.residual_torso else nets.torso
     return nets.recurrent_policy_value(
         environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size, torso

@@ -8,7 +8,8 @@ Differences from the paper:
   * The policy's weights come from critics and value as this update has just made them; the authors' code takes the
     target critics, and the value before its step.
   * One step size throughout; the paper lets the policy's fall by a cosine. No dropout.
-  * Rewards are not scaled by the data's range of returns.
+  * Learning from data alone, rewards are scaled by the data's range of returns, as in the authors' code on locomotion,
+    to which a temperature of 1/3 belongs (`scale_rewards`). Values are in this scale. Online they are as they are.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Config(ReplayConfig):
         max_grad_norm: clips the global norm of each of the three gradients; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         tau: fraction by which the target critics move at each update, in (0, 1].
+        scale_rewards: whether rewards of a data set are multiplied by the longest episode's length, divided by the
+            distance of the largest return from the smallest (`datasets.scale_rewards`); 1,000 / range in D4RL.
     """
 
     expectile: ProperFraction = 0.7
@@ -54,6 +57,7 @@ class Config(ReplayConfig):
     max_grad_norm: Positive | None = None
     adam_epsilon: Positive = 1e-8
     tau: Rate = 0.005
+    scale_rewards: bool = True
 
 
 class Networks(NamedTuple):

@@ -7,7 +7,7 @@ Differences from the paper:
   * Of its risk-sensitive policies the conditional value at risk (`risk_level` < 1), and the neutral one (1).
   * n-step returns (Sutton 1988); `n_step` 1 is the paper's.
   * Adam with another epsilon, and optional clipping of the global gradient norm.
-  * Epsilon falls linearly over each actor's own steps.
+  * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
 """
@@ -43,7 +43,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         num_quantiles: N, fractions drawn for each transition and learned at.

@@ -4,10 +4,11 @@ The target bootstraps softly from the policy softmax(q / temperature), with its 
 log-probability of the action taken to the reward. So each policy stays close to the one before.
 
 Differences from the paper:
-  * With `n_step` above 1 (the paper's), only the first action of each return has its bonus.
+  * With `n_step` above 1 (the paper's), the default here, only the first action of each return has its bonus: of one
+    step, values of CartPole grow by one reward for each copy to the target, or without end.
   * Adam with another epsilon, and optional clipping of the global gradient norm; the loss may be squared instead of
     Huber's.
-  * Epsilon falls linearly over each actor's own steps.
+  * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari.
 """
@@ -41,7 +42,7 @@ class Config(ReplayConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         temperature: tau: how soft the policy is that the target bootstraps from.
@@ -50,7 +51,7 @@ class Config(ReplayConfig):
         huber_delta: where the loss turns from squared to linear; None for squared everywhere.
     """
 
-    n_step: Count = 1
+    n_step: Count = 10
     batch_size: Count = 128
     updates_per_step: Positive = 0.5
     replay_size: Count = 100_000
@@ -58,7 +59,7 @@ class Config(ReplayConfig):
     learning_rate: Positive | Schedule = 5e-4
     max_grad_norm: Positive | None = 10.0
     adam_epsilon: Positive = 1e-8
-    target_update_period: Count = 500
+    target_update_period: Count = 200
     epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False

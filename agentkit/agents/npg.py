@@ -60,7 +60,6 @@ class Config(SegmentsConfig):
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
-    segment_length: Count = 64
     hidden_sizes: Sizes = (64, 64)
     step_size: Positive = 0.1
     gae_lambda: Fraction = 0.95

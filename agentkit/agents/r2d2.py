@@ -7,12 +7,12 @@ Differences from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
   * Sequences run on into the next episode, where the LSTM's state begins anew; the paper's never cross an episode's
     end. Rows after an episode's start need no burn-in and count, also among the first rows of a sequence.
   * Adam with another epsilon than the paper's, and an optional clip of the gradients' global norm.
-  * Epsilon falls linearly over an actor's own steps; the paper's ladder is a switch.
+  * Epsilon falls linearly over an actor's steps, of all its environments; the paper's ladder is a switch.
   * The last reward and action are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
-  * New sequences get priority 1, not one that the actor computes.
+  * New sequences get the largest priority seen, not one that the actor computes.
   * Truncated episodes bootstrap.
   * Defaults fit small problems, not Atari: the paper has an LSTM of 512 units, sequences of 80 steps every 40 with 40
-    more to burn in, batches of 64, discount 0.997, targets 2,500 updates old, learning rate 1e-4.
+    more to burn in, batches of 64, n-step 5, targets 2,500 updates old, learning rate 1e-4.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Config(SequencesConfig):
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         target_update_period: updates between copies to the target network.
-        epsilon: probability of a random action; a schedule counts each actor's own steps.
+        epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
         lstm_size: units of the LSTM.
@@ -60,7 +60,8 @@ class Config(SequencesConfig):
         rescale_values: learn h(q) and not q, where h is `losses.signed_hyperbolic`, so that rewards need no clipping.
     """
 
-    n_step: Count = 5
+    discount: Fraction = 0.997
+    n_step: Count = 10
     batch_size: Count = 32
     updates_per_step: Positive = 0.125
     replay_size: Count = 10_000
@@ -71,10 +72,10 @@ class Config(SequencesConfig):
     sequence_length: Count = 40
     sequence_period: Count = 20
     hidden_sizes: Sizes = (64,)
-    learning_rate: Positive | Schedule = 1e-3
+    learning_rate: Positive | Schedule = 3e-4
     max_grad_norm: Positive | None = 10.0
     adam_epsilon: Positive = 1e-8
-    target_update_period: Count = 200
+    target_update_period: Count = 50
     epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False
@@ -149,7 +150,11 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def diversify(state: PolicyState, index: jax.Array, count: int) -> PolicyState:
         return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
-    return Policy(act, init, reset, diversify, extras_spec=() if evaluation else nets.state_spec(network))
+    def with_num_envs(state: PolicyState, num_envs: int) -> PolicyState:
+        return state._replace(exploration=chooser.with_num_envs(state.exploration, num_envs))
+
+    extras_spec = () if evaluation else nets.state_spec(network)
+    return Policy(act, init, reset, diversify, extras_spec, with_num_envs)
 
 
 def _given_values(params: Params, q: jax.Array) -> jax.Array:

@@ -128,7 +128,8 @@ def make_loss(network: nets.CategoricalNetwork, config: Config) -> Loss:
             logits_tm1, a_tm1, r_t, discount_t, logits_t, q_t, network.atoms
         )  # [B]
         q_tm1 = nets.categorical_mean(logits_tm1, network.atoms)
-        return importance_weighted_loss(per_item, {"q": jnp.mean(q_tm1)}, batch, config)
+        metrics = {"q": jnp.mean(q_tm1), "at_edge": nets.share_at_edge(q_tm1, config.vmin, config.vmax)}
+        return importance_weighted_loss(per_item, metrics, batch, config)
 
     return loss
 

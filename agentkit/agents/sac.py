@@ -45,7 +45,7 @@ class Config(ReplayConfig):
         initial_temperature: alpha at the start, > 0.
         learn_temperature: whether to tune alpha to the target entropy.
         target_entropy: in nats; None for minus the number of action dimensions (appendix D).
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
         min_log_std: lower bound of the policy's log standard deviation, before the tanh.
         max_log_std: upper bound.
     """

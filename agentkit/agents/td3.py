@@ -44,9 +44,10 @@ class Config(ReplayConfig):
         target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
         target_noise_clip: c, the largest such noise.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
+    min_replay_size: Count = 25_000
     hidden_sizes: Sizes = (256, 256)
     learning_rate: Positive | Schedule = 3e-4
     max_grad_norm: Positive | None = None
@@ -56,7 +57,7 @@ class Config(ReplayConfig):
     target_policy_noise: NotNegative = 0.2
     target_noise_clip: NotNegative = 0.5
     exploration_noise: NotNegative = 0.1
-    num_random_steps: CountFromZero = 1_000
+    num_random_steps: CountFromZero = 25_000
 
 
 Networks = nets.ActorCriticNetworks

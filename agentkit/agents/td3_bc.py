@@ -4,9 +4,10 @@ TD3 whose policy is also drawn to the actions of the data, so that it does not c
 The critic's part is scaled by the mean absolute value, so that one weight serves rewards of any size.
 
 Differences from the paper:
-  * Observations are not standardised with the data's mean and deviation.
-  * The distance from the data's action is a sum over the action's dimensions, as the paper writes it; the authors'
-    code takes their mean.
+  * Observations are standardised with the mean and deviation of all that was drawn so far, not of the whole data: after
+    some hundred batches the two are alike, and it serves online, too. They are clipped to 10 deviations.
+  * The distance from the data's action is a mean over the action's dimensions, as in the authors' code, to which
+    alpha = 2.5 belongs; the paper writes a square of vectors.
   * Orthogonal initial weights; those of the policy's last layer are small.
 """
 
@@ -27,7 +28,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, Rate, Sizes
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Params, ReplaySample, Transition
+from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Config(ReplayConfig):
         target_policy_noise: sigma, standard deviation of the noise on target actions, in units of half their range.
         target_noise_clip: c, the largest such noise.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
-        num_random_steps: uniform actions that each actor begins with.
+        num_random_steps: uniform actions that each actor begins with, in all its environments together.
+        normalize_observations: whether to normalise float observations by their mean and deviation in the data.
     """
 
     value_weight: NotNegative = 2.5
@@ -59,22 +61,41 @@ class Config(ReplayConfig):
     target_noise_clip: NotNegative = 0.5
     exploration_noise: NotNegative = 0.1
     num_random_steps: CountFromZero = 1_000
+    normalize_observations: bool = True
 
 
-Networks = nets.ActorCriticNetworks
+class Networks(NamedTuple):
+    """Holds the pure functions of an environment's networks.
+
+    Attributes:
+        policy: ``observation [B, ...] -> action [B, A]`` in [-1, 1].
+        critic: ``observation [B, ...], action [B, A] -> (q [B], q [B])``, two critics.
+        action_shape: ``(A,)``.
+        observation_spec: nest of the observations' specs.
+    """
+
+    policy: nets.Network
+    critic: nets.Network
+    action_shape: tuple[int, ...]
+    observation_spec: Nest
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
     """Builds a deterministic policy and twin critics, for an environment of continuous actions in [-1, 1]."""
-    return nets.deterministic_networks(environment_spec, "TD3+BC", config.hidden_sizes, nets.twin_action_values)
+    made = nets.deterministic_networks(environment_spec, "TD3+BC", config.hidden_sizes, nets.twin_action_values)
+    return Networks(*made, environment_spec.observations)
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> actors.Policy:
-    """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none."""
+    """Adds noise to the policy's actions, after uniform actions at first; in evaluation adds none.
+
+    It sees observations as the learner does, normalised by the statistics that are published with its parameters.
+    """
+    policy_at, shape = networks.policy.apply, networks.action_shape
     if evaluation:
-        return actors.deterministic_policy(networks.policy.apply)
-    sigma, num_random_steps = config.exploration_noise, config.num_random_steps
-    return actors.gaussian_noise_policy(networks.policy.apply, networks.action_shape, sigma, num_random_steps)
+        return actors.with_normalized_observations(actors.deterministic_policy(policy_at))
+    noisy = actors.gaussian_noise_policy(policy_at, shape, config.exploration_noise, config.num_random_steps)
+    return actors.with_normalized_observations(noisy)
 
 
 class State(NamedTuple):
@@ -89,6 +110,7 @@ class State(NamedTuple):
         policy_metrics: of the newest policy step, to log between two such steps.
         key: PRNG key ``uint32[2]``.
         num_updates: critic steps taken, int32 ``[]``.
+        statistics: of the observations drawn so far; ``()`` where they are not normalised.
     """
 
     policy: Params
@@ -99,10 +121,11 @@ class State(NamedTuple):
     policy_metrics: dict[str, jax.Array]
     key: jax.Array
     num_updates: jax.Array
+    statistics: tuple[nets.RunningStatistics, ...]
 
 
 class Losses(NamedTuple):
-    """Holds the losses of critics and policy.
+    """Holds the losses of critics and policy, on batches whose observations are normalised.
 
     Attributes:
         critic: ``(critics, state, batch, key) -> LossOutput``.
@@ -135,7 +158,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
         o_tm1, a_tm1 = batch.data.observation, batch.data.action
         action = policy_at(policy, o_tm1)
         q_1, _ = twins_at(state.critics, o_tm1, action)
-        cloning_loss = jnp.sum(jnp.square(action - a_tm1), axis=-1)  # [B]
+        cloning_loss = jnp.mean(jnp.square(action - a_tm1), axis=-1)  # [B]
         mean_size = jax.lax.stop_gradient(jnp.mean(jnp.abs(q_1)))
         scale = config.value_weight / jnp.maximum(mean_size, 1e-8)  # lambda, eq. 5
         return jnp.mean(cloning_loss - scale * q_1), jnp.mean(cloning_loss)  # eq. 3
@@ -159,7 +182,8 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         opt_states = optimizer.init(policy), optimizer.init(critics)
         metrics = {"policy_loss": jnp.zeros(()), "cloning_loss": jnp.zeros(())}
         num_updates = jnp.zeros((), jnp.int32)
-        return State(policy, critics, target_policy, target_critics, opt_states, metrics, key, num_updates)
+        statistics = nets.init_nest_statistics(networks.observation_spec) if config.normalize_observations else ()
+        return State(policy, critics, target_policy, target_critics, opt_states, metrics, key, num_updates, statistics)
 
     def policy_step(
         state: State, batch: ReplaySample[Transition], key: jax.Array
@@ -170,7 +194,17 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
         return policy, target_policy, target_critics, policy_opt, {"policy_loss": loss, "cloning_loss": cloning_loss}
 
+    def normalized(
+        state: State, batch: ReplaySample[Transition]
+    ) -> tuple[tuple[nets.RunningStatistics, ...], ReplaySample[Transition]]:
+        data = batch.data
+        statistics = nets.update_nest_statistics(state.statistics, data.observation)
+        seen = actors.PolicyVariables(state.policy, statistics).normalized
+        data = data._replace(observation=seen(data.observation), next_observation=seen(data.next_observation))
+        return statistics, batch._replace(data=data)
+
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
+        statistics, batch = normalized(state, batch)
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
@@ -194,11 +228,19 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         metrics = {"critic_loss": output.loss, **policy_metrics, **output.metrics}
         opt_states = policy_opt, critics_opt
         state = State(
-            policy, critics, target_policy, target_critics, opt_states, policy_metrics, state.key, num_updates
+            policy,
+            critics,
+            target_policy,
+            target_critics,
+            opt_states,
+            policy_metrics,
+            state.key,
+            num_updates,
+            statistics,
         )
         return state, UpdateOutput(metrics, output.priorities)
 
-    return Update(init, update, lambda state: {"policy": state.policy})
+    return Update(init, update, lambda state: {"policy": actors.PolicyVariables(state.policy, state.statistics)})
 
 
 def make_agent(

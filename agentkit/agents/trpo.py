@@ -64,7 +64,6 @@ class Config(SegmentsConfig):
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
-    segment_length: Count = 64
     hidden_sizes: Sizes = (64, 64)
     max_kl: Positive = 0.01
     backtrack_factor: InnerFraction = 0.8

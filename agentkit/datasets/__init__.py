@@ -1,7 +1,14 @@
 """Datasets: batches for a learner, out of replay or out of data that stay as they are."""
 
 from agentkit.datasets.episode_files import EpisodeData, read_episodes, write_episodes
-from agentkit.datasets.episodes import Episode, EpisodeRecorder, add_episode, describe_actions, split_steps
+from agentkit.datasets.episodes import (
+    Episode,
+    EpisodeRecorder,
+    add_episode,
+    describe_actions,
+    scale_rewards,
+    split_steps,
+)
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
 from agentkit.datasets.replay import ReplayDataset
 
@@ -16,6 +23,7 @@ __all__ = [
     "add_episode",
     "describe_actions",
     "read_episodes",
+    "scale_rewards",
     "split_steps",
     "write_episodes",
 ]

@@ -148,7 +148,7 @@ class _StoreWriter(Writer):
         return len(self._rows) - 1
 
     def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+        self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int:
         del priority  # All are drawn alike.
         if table != self._store.table.name:

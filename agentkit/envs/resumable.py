@@ -23,6 +23,9 @@ class ResumableEnvironment(dm_env.Environment):
     episode again and replays the actions. It must be the outermost layer, so that everything that
     wrappers keep within an episode is rebuilt too.
 
+    Where the environment ``goes_on`` after an episode (a lost life of a longer game), the next one is a part
+    of the same repeated whole: it is not reseeded, and its reset is kept among the actions.
+
     Keeping an action costs about half a microsecond per step; restoring costs as much as the steps
     of one unfinished episode.
 
@@ -66,6 +69,10 @@ class ResumableEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Starts the next episode."""
+        if getattr(self._environment, "goes_on", False):
+            self._actions.append(specs.zeros(self._action_spec))  # In the place of the reset.
+            self._timestep = timestep = self._environment.reset()
+            return timestep
         self._start_state = self._wrappers_state()
         self._episode += 1
         return self._begin()
@@ -135,6 +142,9 @@ class ResumableEnvironment(dm_env.Environment):
             return None
         self._begin()
         for number, action in enumerate(actions):
+            if self._timestep is not None and self._timestep.last() and getattr(self._environment, "goes_on", False):
+                self.reset()
+                continue
             if self._timestep is None or self._timestep.last():
                 raise _elsewhere(f"the episode ended after {number} of {len(actions)} actions")
             self.step(action)

@@ -14,7 +14,7 @@ from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
-from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec
+from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec, scale_rewards
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import (
@@ -184,7 +184,10 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
         )
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
-    for episode in fit_episodes(data.episodes, spec, data.actions):
+    episodes = fit_episodes(data.episodes, spec, data.actions)
+    if getattr(agent.config, "scale_rewards", False):  # of IQL, whose weights are made for such rewards
+        episodes = scale_rewards(episodes)
+    for episode in episodes:
         add_episode(adder, episode)
     adder.close()
     return TransitionsDataset(store, agent.batch_plan, config.seed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -48,6 +49,9 @@ class LearnerCallbacks:
     log: Callable[[dict[str, float]], None] | None = None
     log_seconds: float = 5.0
 
+
+MOST_AT_EDGE = 0.1
+"""Share of a batch's values at an end of their support, above which the learner warns."""
 
 _QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
     {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
@@ -103,6 +107,7 @@ class Learner:
         self._metrics: dict[str, Any] = {}
         self._log_time = time.monotonic()
         self._log_version = 0
+        self._warned_of_edge = False
         self._mesh = None if devices is None else Mesh(np.asarray(devices), ("batch",))
         self._compiled = self._compile()
         self._state = self._place(_run_once(update.init, key))
@@ -180,8 +185,20 @@ class Learner:
         now = time.monotonic()
         if now - self._log_time < self._callbacks.log_seconds:
             return
-        self._callbacks.log(self.metrics(now))
+        metrics = self.metrics(now)
+        self._warn_of_edge(metrics.get("at_edge", 0.0))
+        self._callbacks.log(metrics)
         self._log_time, self._log_version = now, self._version
+
+    def _warn_of_edge(self, share: float) -> None:
+        """Says once that values have reached the ends of their support, where returns beyond are cut off."""
+        if share > MOST_AT_EDGE and not self._warned_of_edge:
+            self._warned_of_edge = True
+            warnings.warn(
+                f"{100 * share:.0f} % of a batch's values are at an end of their support: returns beyond vmin or vmax "
+                "count as these. Widen them (--set vmin=... --set vmax=...), or scale the rewards.",
+                stacklevel=2,
+            )
 
     def metrics(self, now: float | None = None) -> dict[str, float]:
         """Returns the newest metrics as floats (waits for the device), with the rate since the last log."""

@@ -18,6 +18,7 @@ from agentkit.networks.distributional import (
     categorical_mean,
     evenly_spaced_atoms,
     implicit_quantiles,
+    share_at_edge,
 )
 from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
@@ -127,6 +128,7 @@ __all__ = [
     "sample_and_log_prob",
     "sample_to_action",
     "separate_policy_value",
+    "share_at_edge",
     "state_spec",
     "state_value",
     "std",

@@ -39,6 +39,15 @@ def categorical_mean(logits: Array, atoms: Array) -> jax.Array:
     return jax.nn.softmax(logits) @ atoms
 
 
+def share_at_edge(values: Array, low: Array | float, high: Array | float) -> jax.Array:
+    """Returns the share of `values` within 2 % of the ends of a support from `low` to `high`, ``[]``.
+
+    Returns beyond a support count as its end: values there are hardly true. The learner warns where they are many.
+    """
+    margin = 0.02 * (high - low)
+    return jnp.mean((values > high - margin) | (values < low + margin), dtype=jnp.float32)
+
+
 class CategoricalNetwork(NamedTuple):
     """Holds the pure functions of a network of return distributions on atoms.
 

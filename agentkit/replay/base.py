@@ -14,6 +14,9 @@ from agentkit.errors import ConfigError, SpecError, unknown_name
 from agentkit.replay.table import Table
 from agentkit.types import DrawnBatch, Nest, TableInfo
 
+FIRST_PRIORITY = 1.0
+"""What new items without a priority get, as long as no greater one was seen."""
+
 
 class Writer(abc.ABC):
     """Appends the steps of one stream and creates items that refer to them. Not thread-safe.
@@ -32,7 +35,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+        self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int | None:
         """Creates an item over the steps ``[start, stop)`` of this episode.
 
@@ -40,7 +43,8 @@ class Writer(abc.ABC):
 
         Args:
             table: the table's name.
-            priority: finite and >= 0.
+            priority: finite and >= 0; None for the largest that this table was ever given, and 1 at least, so
+                that each item is drawn soon (Schaul et al. 2016, algorithm 1).
             start: index of the first step, as `append` returned it.
             stop: index after the last step.
             inline: the item's own values, with the structure of the layout's `inline`.
@@ -139,6 +143,8 @@ class Replay(abc.ABC):
     @abc.abstractmethod
     def update_priorities(self, table: str, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sets the priorities ``[B]`` of items; keys no longer in the table are passed over.
+
+        The largest of all is what new items without a priority get; `save` keeps it, `reset` forgets it.
 
         Raises:
             SpecError: a priority is negative, infinite or NaN, or the shapes differ.

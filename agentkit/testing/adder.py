@@ -21,7 +21,7 @@ import tree
 from agentkit import core, nests, specs
 from agentkit.adders import EpisodeAdder, NStepAdder, SequenceAdder, Tables
 from agentkit.errors import ConfigError, SpecError
-from agentkit.replay.base import Replay, Writer, check_priority, index_tables
+from agentkit.replay.base import FIRST_PRIORITY, Replay, Writer, check_priority, index_tables
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.table import Fifo, FromInline, Layout, Select, Table
 from agentkit.types import Nest, Step, Transition
@@ -429,10 +429,11 @@ class RecordingWriter(Writer):
         return len(self._rows) - 1
 
     def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+        self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int | None:
         """See `Writer`."""
         layout = self._layouts[table]
+        priority = FIRST_PRIORITY if priority is None else priority
         check_priority(table, priority)
         specs.validate(inline, layout.inline, "inline values")
         oldest = max(0, len(self._rows) - self._history)

@@ -235,6 +235,27 @@ class ContentsContract(ReplayCases):
                 assert info.probability == pytest.approx(expected[number], rel=1e-6)
                 assert info.priority == pytest.approx(priorities[number])
 
+    def test_new_items_get_the_largest_priority_seen(self) -> None:
+        """Checks that an item without a priority begins with the largest given so far, 1 at least, until a reset."""
+
+        def write(number: int) -> None:
+            index = writer.append(make_step(number))
+            writer.create_item("pairs", None, index, index + 1, inline=np.float32(number))
+            writer.flush()
+
+        with self.opened(pair_table(sampler=Prioritized(1.0))) as (replay, writer):
+            write(0)
+            drawn = dict(draw(replay, "pairs", 1))
+            assert drawn[0].priority == 1.0
+            for priority in (8.0, 0.25):
+                replay.update_priorities("pairs", np.array([drawn[0].key]), np.array([priority]))
+            write(1)
+            found = dict(draw(replay, "pairs", 200))
+            assert {number: info.priority for number, info in found.items()} == {0: 0.25, 1: 8.0}
+            replay.reset("pairs")
+            write(2)
+            assert [info.priority for _, info in draw(replay, "pairs", 1)] == [1.0]
+
     def test_prioritized_is_uniform_where_all_priorities_are_zero(self) -> None:
         """Checks that both backends draw uniformly where all priorities are zero, as Reverb does."""
         with self.opened(pair_table(sampler=Prioritized(0.7))) as (replay, writer):

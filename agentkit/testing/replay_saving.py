@@ -46,7 +46,8 @@ class SavingContract(ReplayCases):
                     writer.create_item("sequences", 1.0, i - 1, i + 1)
             writer.flush()
             keys = {number: info.key for number, info in draw(replay, "pairs", 60)}
-            replay.update_priorities("pairs", np.array([keys[3]]), np.array([0.0]))
+            for priority in (500.0, 0.0):
+                replay.update_priorities("pairs", np.array([keys[3]]), np.array([priority]))
             writer.end_episode()
             saved = replay.info("pairs"), replay.info("sequences")
             replay.save(tmp_path)
@@ -64,8 +65,11 @@ class SavingContract(ReplayCases):
             np.testing.assert_array_equal(next(sampler).sample.data["action"], actions)
             sampler.close()
             writer = replay.writer(1)
-            write_pairs(writer, "pairs", [9], [1000.0])
-            assert 9 in numbers(draw(replay, "pairs", 20))
+            index = writer.append(make_step(9))
+            writer.create_item("pairs", None, index, index + 1, inline=np.float32(9))
+            writer.flush()
+            found = dict(draw(replay, "pairs", 20))
+            assert 9 in found and found[9].priority == 500.0, "the largest priority seen came back"
             writer.close()
 
     def test_restored_rate_limits_go_on(self, tmp_path: pathlib.Path) -> None:

@@ -37,7 +37,8 @@ class AtariPreprocessing(EnvironmentWrapper):
         max_noops: the largest number of no-op actions at the start of an episode.
         life_loss: what the loss of a life means, in games that tell `lives` in their info:
             "ignore"; "zero_discount", the step has discount 0 and the game goes on; "terminate",
-            the step is LAST with discount 0 and the next episode is a new game.
+            the step is LAST with discount 0 and the next episode goes on in the same game after a
+            no-op, until that is over (Stable-Baselines3's ``EpisodicLifeEnv``).
         clip_reward: whether summed rewards are clipped to [-1, 1].
         seed: seeds the number of no-ops.
 
@@ -77,6 +78,7 @@ class AtariPreprocessing(EnvironmentWrapper):
         self._stack = np.zeros((size, size, num_frames), np.uint8)
         self._lives = 0
         self._reset_next_step = True
+        self._goes_on = False
         self._rng = np.random.default_rng(seed)
 
     @property
@@ -85,19 +87,32 @@ class AtariPreprocessing(EnvironmentWrapper):
         inner = self._environment.reseed  # An AttributeError here says that there is none.
 
         def reseed(seed: int) -> None:
+            self._goes_on = False
             self._rng = np.random.default_rng([seed, 1])
             inner(seed)
 
         return reseed
 
+    @property
+    def goes_on(self) -> bool:
+        """Returns whether the next episode goes on in this one's game, of which a life was lost."""
+        return self._goes_on
+
     def reset(self) -> dm_env.TimeStep:
-        """Starts a game and takes its no-ops."""
+        """Starts a game and takes its no-ops; after the loss of a life, goes on in the game."""
+        if self._goes_on:
+            timestep = self._environment.step(np.int32(0))
+            if not timestep.last():
+                return self._begin(timestep)
         timestep = self._environment.reset()
         for _ in range(int(self._rng.integers(self._max_noops + 1))):
             timestep = self._environment.step(np.int32(0))
             if timestep.last():
                 timestep = self._environment.reset()
-        self._reset_next_step = False
+        return self._begin(timestep)
+
+    def _begin(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        self._reset_next_step = self._goes_on = False
         self._lives = self._current_lives()
         frame = self._process(timestep.observation)
         self._stack = np.repeat(frame[..., None], self._num_frames, axis=-1)  # [size, size, k]
@@ -122,7 +137,9 @@ class AtariPreprocessing(EnvironmentWrapper):
             self._lives = lives
             if lives < before:
                 discount = 0.0
-                if self._life_loss == "terminate":
+                # At 0 lives the game is over in a moment; some have none for some frames and go on.
+                if self._life_loss == "terminate" and lives > 0:
+                    self._goes_on = step_type is not dm_env.StepType.LAST
                     step_type = dm_env.StepType.LAST
         self._reset_next_step = step_type is dm_env.StepType.LAST
         if self._clip_reward:

@@ -24,13 +24,13 @@ def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
     state, actions = policy.init(KEYS[0]), []
     for t in range(30):
         action, state, extras = policy.act(Q[None], KEYS[t], jnp.ones(4), state)
-        assert extras == () and state.dtype == jnp.int32
+        assert extras == () and state.num_steps.dtype == jnp.int32
         actions.append(int(action))
-    assert state == 30 and set(actions[3:]) == {1}
+    assert state.num_steps == 30 and set(actions[3:]) == {1}
 
 
 def test_an_epsilon_that_is_a_number_stays() -> None:
     for epsilon, expected in ((0.0, 0.0), (1.0, 2 / 3)):
         policy = epsilon_greedy_policy(lambda params, observation: params + observation[:, :1], epsilon)
-        act = jax.vmap(lambda key, act=policy.act: act(Q[None], key, jnp.ones(4), jnp.int32(7))[0])
+        act = jax.vmap(lambda key, of=policy: of.act(Q[None], key, jnp.ones(4), of.init(key))[0])
         assert np.mean(np.asarray(act(KEYS)) != 1) == pytest.approx(expected, abs=0.02)

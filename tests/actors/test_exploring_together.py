@@ -8,13 +8,25 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
-from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, epsilon_ladder_policy, stateless_policy
+from agentkit.actors import (
+    ActorIndex,
+    BatchedPolicyActor,
+    Policy,
+    PolicyActor,
+    epsilon_greedy_policy,
+    epsilon_ladder_policy,
+    gaussian_noise_policy,
+    sampling_policy,
+    stateless_policy,
+    uniform_action,
+)
 from agentkit.actors.policy import first_state
-from agentkit.agents import dqn
+from agentkit.agents import dqn, r2d2
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.launch.actor import find_actor_index
+from agentkit.learning import Piecewise
 from agentkit.specs import make_environment_spec
 
 KEY = jax.random.PRNGKey(3)
@@ -91,7 +103,7 @@ def test_evaluation_has_no_ladder() -> None:
     agent = dqn.make_agent(dqn.Config(epsilon_ladder=True))
     networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
     assert agent.make_policy(networks).init(KEY).dtype == jnp.float32
-    assert agent.make_policy(networks, evaluation=True).init(KEY).dtype == jnp.int32  # A step count.
+    assert agent.make_policy(networks, evaluation=True).init(KEY)._fields == ("num_steps", "num_envs")
 
 
 def _place(board: RunStore, name: str) -> ActorIndex:
@@ -117,3 +129,29 @@ def test_a_launched_actor_knows_how_many_there_are() -> None:
 def test_actors_by_hand_are_spread_without_knowing_how_many_there_are() -> None:
     first = [_place(RunStore("0123456789abcdef"), f"actor-{i}") for i in (0, 1, 2, 3, 257)]
     assert first == [ActorIndex(i, 256) for i in (0, 128, 64, 192, 128)]
+
+
+def test_environments_that_step_together_count_the_steps_of_all() -> None:
+    """20 random steps of 4 environments are 5 of each, and epsilon falls by the steps of all four."""
+    network = lambda params, observation: jnp.zeros((observation.shape[0], 2))  # noqa: E731
+    noisy = gaussian_noise_policy(network, (2,), 0.0, num_random_steps=20)
+    sampled = sampling_policy(network, lambda mean, key: mean, uniform_action((2,)), num_random_steps=20)
+    for policy in (noisy, sampled):
+        for num_envs, expected in ((4, 5), (1, 20)):
+            actor = BatchedPolicyActor(policy, KEY, Client(), num_envs=num_envs)
+            actions = np.array([actor.select_action(np.zeros((num_envs, 1), np.float32)) for _ in range(25)])
+            assert np.all(actions[:expected] != 0) and not np.any(actions[expected:])
+    seen = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (400,)))
+    actor = BatchedPolicyActor(seen, KEY, Client(), num_envs=4)
+    actions = np.array([actor.select_action(np.zeros((4, 1), np.float32)) for _ in range(150)])
+    assert np.mean(actions[:100] != 1) == pytest.approx(2 / 3, abs=0.1) and np.all(actions[100:] == 1)
+    restored = BatchedPolicyActor(seen, KEY, Client(), num_envs=4)
+    restored.restore(actor.save())
+    assert np.all(restored.select_action(np.zeros((4, 1), np.float32)) == 1)
+
+
+def test_a_recurrent_policy_counts_them_too() -> None:
+    agent = r2d2.make_agent(r2d2.Config(hidden_sizes=(4,), lstm_size=4))
+    networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
+    state = first_state(agent.make_policy(networks), KEY, num_envs=4)
+    np.testing.assert_array_equal(state.exploration.next().num_steps, [4] * 4)

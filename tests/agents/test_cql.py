@@ -39,6 +39,8 @@ class TestCql(AgentContract):
         "num_random_steps": 5,
         "cql_weight": 0.5,
         "num_sampled_actions": 2,
+        "policy_learning_rate": 1e-2,
+        "backup_entropy": True,
     }
     compile = True
 
@@ -59,6 +61,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         tau=0.2,
         batch_size=64,
         learning_rate=3e-3,
+        policy_learning_rate=3e-3,
         initial_temperature=1e-6,
         learn_temperature=False,
         cql_weight=0.01,
@@ -79,8 +82,8 @@ NETWORKS = ActorCriticNetworks(
 """The policy is the same everywhere; a critic's value is its parameter times the squared action."""
 
 
-def _losses(count: int) -> cql.Losses:
-    return cql.make_losses(NETWORKS, cql.Config(num_sampled_actions=count))
+def _losses(count: int, **settings: Any) -> cql.Losses:
+    return cql.make_losses(NETWORKS, cql.Config(num_sampled_actions=count, **settings))
 
 
 def _state(critics: Any) -> cql.State:
@@ -106,10 +109,20 @@ def test_the_penalty_is_the_integral_less_the_datas_value() -> None:
 
 def test_the_td_loss_is_sacs() -> None:
     critics = (jnp.float32(1.5), jnp.float32(-2.0))
-    mine = _losses(4).critic(critics, _state(critics), _batch(), KEY)
+    mine = _losses(4, backup_entropy=True).critic(critics, _state(critics), _batch(), KEY)
     sacs_state = sac.State((), critics, critics, jnp.log(0.1), ((), (), ()), KEY)
     sacs = sac.make_losses(NETWORKS, sac.Config()).critic(critics, sacs_state, _batch(), KEY)
     np.testing.assert_allclose(mine.loss, sacs.loss, rtol=1e-6)
+
+
+def test_targets_are_without_entropy_unless_asked_for() -> None:
+    """Of one reward of 1 and one value of 0 ahead, the target is 1 whatever the policy's entropy."""
+    critics = (jnp.float32(0.0), jnp.float32(0.0))
+    batch = _batch()
+    batch = batch._replace(data=batch.data._replace(discount=np.ones(2, np.float32)))
+    plain, soft = (_losses(4, backup_entropy=x).critic(critics, _state(critics), batch, KEY) for x in (False, True))
+    np.testing.assert_allclose(plain.loss, 1.0, rtol=1e-6)  # 1/2 of 1 in each of two critics
+    assert abs(plain.loss - soft.loss) > 1e-3
 
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
@@ -142,7 +155,10 @@ def test_importance_sampling_finds_the_integral() -> None:
 
 @pytest.mark.slow
 def test_it_learns_more_than_the_data_show() -> None:
-    config = cql.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
+    config = cql.Config(
+        hidden_sizes=(32, 32), learning_rate=3e-3, policy_learning_rate=3e-3, tau=0.02, batch_size=64,
+        updates_per_call=10,
+    )  # fmt: skip
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
     returns = offline_data.learned_returns(cql.make_agent(config), offline_data.POINT_MASS, data, 2_000)

@@ -43,6 +43,7 @@ class TestGumbelMuZero(AgentContract):
         "num_atoms": 7,
         "vmin": -1.0,
         "vmax": 1.0,
+        "rescale_values": False,
         "num_simulations": 2,
         "max_num_considered_actions": 2,
         "unroll_length": 1,
@@ -101,6 +102,7 @@ def _batch(*sequences: Step) -> ReplaySample:
 
 def _learner(**changes: Any) -> tuple[Any, Any, Any]:
     usual = {"hidden_sizes": (32,), "model_size": 16, "num_atoms": 21, "vmin": 0.0, "vmax": 5.0, "discount": 0.8}
+    usual["rescale_values"] = False
     agent = make_agent(Config(**{**usual, "learning_rate": 3e-3, "target_update_period": 20, **changes}))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     return agent, networks, agent.make_update(networks)
@@ -126,6 +128,25 @@ def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
     reward, _ = networks.step(state.params, hidden, jnp.zeros(4, jnp.int32))
     expected = [0, 0, 0, 1] if terminates else [1, 1, 1, 1]
     np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), expected, atol=0.1)
+
+
+def test_rescaled_atoms_hold_small_and_large_returns() -> None:
+    """Rewards of 100 a step, gamma 0.8: the default support finds values of 100 and more, and 0 and 1 beside them."""
+    sequence = _sequence(8, (0,), [100.0] * 9, [1] * 9)
+    _, networks, update = _learner(
+        n_step=3, unroll_length=3, vmin=-1_000.0, vmax=1_000.0, num_atoms=121, rescale_values=True
+    )
+    state, step = update.init(KEY), jax.jit(update.update)
+    for _ in range(600):
+        state, _ = step(state, _batch(sequence))
+    found = gumbel_muzero._value(networks, state.params, np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(found, [500.0] * 4, rtol=0.15)
+    for value in (-900.0, -1.0, 0.0, 0.5, 99.0):
+        x = losses.signed_hyperbolic(jnp.float32(value))
+        place = jnp.searchsorted(networks.atoms, x, side="right") - 1
+        share = (x - networks.atoms[place]) / (networks.atoms[place + 1] - networks.atoms[place])
+        probabilities = jnp.zeros(121).at[place].set(1.0 - share).at[place + 1].set(share)
+        np.testing.assert_allclose(networks.to_value(jnp.log(probabilities + 1e-30)), value, rtol=1e-3, atol=1e-3)
 
 
 def test_the_model_knows_what_follows_its_own_predictions() -> None:
@@ -213,8 +234,8 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = Config(
-        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, num_simulations=8, min_replay_size=10,
-        updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
+        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, rescale_values=False,
+        num_simulations=8, min_replay_size=10, updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
     )  # fmt: skip
     assert len(learns(make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
 

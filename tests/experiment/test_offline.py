@@ -13,7 +13,8 @@ import tree
 
 import agentkit
 from agentkit import checkpoint, datasets
-from agentkit.agents import bc, discrete_cql, dqn, ppo
+from agentkit.agents import bc, discrete_cql, dqn, iql, ppo, td3_bc
+from agentkit.datasets.episodes import infer_spec
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import (
     OfflineConfig,
@@ -24,7 +25,7 @@ from agentkit.experiment import (
     record_episodes,
     resume_offline,
 )
-from agentkit.experiment.offline import run_offline
+from agentkit.experiment.offline import load_dataset, run_offline
 from agentkit.loggers import read_csv
 from tests.agents import offline_data
 
@@ -135,6 +136,28 @@ def test_without_an_environment_specs_come_from_the_data(whole: pathlib.Path, tm
     with pytest.raises(ConfigError, match="data alone and has no environment"):
         evaluate(tmp_path / "run")
     assert evaluate(tmp_path / "run", 1, environment="agentkit:catch")["updates"] == 40
+
+
+def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
+    """Returns are then as far apart as the longest episode has steps; other agents' rewards stay."""
+    episodes = offline_data.make_episodes(offline_data.POINT_MASS, 6, [0.0, 1.0])
+    returns = [float(np.sum(episode.rewards)) for episode in episodes]
+    factor = max(len(episode.rewards) for episode in episodes) / (max(returns) - min(returns))
+    data = datasets.EpisodeData(episodes, None)
+    rewards = {}
+    for name, agent in {
+        "scaled": iql.make_agent(),
+        "plain": iql.make_agent(iql.Config(scale_rewards=False)),
+        "td3_bc": td3_bc.make_agent(),
+    }.items():
+        config = OfflineConfig(agent, episodes, 1)
+        items = load_dataset(config, infer_spec(episodes, None), data)._items
+        rewards[name] = items.take(np.arange(len(items))).reward
+    np.testing.assert_allclose(rewards["scaled"], factor * rewards["plain"], rtol=1e-5)
+    np.testing.assert_array_equal(rewards["td3_bc"], rewards["plain"])
+    np.testing.assert_allclose(np.sum(rewards["plain"]), sum(returns), rtol=1e-4)
+    alike = [episode._replace(rewards=np.ones(20)) for episode in episodes if len(episode.rewards) == 20]
+    assert all(np.all(episode.rewards == 1.0) for episode in datasets.scale_rewards(alike))
 
 
 def test_the_last_call_is_made_whole() -> None:

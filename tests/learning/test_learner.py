@@ -378,3 +378,17 @@ def test_each_update_is_told_how_many_were_made_before(num_updates: int) -> None
     for _ in range(3 // num_updates):
         second.step()
     assert second.state.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_it_says_once_that_values_are_at_the_end_of_their_support() -> None:
+    def loss(params: Any, target_params: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        output = _loss(params, target_params, batch, key)
+        return output._replace(metrics={"at_edge": jnp.float32(0.25)})
+
+    update = sgd(loss, _init, optax.adam(0.05), periodic(2))
+    callbacks = LearnerCallbacks(log=lambda metrics: None, log_seconds=0.0)
+    learner = Learner(update, FixedDataset(_batches(1)), KEY, callbacks=callbacks)
+    with pytest.warns(UserWarning, match="25 % of a batch's values are at an end of their support") as found:
+        for _ in range(3):
+            learner.step()
+    assert len(found) == 1

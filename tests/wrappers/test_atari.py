@@ -97,10 +97,46 @@ def test_life_loss(life_loss, discounts, last):
     assert steps[-1].step_type == last
 
 
-def test_a_terminated_life_begins_a_new_game():
+def test_after_a_lost_life_the_game_goes_on_until_it_is_over():
+    """Lives are lost at times 9 and 17 of 30; each reset takes one no-op, which is a frame, and a game that is over
+    begins anew."""
     environment = AtariPreprocessing(Game(), max_noops=0, life_loss="terminate")
-    play(environment, 3)
-    assert environment.step(0).first() and environment.environment.time == 0
+    lasts, times = [], []
+    timestep = environment.reset()
+    for _ in range(14):
+        before, timestep = timestep, environment.step(0)
+        if before.last():
+            assert timestep.first() and np.ptp(timestep.observation) == 0
+            times.append(environment.environment.time)
+        if timestep.last():
+            assert timestep.discount == 0.0
+            lasts.append(environment.environment.time)
+    assert lasts[:3] == [12, 17, 30] and times[:3] == [13, 18, 0]
+
+
+def test_it_resumes_in_a_later_life_of_a_game():
+    def make():
+        return ResumableEnvironment(AtariPreprocessing(Game(), max_noops=3, life_loss="terminate"), seed=3)
+
+    whole = make()
+    whole.reset()
+    for _ in range(6):
+        whole.step(1)
+    assert whole.environment.environment.last_info["lives"] < 3 and whole.save()["episode"] == 0
+    resumed = make()
+    resumed.restore(whole.save())
+    for _ in range(40):
+        expected, found = whole.step(1), resumed.step(1)
+        assert expected.step_type == found.step_type
+        np.testing.assert_array_equal(expected.observation, found.observation)
+    assert whole.save()["episode"] > 1
+
+
+class TestLives(EnvironmentContract):
+    num_steps = 30
+
+    def make_environment(self):
+        return ResumableEnvironment(AtariPreprocessing(Game(), max_noops=5, life_loss="terminate"), seed=3)
 
 
 def test_reward_clipping():

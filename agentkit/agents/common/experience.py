@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+import math
+from typing import ClassVar, final
 
 import jax
 
@@ -16,6 +17,9 @@ from agentkit.learning import Schedule, rate_limit
 from agentkit.replay import Prioritized, Replay, Table, Uniform, queue_table
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
+
+_SHORTEST_SEGMENT = 5
+"""Where many environments fill an update: rewards of fewer steps say little."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Transitions:
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
-        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
         _check_no_extras(extras_spec)
         n, discount = self.config.n_step, self.config.discount
 
@@ -152,7 +156,7 @@ class Sequences:
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
-        """See `Experience`. New items get priority 1; the update replaces it once they are drawn."""
+        """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
         length = self.config.sequence_length + 1
 
         def make() -> SequenceAdder:
@@ -174,15 +178,18 @@ class SegmentsConfig:
     """Holds the hyperparameters of agents that learn once from each segment of experience (on-policy).
 
     Attributes:
-        segment_length: rows that an environment fills for each update, T.
+        segment_length: rows that an environment fills for each update, T; None for so many that an update has
+            `UPDATE_ROWS` at least, however many environments there are.
         batch_size: segments per update; None for one of each environment of an actor, so that an update follows
             every T steps of all environments.
         discount: gamma, in [0, 1].
     """
 
-    segment_length: Count = 128
+    segment_length: Count | None = None
     batch_size: Count | None = None
     discount: Fraction = 0.99
+
+    UPDATE_ROWS: ClassVar[int] = 2_048
 
     def __post_init__(self) -> None:
         """Refuses a value outside of its field's range."""
@@ -216,6 +223,14 @@ class Segments:
         size = self.config.batch_size
         return BatchPlan(self.table, self.num_envs if size is None else size)
 
+    @property
+    def segment_length(self) -> int:
+        """Returns T: that of the config, or what gives an update enough rows, which minibatches divide."""
+        if self.config.segment_length is not None:
+            return self.config.segment_length
+        least = max(math.ceil(self.config.UPDATE_ROWS / self.batch_plan.batch_size), _SHORTEST_SEGMENT)
+        return math.ceil(least / self.num_minibatches) * self.num_minibatches
+
     def with_num_envs(self, num_envs: int) -> Segments:
         """See `Experience`."""
         return dataclasses.replace(self, num_envs=num_envs)
@@ -232,14 +247,14 @@ class Segments:
                 f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
                 f"environments, found {size}. Raise it, or leave it out."
             )
-        layout = segment_layout(environment_spec, length=self.config.segment_length, extras_spec=extras_spec)
+        layout = segment_layout(environment_spec, length=self.segment_length, extras_spec=extras_spec)
         return [queue_table(self.table, layout, size)]
 
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
         """See `Experience`."""
-        table, length = self.table, self.config.segment_length
+        table, length = self.table, self.segment_length
         if num_envs is None:
             return SegmentAdder(
                 replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
@@ -249,7 +264,7 @@ class Segments:
         )
 
     def _check_minibatches(self, has_memory: bool) -> None:
-        num_segments, length = self.batch_plan.batch_size, self.config.segment_length
+        num_segments, length = self.batch_plan.batch_size, self.segment_length
         if num_segments * length % self.num_minibatches:
             raise ConfigError(
                 f"num_minibatches={self.num_minibatches} does not divide the rows of an update: {num_segments} "

@@ -9,6 +9,9 @@ from agentkit.agents.common.experience import ReplayConfig
 from agentkit.learning import value_in_update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
+PRIORITY_EPSILON = 1e-6
+"""What an item's priority is above its error, so that it can be drawn again at an error of 0."""
+
 
 def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: jax.Array | float) -> jax.Array:
     """Returns the weights ``[B]`` that undo the bias of prioritised sampling (Schaul et al. 2016, section 3.4).
@@ -33,6 +36,9 @@ def importance_weighted_loss(
 ) -> LossOutput:
     """Averages per-item losses, importance-weighted and with new priorities if replay is prioritised.
 
+    Priorities are clipped at 0 (a divergence of nearly 0 may be negative in float32) and raised by
+    `PRIORITY_EPSILON`, so that no item is never drawn again (Schaul et al. 2016, section 3.3).
+
     Args:
         per_item: losses ``[B]``.
         metrics: scalars to log.
@@ -45,4 +51,5 @@ def importance_weighted_loss(
     info = batch.info
     exponent = value_in_update(config.importance_exponent, batch, config.steps_per_update)
     weights = importance_weights(info.probability, info.table_size, exponent)
-    return LossOutput(jnp.mean(weights * per_item), metrics, per_item if priorities is None else priorities)
+    priorities = jnp.maximum(per_item if priorities is None else priorities, 0.0) + PRIORITY_EPSILON
+    return LossOutput(jnp.mean(weights * per_item), metrics, priorities)

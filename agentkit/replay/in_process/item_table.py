@@ -11,6 +11,7 @@ import tree
 
 from agentkit.errors import CheckpointError, SpecError
 from agentkit.nests import LeafReader, make_builder
+from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
 from agentkit.replay.in_process.slots import Slots
@@ -46,6 +47,7 @@ class ItemTable:
         self.max_priority = max_priority(table)
         self.num_inserted = 0
         self.num_sampled = 0
+        self.largest_priority = FIRST_PRIORITY
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._max_times = int(table.max_times_sampled)
         # Fifo never chooses the new item, so it may choose before the insert and needs no spare slot.
@@ -112,6 +114,7 @@ class ItemTable:
                 else the first and the last.
             inline: leaves that `read_inline` returned.
         """
+        self.largest_priority = max(self.largest_priority, priority)
         slots = self._slots
         if self._fifo and slots.size >= self._capacity:
             self._remove(slots.oldest())
@@ -196,6 +199,7 @@ class ItemTable:
             slots, values = slots[known], values[known]
         if not slots.size:
             return
+        self.largest_priority = max(self.largest_priority, float(values.max()))
         column = self._priorities if self._priorities is not None else self._make_priorities()
         column[slots] = values
         for selector in self._selectors:
@@ -208,6 +212,7 @@ class ItemTable:
         self._keys[slots] += self._capacity
         self._times[:] = EMPTY
         self.num_inserted = self.num_sampled = 0
+        self.largest_priority = FIRST_PRIORITY
         self._clear()
 
     # --- sampling --------------------------------------------------------------------------------
@@ -308,6 +313,7 @@ class ItemTable:
         return {
             "num_inserted": self.num_inserted,
             "num_sampled": self.num_sampled,
+            "largest_priority": self.largest_priority,
             "draws_left": self._draws_left,
             "num_keys": used,
             "has_priorities": self._priorities is not None,
@@ -349,6 +355,7 @@ class ItemTable:
         self._priorities = columns.get("priorities")
         self._inline = [columns[f"inline.{i}"] for i in range(len(self._inline))]
         self.num_inserted, self.num_sampled = int(state["num_inserted"]), int(state["num_sampled"])
+        self.largest_priority = self._read_largest(state)
         self._draws_left = int(state["draws_left"])
         self._rng.bit_generator.state = state["rng"]
         occupied = np.zeros(used, bool)
@@ -358,6 +365,14 @@ class ItemTable:
                 f"Replay checkpoint {directory}, table {self.table.name!r}: its slots and items disagree. "
                 "It is damaged: restore an older one."
             )
+
+    def _read_largest(self, state: dict[str, Any]) -> float:
+        """Returns the saved largest priority; of a checkpoint from before it was kept, that of the items there are."""
+        found = state.get("largest_priority")
+        if found is None:
+            held = () if self._priorities is None else self._priorities[self._slots.by_age()]
+            found = max([FIRST_PRIORITY, *held])
+        return float(found)
 
 
 def _full(count: int, value: float, dtype: Any) -> np.ndarray:

@@ -68,7 +68,7 @@ class InProcessWriter(base.Writer):
         raise SpecError("The step fits no table of this replay. " + " | ".join(found))
 
     def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+        self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int:
         """Creates an item at once; see `Writer.create_item`. Refused or timed out, nothing is changed."""
         self._check_open()
@@ -78,8 +78,9 @@ class InProcessWriter(base.Writer):
             if table not in shared.tables:
                 raise unknown_name("replay table", table, shared.tables)
             raise ReplayClosedError("This replay is closed; make a new one.")
-        base.check_priority(table, priority)
-        items.check_power(priority)
+        if priority is not None:
+            base.check_priority(table, priority)
+            items.check_power(priority)
         base.check_steps(items.table, self._num_steps, self._max_steps, start, stop, padding)
         if items.store is not shared.stores[history.store]:
             raise SpecError(
@@ -98,7 +99,7 @@ class InProcessWriter(base.Writer):
             shared.check_open()
             if not items.can_insert(1):
                 self._wait_for(table, items)
-            key = items.insert(float(priority), rows, leaves)
+            key = items.insert(items.largest_priority if priority is None else float(priority), rows, leaves)
             shared.notify_waiting()
         return key
 

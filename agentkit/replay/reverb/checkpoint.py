@@ -23,11 +23,16 @@ FORMAT = f"agentkit-reverb-2, {packing.FORMAT}"
 
 
 def write(
-    source: pathlib.Path, directory: pathlib.Path, tables: Mapping[str, Table], handed_out: Mapping[str, int]
+    source: pathlib.Path,
+    directory: pathlib.Path,
+    tables: Mapping[str, Table],
+    handed_out: Mapping[str, int],
+    largest_priorities: Mapping[str, float],
 ) -> None:
     """Links (or copies) the server's checkpoint folder `source` into `directory`, with an index.
 
-    `handed_out` counts samples by table, where that is not the server's business (`SingleProcessReverbReplay`).
+    `handed_out` counts samples by table, where that is not the server's business (`SingleProcessReverbReplay`);
+    `largest_priorities` are those that new items would get.
 
     Raises:
         CheckpointError: `source` is not on this machine, or `directory` cannot be written.
@@ -50,6 +55,7 @@ def write(
             "files": files,
             "tables": {name: table.fingerprint() for name, table in tables.items()},
             "handed_out": dict(handed_out),
+            "largest_priorities": dict(largest_priorities),
         }
         (directory / INDEX).write_text(json.dumps(index, indent=1))
     except OSError as error:
@@ -96,6 +102,11 @@ def read(directory: pathlib.Path, root: pathlib.Path) -> None:
 def handed_out(directory: pathlib.Path) -> dict[str, int]:
     """Returns the object that `write` was given under this name."""
     return dict(_read_index(directory).get("handed_out", {}))
+
+
+def largest_priorities(directory: pathlib.Path) -> dict[str, float]:
+    """Returns the object that `write` was given under this name; an older checkpoint has none."""
+    return dict(_read_index(directory).get("largest_priorities", {}))
 
 
 def _link_or_copy(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:

@@ -27,7 +27,15 @@ from agentkit.errors import (
     ReplayTimeoutError,
     unknown_name,
 )
-from agentkit.replay.base import Replay, Sampler, check_history, check_priorities, check_timeout, index_tables
+from agentkit.replay.base import (
+    FIRST_PRIORITY,
+    Replay,
+    Sampler,
+    check_history,
+    check_priorities,
+    check_timeout,
+    index_tables,
+)
 from agentkit.replay.reverb import checkpoint
 from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
 from agentkit.replay.reverb.sampler import ReverbSampler
@@ -53,7 +61,8 @@ class ReverbReplay(Replay):
     confirmed a little later than they are created (`Writer.flush` waits for it); a sampler draws one
     batch ahead (some where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
     count as sampled; and nothing is deterministic or `resumable`: what a restored server holds is what
-    was saved, but the random choices are new and an unfinished episode is lost.
+    was saved, but the random choices are new and an unfinished episode is lost. The largest priority, which new items
+    get, is that of the updates by this object: where another process updates, its writers' items begin with 1.
 
     Security: Reverb has neither authentication nor encryption, and whoever reaches its port can crash
     its clients. So a server of this class listens to this machine alone, unless `listen` says otherwise.
@@ -103,6 +112,7 @@ class ReverbReplay(Replay):
         """
         self.tables = index_tables(tables)
         self.default_timeout = check_timeout(default_timeout, default_timeout)
+        self._largest = dict.fromkeys(self.tables, FIRST_PRIORITY)  # that this client gave, by table
         self._groups = group_tables(self.tables)
         self._draw_ahead = draw_ahead
         self._closed = False
@@ -198,6 +208,7 @@ class ReverbReplay(Replay):
             is_closed=lambda: self._closed,
             why_late=self._why_insert_late,
             timeout=check_timeout(timeout, self.default_timeout),
+            largest_priority=lambda table: self._largest[table],
             admit=self._admit,
         )
         self._writers.add(writer)
@@ -265,6 +276,7 @@ class ReverbReplay(Replay):
         if len(keys) == 0:
             return
         check_power(description, float(np.max(priorities)))
+        self._largest[table] = max(self._largest[table], float(np.max(priorities)))
         updates = dict(zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True))
         self._call(lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}")
 
@@ -287,6 +299,7 @@ class ReverbReplay(Replay):
         """Implements `Replay.reset`."""
         self._check_open()
         self.table(table)
+        self._largest[table] = FIRST_PRIORITY
         self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
@@ -304,7 +317,7 @@ class ReverbReplay(Replay):
                     path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
-            checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out())
+            checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out(), self._largest)
 
     def restore(self, directory: pathlib.Path) -> None:
         """Implements `Replay.restore`. Starts the server anew; on failure it is empty.
@@ -324,6 +337,7 @@ class ReverbReplay(Replay):
         try:
             checkpoint.read(directory, self._root)
             self._start()
+            self._largest |= checkpoint.largest_priorities(directory)
         except (RuntimeError, ValueError, OSError) as error:
             shutil.rmtree(self._root, ignore_errors=True)
             self._start()

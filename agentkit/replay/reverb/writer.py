@@ -163,6 +163,7 @@ class ReverbWriter(Writer):
         is_closed: Callable[[], bool],
         why_late: Callable[[str, float], Exception],
         timeout: float,
+        largest_priority: Callable[[str], float],
         admit: Callable[[str, float], None] | None = None,
     ):
         """Makes a writer.
@@ -174,9 +175,11 @@ class ReverbWriter(Writer):
             is_closed: whether the replay was closed.
             why_late: makes the error for a wait of this many seconds for these tables.
             timeout: seconds.
+            largest_priority: of a table, which its new items get where none is given.
             admit: called before an item is created, with its table and `timeout`: waits until it may be.
         """
         self._admit = admit
+        self._largest_priority = largest_priority
         self._groups = groups
         self._history = history
         self._make_writer = make_writer
@@ -258,12 +261,12 @@ class ReverbWriter(Writer):
             raise self._broken(error) from error
 
     def create_item(
-        self, table: str, priority: float, start: int, stop: int, inline: Nest = (), padding: int = 0
+        self, table: str, priority: float | None, start: int, stop: int, inline: Nest = (), padding: int = 0
     ) -> int | None:
         """Implements `Writer.create_item`. Reverb names the item later: returns None."""
         self._check_open()
         plan = self._plan(table)
-        priority = float(priority)
+        priority = self._largest_priority(table) if priority is None else float(priority)
         if not 0 <= priority <= plan.most:
             check_priority(table, priority)
             check_power(plan.table, priority)
