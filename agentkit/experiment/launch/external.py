@@ -35,6 +35,7 @@ from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import prepare_launch
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 
 ROLES = ("replay", "learner", "actor", "evaluator")
@@ -70,6 +71,14 @@ def host_run(
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record, directory = _check_external(experiment)
+    with run_lock(directory):
+        return _host(experiment, record, directory, run_id, on_start, store_port=store_port, port=port, listen=listen)
+
+
+def _host(
+    experiment: ExperimentConfig, record: dict[str, Any], directory: pathlib.Path, run_id: str | None,
+    on_start: Callable[[str, str], None] | None, *, store_port: int, port: int | None, listen: str,
+) -> str:  # fmt: skip
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})
