@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
 1 an error while running (with its traceback; of a launched program, the first node's that failed);
-130 stopped by Ctrl-C (or a launched program by SIGTERM or ``agentkit stop``), after saving. ``agentkit node``
+130 stopped by Ctrl-C, SIGTERM, SIGHUP or ``agentkit stop``, after saving. ``agentkit node``
 is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
 Nothing heavy is imported here: ``agentkit --help`` is instant. Each command imports what it needs.
@@ -21,10 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# The commands that go on when nobody reads their output any more; the others end quietly.
+_TRAINING = ("train", "offline", "launch", "node")
 
 # The commands whose function is not in the file of their name.
 _FUNCTIONS = {
@@ -52,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     try:
         arguments = parse(argv)
-        with _short_warnings():
+        lasting = lasting_output() if arguments.command in _TRAINING else contextlib.nullcontext()
+        with lasting, _short_warnings():
             return _command(arguments.command)(arguments)
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -96,8 +101,9 @@ def _run_and_end(argv: Sequence[str]) -> NoReturn:
         code = end.code if isinstance(end.code, int) else 0
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

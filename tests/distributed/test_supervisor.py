@@ -288,7 +288,7 @@ def alive(pid):
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_to_the_supervisor_stops_and_saves(tmp_path, number):
     process, pids = start_script(tmp_path)
     start = time.monotonic()

@@ -75,9 +75,13 @@ def folder(out: pathlib.Path) -> pathlib.Path:
 
 
 def wait_for_checkpoint(process: subprocess.Popen, out: pathlib.Path) -> None:
+    wait_for(process, lambda: any((folder(out) / "checkpoints").glob("step_*")))
+
+
+def wait_for(process: subprocess.Popen, condition: Any) -> None:
     deadline = time.monotonic() + 120
-    while not list((folder(out) / "checkpoints").glob("step_*")):
-        assert process.poll() is None, process.stderr.read()
+    while not condition():
+        assert process.poll() is None, process.stderr.closed or process.stderr.read()
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.05)
 
@@ -130,6 +134,20 @@ def test_one_signal_saves(number: signal.Signals, tmp_path: pathlib.Path) -> Non
     step = int(output.split("Stopped at step ")[1].split(" and saved")[0].replace(",", ""))
     found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
     assert found is not None and found.step == step > 0
+
+
+def test_a_closed_terminal_saves_and_a_reader_that_has_gone_ends_nothing(tmp_path: pathlib.Path) -> None:
+    talkative = "def trouble(count): report(str(count)) or print(count, flush=True)"
+    process = start(talkative, tmp_path, "--checkpoint-every", "50", "--eval-every", "25", "--eval-episodes", "1")
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.close()  # As of `agentkit train 2>&1 | head`.
+    wait_for(process, lambda: len(list((folder(tmp_path) / "checkpoints").glob("step_*"))) == 2)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)  # The shell's, and the system's.
+    assert process.wait(60) == 130
+    found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
+    assert found is not None and found.step > 50
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: pathlib.Path) -> None:
