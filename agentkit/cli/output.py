@@ -1,4 +1,4 @@
-"""Lets a training outlive its reader: output that nobody takes any more (`train | head`, a closed terminal) is dropped."""
+"""Lets a training outlive its reader: output that nobody takes any more (`train | head`) is dropped."""
 
 from __future__ import annotations
 
