@@ -17,9 +17,10 @@ RUN = "0123456789abcdef"
 @contextlib.contextmanager
 def joined(store, life, index):
     """An actor of a claimed index, which beats."""
-    with contextlib.closing(RunStoreClient(store.address, RUN, node=f"actor-{index}", life=life)) as client:
-        with contextlib.closing(NodeContext(NodeId(f"actor-{index}", "actor", index), client)) as context:
-            yield context
+    client = RunStoreClient(store.address, RUN, node=f"actor-{index}", life=life)
+    context = NodeContext(NodeId(f"actor-{index}", "actor", index), client)
+    with contextlib.closing(client), contextlib.closing(context):
+        yield context
 
 
 def test_a_second_actor_of_one_index_is_refused_while_the_first_lives(monkeypatch):
@@ -34,12 +35,12 @@ def test_a_second_actor_of_one_index_is_refused_while_the_first_lives(monkeypatc
 
 
 def test_an_actor_whose_index_was_taken_over_leaves_and_is_to_be_started_again():
-    with RunStore(RUN) as store, contextlib.closing(RunStoreClient(store.address, RUN)) as client:
-        with joined(store, "one", 5) as first:
-            first.sync()
-            store._nodes["actor-5"]["beat_time"] -= 60.0  # Its machine slept.
-            assert client.claim("actor-5", "two") is None
-            assert first.wait(5.0) and first.lost
+    with RunStore(RUN) as store, joined(store, "one", 5) as first:
+        first.sync()
+        store._nodes["actor-5"]["beat_time"] -= 60.0  # Its machine slept.
+        with contextlib.closing(RunStoreClient(store.address, RUN)) as second:
+            assert second.claim("actor-5", "two") is None
+        assert first.wait(5.0) and first.lost
 
 
 def test_random_indices_never_collide(monkeypatch):
