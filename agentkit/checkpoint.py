@@ -34,6 +34,10 @@ _ARRAY = "__array__"
 _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
 
 
+class CheckpointWarning(UserWarning):
+    """Says that a checkpoint could not be written, and that training goes on without it."""
+
+
 class Checkpoint(NamedTuple):
     """Holds a checkpoint that was read.
 
@@ -91,7 +95,7 @@ def write(
             write_folder(partial / name)
         _write_manifest(partial)
         os.rename(partial, final)
-        _sync(directory)
+        sync(directory)
         _remove_old(directory, final, max_to_keep)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -252,13 +256,13 @@ def _write_manifest(folder: pathlib.Path) -> None:
     """Records and syncs every file, then the folders, so that the rename publishes data on disk."""
     entries = {}
     for path in _files(folder):
-        _sync(path)
+        sync(path)
         entries[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
     manifest = folder / "manifest.json"
     manifest.write_text(json.dumps(entries, indent=1))
-    _sync(manifest)
+    sync(manifest)
     for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
-        _sync(path)
+        sync(path)
 
 
 _seen_whole: dict[pathlib.Path, tuple[Any, ...]] = {}
@@ -293,7 +297,8 @@ def _verify(folder: pathlib.Path) -> None:
             )
 
 
-def _sync(path: pathlib.Path) -> None:
+def sync(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a folder, have reached the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

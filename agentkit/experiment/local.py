@@ -49,7 +49,7 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
             runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
-        CheckpointError: a checkpoint could not be written.
+        CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
     """
     if profile is None:
         return _run(experiment, resume, None)
@@ -59,7 +59,8 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
     finally:
         profile.stop()
         if profile.num_steps and experiment.run_directory is not None:
-            write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
+            with contextlib.suppress(OSError):  # A full disk; the profile itself has all of it.
+                write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
 
 
 def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:

@@ -38,7 +38,7 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
         return
     folder = pathlib.Path(directory).resolve()
-    is_new = not folder.exists()
+    is_new = not folder.is_dir() or not any(folder.iterdir())
     with _mine_lock:
         if folder in _mine:  # The system's locks are a process's: it would grant this one again.
             raise _taken(folder, f"in this process, {os.getpid()}")
