@@ -13,6 +13,7 @@ No pickle is read or written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -31,6 +32,10 @@ from agentkit.errors import CheckpointError, ConfigError
 _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
 _ARRAY = "__array__"
 _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
+
+
+class CheckpointWarning(UserWarning):
+    """Says that a checkpoint could not be written, and that training goes on without it."""
 
 
 class Checkpoint(NamedTuple):
@@ -55,11 +60,13 @@ def write(
     *,
     max_to_keep: int = 2,
 ) -> pathlib.Path:
-    """Writes a checkpoint and then deletes all but the newest `max_to_keep`.
+    """Writes a checkpoint and then deletes all but the newest `max_to_keep` whole ones.
+
+    One more stays where it alone has a component's folder: a checkpoint without replay's contents evicts none.
 
     Args:
         directory: holds the checkpoints of one run; made if missing.
-        step: numbers it, >= 0; a checkpoint of the same step is replaced.
+        step: numbers it, >= 0; a checkpoint of the same step is replaced (and stays where it has a folder more).
         state: nest of dicts with string keys; leaves are arrays, numbers, strings, bools, None.
         folders: by name, functions that write into the empty folder they are given.
         max_to_keep: at least 1.
@@ -88,7 +95,7 @@ def write(
             write_folder(partial / name)
         _write_manifest(partial)
         os.rename(partial, final)
-        _sync(directory)
+        sync(directory)
         _remove_old(directory, final, max_to_keep)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -118,7 +125,7 @@ def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoi
     problems = []
     for step, _, path in reversed(found):
         try:
-            _verify(path)
+            _check_whole(path)
             return Checkpoint(step, path, _read_state(path))
         except _DAMAGE as error:
             problems.append(f"{path}: {error}")
@@ -153,14 +160,40 @@ def _unused_name(directory: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def _remove_old(directory: pathlib.Path, written: pathlib.Path, max_to_keep: int) -> None:
-    """Deletes earlier writings of the step just written, then all but the newest; never `written` itself."""
+    """Deletes all but `written`, the newest whole ones of other steps, and the newest one with each component's folder.
+
+    One that is damaged does not count; one that cannot be read now stays, since it may be whole.
+    """
     found = _list(directory)
     step = next(step for step, _, path in found if path == written)
-    others = [(number, path) for number, _, path in found if path != written]
-    kept = [path for number, path in others if number != step][-(max_to_keep - 1) :] if max_to_keep > 1 else []
-    for _, path in others:
+    _seen_whole[written] = _signature(written)
+    missing = set().union(*(_folders(path) for _, _, path in found)) - _folders(written)
+    kept, count = {written}, 1
+    for number, _, path in reversed(found):
+        counts, holds = number != step and count < max_to_keep, missing & _folders(path)
+        if path == written or not (counts or holds):
+            continue
+        try:
+            _check_whole(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                kept.add(path)
+        except _DAMAGE:
+            pass
+        else:
+            kept.add(path)
+            count += counts
+            missing -= holds
+    for _, _, path in found:
         if path not in kept:
             _discard(path)
+
+
+def _folders(path: pathlib.Path) -> set[str]:
+    """The names of the components that have a folder in a checkpoint."""
+    with contextlib.suppress(OSError):
+        return {child.name for child in path.iterdir() if child.is_dir()}
+    return set()
 
 
 def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -223,13 +256,31 @@ def _write_manifest(folder: pathlib.Path) -> None:
     """Records and syncs every file, then the folders, so that the rename publishes data on disk."""
     entries = {}
     for path in _files(folder):
-        _sync(path)
+        sync(path)
         entries[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
     manifest = folder / "manifest.json"
     manifest.write_text(json.dumps(entries, indent=1))
-    _sync(manifest)
+    sync(manifest)
     for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
-        _sync(path)
+        sync(path)
+
+
+_seen_whole: dict[pathlib.Path, tuple[Any, ...]] = {}
+"""Which checkpoints this process has written or verified: gigabytes are not read again at each write."""
+
+
+def _signature(folder: pathlib.Path) -> tuple[Any, ...]:
+    """Returns names, sizes and times of a checkpoint's files."""
+    stats = ((path, path.stat()) for path in (*_files(folder), folder / "manifest.json"))
+    return tuple((path.name, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+
+
+def _check_whole(folder: pathlib.Path) -> None:
+    """Verifies a checkpoint, unless this process has; raises as `_verify` does."""
+    signature = _signature(folder)
+    if _seen_whole.get(folder) != signature:
+        _verify(folder)
+        _seen_whole[folder] = signature
 
 
 def _verify(folder: pathlib.Path) -> None:
@@ -246,7 +297,8 @@ def _verify(folder: pathlib.Path) -> None:
             )
 
 
-def _sync(path: pathlib.Path) -> None:
+def sync(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a folder, have reached the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import re
+import resource
 import socket
 import struct
 from collections.abc import Sequence
@@ -17,6 +18,16 @@ from agentkit.errors import ConfigError
 
 _LISTEN_STATE = "0A"
 _LOGGER = logging.getLogger(__name__)
+
+
+def raise_descriptor_limit(wanted: int = 1 << 16) -> None:
+    """Lets this process have as many connections as the system allows it without asking, up to `wanted`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # Fewer must do, then.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def check_port_free(port: int) -> None:

@@ -106,6 +106,28 @@ def test_only_the_newest_are_kept(tmp_path: pathlib.Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_000000002000"]
 
 
+def test_the_newest_contents_stay_however_many_are_written_without(tmp_path: pathlib.Path) -> None:
+    _write(tmp_path, 100)
+    full = _write(tmp_path, 200)
+    for step in (200, 300, 400, 400):  # The first one rewrites the step of the contents.
+        checkpoint.write(tmp_path, step, {"step": step})
+        found = checkpoint.read_latest(tmp_path, holding="replay")
+        assert found is not None and found.path == full
+    assert checkpoint.steps(tmp_path) == [200, 300, 400]
+    _write(tmp_path, 500)
+    assert sorted(checkpoint.steps(tmp_path)) == [400, 500]
+
+
+def test_a_damaged_one_is_not_kept_in_place_of_a_whole_one(tmp_path: pathlib.Path) -> None:
+    _write(tmp_path, 100)
+    _damage(_write(tmp_path, 200) / "arrays.npz", "flipped")
+    _write(tmp_path, 300)
+    assert checkpoint.steps(tmp_path) == [100, 300]
+    _damage(_write(tmp_path, 400) / "replay" / "items.bin", "torn")
+    checkpoint.write(tmp_path, 500, {})
+    assert checkpoint.steps(tmp_path) == [300, 500]
+
+
 def test_a_step_written_again_replaces_itself(tmp_path: pathlib.Path) -> None:
     _write(tmp_path, 1)
     for value in range(3):
@@ -120,8 +142,7 @@ def test_what_was_just_written_is_kept_though_damaged_newer_ones_exist(tmp_path:
         _damage(_write(tmp_path, step) / "arrays.npz", "torn")
     written = _write(tmp_path, 50)
     assert written.is_dir()
-    with pytest.warns(UserWarning, match="damaged"):
-        found = checkpoint.read_latest(tmp_path)
+    found = checkpoint.read_latest(tmp_path)
     assert found is not None and found.step == 50
 
 
@@ -151,8 +172,8 @@ def test_a_file_too_many_is_damage(tmp_path: pathlib.Path) -> None:
 
 
 def test_all_damaged_is_an_error_that_names_each(tmp_path: pathlib.Path) -> None:
-    for step in (1, 2):
-        _damage(_write(tmp_path, step) / "state.json", "torn")
+    for path in [_write(tmp_path, step) for step in (1, 2)]:
+        _damage(path / "state.json", "torn")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(CheckpointError, match=r"(?s)step_000000000002.*state\.json.*step_000000000001"):

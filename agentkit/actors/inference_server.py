@@ -152,6 +152,9 @@ class InferenceServer:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # It may have gone by now.
             connection, _ = self._listener.accept()
+            strangers = [peer for peer in self._peers if not peer.known]
+            if len(strangers) >= protocol.MAX_STRANGERS:  # They keep no actor out.
+                self._drop(min(strangers, key=lambda peer: peer.time))
             peer = _Peer(connection)
             self._peers.add(peer)
             self._selector.register(connection, selectors.EVENT_READ, peer)
@@ -173,21 +176,32 @@ class InferenceServer:
             self._drop(peer)
 
     def _take(self, peer: _Peer, kind: int, body: bytearray) -> None:
-        if not peer.welcome and kind == Kind.HELLO:
+        if not peer.known and kind == Kind.HELLO:
+            self._recognize(peer, bytes(body))
+        elif peer.known and not peer.welcome and kind == Kind.SESSION:
             self._greet(peer, bytes(body))
         elif peer.welcome and kind == Kind.REQUEST and peer.request is None and len(body) == peer.reader.max_bytes:
             peer.request, peer.time = body, time.monotonic()
         else:
             raise ProtocolError(f"Expected a request of {peer.reader.max_bytes} bytes, found kind {kind}.")
 
-    def _greet(self, peer: _Peer, body: bytes) -> None:
-        """Lets an actor in that knows the run's secret and means the same arrays; tells others why not."""
-        nonce, given = body[: protocol.NONCE_BYTES], body[protocol.NONCE_BYTES :][: protocol.PROOF_BYTES]
-        text = body[protocol.NONCE_BYTES + protocol.PROOF_BYTES :]
-        nonces = (peer.nonce, nonce)
-        if not hmac.compare_digest(given, protocol.proof(self._run_id, "actor", nonces, text)):
+    def _recognize(self, peer: _Peer, body: bytes) -> None:
+        """Takes an actor for one of the run that knows its secret, and shows it that the server knows it, too."""
+        peer.nonces = (peer.nonce, body[: protocol.NONCE_BYTES])
+        self._check_proof(peer, body[protocol.NONCE_BYTES :], b"")
+        peer.known = True
+        peer.reader.accept(protocol.MAX_HANDSHAKE)
+        self._send(peer, protocol.frame(Kind.KNOWN, protocol.proof(self._run_id, "server", peer.nonces, b"")))
+
+    def _check_proof(self, peer: _Peer, given: bytes, text: bytes) -> None:
+        if not hmac.compare_digest(given, protocol.proof(self._run_id, "actor", peer.nonces, text)):
             self._send(peer, protocol.frame(Kind.REFUSED_RUN))
             raise ProtocolError("a stranger")
+
+    def _greet(self, peer: _Peer, body: bytes) -> None:
+        """Lets an actor in that means the same arrays; tells others why not."""
+        given, text = body[: protocol.PROOF_BYTES], body[protocol.PROOF_BYTES :]
+        self._check_proof(peer, given, text)
         session = Session.decode(text)
         difference = protocol.difference(self._layout, session.layout)
         if difference is not None:
@@ -195,9 +209,9 @@ class InferenceServer:
             raise ProtocolError(difference)
         peer.state = self._batched.start(session)
         welcome = self._batched.description
-        answer = protocol.proof(self._run_id, "server", nonces, welcome)
+        answer = protocol.proof(self._run_id, "server", peer.nonces, welcome)
         peer.welcome, peer.time = True, time.monotonic()
-        peer.reader.max_bytes = self._request_dtype.itemsize
+        peer.reader.accept(self._request_dtype.itemsize)
         keep_alive(peer.connection)
         self._send(peer, protocol.frame(Kind.WELCOME, answer, welcome))
 
@@ -265,9 +279,10 @@ class _Peer:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = connection
         self.nonce = os.urandom(protocol.NONCE_BYTES)
-        self.reader = FrameReader()
+        self.nonces: tuple[bytes, bytes] = (self.nonce, b"")
+        self.reader = FrameReader(protocol.MAX_STRANGER_FRAME)
         self.unsent = bytearray()
-        self.watches_write = self.welcome = False
+        self.watches_write = self.known = self.welcome = False
         self.time = time.monotonic()
         self.request: bytearray | None = None
         self.state = b""
@@ -368,6 +383,7 @@ def _padded(parts: list[Any]) -> list[Any]:
 
 def _listen(device: str) -> tuple[socket.socket, str]:
     """Returns a listening socket, confined to a network device, and its address."""
+    ports.raise_descriptor_limit()
     host = "127.0.0.1" if device == "lo" else ports.device_address(device)
     listener = socket.create_server(("127.0.0.1" if device == "lo" else "0.0.0.0", 0), backlog=1024)
     port = listener.getsockname()[1]

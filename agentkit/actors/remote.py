@@ -197,26 +197,33 @@ class RemoteActor(Actor):
     def _connect(self) -> None:
         """Shakes hands: each side proves that it knows the run id, and both learn what the other's frames hold."""
         host, _, port = self._find_address().rpartition(":")
-        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=protocol.HANDSHAKE_SECONDS)
+        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=protocol.CONNECT_SECONDS)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(self._connection)
         self._reader = FrameReader()
         nonces = bytes(self._receive(Kind.CHALLENGE)), os.urandom(protocol.NONCE_BYTES)
         hello = Session(self._seed, self._actor_index, self._state, self._layout).encode()
-        given = protocol.proof(self._run_id, "actor", nonces, hello)
-        self._connection.sendall(protocol.frame(Kind.HELLO, nonces[1], given, hello))
+        self._connection.sendall(protocol.frame(Kind.HELLO, nonces[1], self._prove(nonces, b"")))
+        self._check_server(nonces, bytes(self._receive(Kind.KNOWN)), b"")
+        self._connection.sendall(protocol.frame(Kind.SESSION, self._prove(nonces, hello), hello))
         body = bytes(self._receive(Kind.WELCOME))
         given, welcome = body[: protocol.PROOF_BYTES], body[protocol.PROOF_BYTES :]
-        if not hmac.compare_digest(given, protocol.proof(self._run_id, "server", nonces, welcome)):
-            raise WrongRunError("What answers as the inference server does not know the run id. Who listens there?")
+        self._check_server(nonces, given, welcome)
         self._understand(json.loads(welcome))
+
+    def _prove(self, nonces: tuple[bytes, bytes], text: bytes) -> bytes:
+        return protocol.proof(self._run_id, "actor", nonces, text)
+
+    def _check_server(self, nonces: tuple[bytes, bytes], given: bytes, text: bytes) -> None:
+        if not hmac.compare_digest(given, protocol.proof(self._run_id, "server", nonces, text)):
+            raise WrongRunError("What answers as the inference server does not know the run id. Who listens there?")
 
     def _understand(self, welcome: dict[str, Any]) -> None:
         results = protocol.build(welcome["results"])
         self._reply_dtype = protocol.reply_dtype(results, self._num_envs, int(welcome["state_bytes"]))
         self._result_fields = [name for name in self._reply_dtype.names or () if name.startswith("result")]
         self._build = make_builder(results)
-        self._reader.max_bytes = self._reply_dtype.itemsize
+        self._reader.accept(self._reply_dtype.itemsize)
 
     def _drop(self) -> None:
         if self._connection is not None:

@@ -4,8 +4,10 @@ A frame is its length, its kind, and a body:
 
     server                              actor
       CHALLENGE  nonce              ->
-                                    <-  HELLO    nonce, proof, JSON: layouts, seed, session
-      WELCOME    proof, JSON        ->           or REFUSED with a reason
+                                    <-  HELLO    nonce, proof
+      KNOWN      proof              ->           or REFUSED_RUN
+                                    <-  SESSION  proof, JSON: layouts, seed, session
+      WELCOME    proof, JSON        ->           or REFUSED_LAYOUT with a reason
                                     <-  REQUEST  is_first, observation
       REPLY      version, age, ...  ->
 
@@ -32,12 +34,22 @@ from agentkit import nests, specs
 from agentkit.errors import AgentkitError, SpecError
 from agentkit.types import Nest
 
-PROTOCOL = 2
+PROTOCOL = 3
 NONCE_BYTES = PROOF_BYTES = 32
 MAX_HANDSHAKE = 1 << 20
-"""The longest frame, bytes, that is read from a peer that has not proved anything yet."""
+"""The longest frame, bytes, that is read from a peer before both know what their frames hold."""
 
-HANDSHAKE_SECONDS = 10.0
+MAX_STRANGERS = 64
+"""Connections at once whose actors have not proved yet that they know the run id."""
+
+MAX_STRANGER_FRAME = 1024
+"""The longest frame, bytes, that is read from one of these."""
+
+HANDSHAKE_SECONDS = 5.0
+"""How long one of these may take in all."""
+
+CONNECT_SECONDS = 10.0
+"""How long an actor waits for each answer of a server that may be at work."""
 
 _HEADER = struct.Struct("!IB")
 _CHUNK = 1 << 16
@@ -53,6 +65,8 @@ class Kind(enum.IntEnum):
     REFUSED_LAYOUT = 5
     REQUEST = 6
     REPLY = 7
+    KNOWN = 8
+    SESSION = 9
 
 
 class InferenceClosedError(AgentkitError, RuntimeError):
@@ -72,9 +86,14 @@ class FrameReader:
     """Cuts the bytes that come from one socket into frames."""
 
     def __init__(self, max_bytes: int = MAX_HANDSHAKE):
-        """`max_bytes` is the longest body to accept; it may be changed."""
-        self.max_bytes = max_bytes
+        """`max_bytes` is the longest body to accept; it may be changed by `accept`."""
+        self.accept(max_bytes)
         self._held = bytearray()
+
+    def accept(self, max_bytes: int) -> None:
+        """Sets the longest body to accept; more is received at a time only from who may send more."""
+        self.max_bytes = max_bytes
+        self._chunk = _CHUNK if max_bytes != MAX_STRANGER_FRAME else max_bytes
 
     def read(self, connection: socket.socket) -> tuple[int, bytearray] | None:
         """Receives once; a frame's kind and body if one is whole by then, else None.
@@ -84,7 +103,7 @@ class FrameReader:
             ProtocolError: the frame is longer than allowed.
             OSError: see `socket.recv`.
         """
-        chunk = connection.recv(max(_CHUNK, self._missing()))
+        chunk = connection.recv(max(self._chunk, self._missing()))
         if not chunk:
             raise EOFError("the other end closed the connection")
         self._held += chunk
@@ -126,7 +145,7 @@ def proof(run_id: str, who: str, nonces: Sequence[bytes], body: bytes) -> bytes:
 
 
 class Session(NamedTuple):
-    """Introduces an actor to the server: the content of its HELLO, as JSON.
+    """Introduces an actor to the server: the content of its SESSION, as JSON.
 
     Attributes:
         seed: of its PRNG key.
@@ -155,7 +174,7 @@ class Session(NamedTuple):
                 raise ValueError(f"seed {seed}, actor_index {index, count}")
             return cls(seed, (index, count), bytes.fromhex(found["state"]), dict(found["layout"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"Expected a HELLO in JSON, found {error!r}.") from error
+            raise ProtocolError(f"Expected a SESSION in JSON, found {error!r}.") from error
 
 
 def layout_of(spec: specs.EnvironmentSpec, num_envs: int | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Runs the console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
-1 an error while running (with its traceback; of a launched program, the first node's that failed);
-130 stopped by Ctrl-C (or a launched program by SIGTERM or ``agentkit stop``), after saving. ``agentkit node``
+1 an error while running (with its traceback; of a launched program, the first node's that failed), or the last
+checkpoint could not be written;
+130 stopped by Ctrl-C, SIGTERM, SIGHUP or ``agentkit stop``, after saving. ``agentkit node``
 is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
 Nothing heavy is imported here: ``agentkit --help`` is instant. Each command imports what it needs.
@@ -21,10 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
-from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
+from agentkit.errors import CheckpointError, ConfigError, MissingExtraError, UnknownNameError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# The commands that go on when nobody reads their output any more; the others end quietly.
+_TRAINING = ("train", "offline", "launch", "node")
 
 # The commands whose function is not in the file of their name.
 _FUNCTIONS = {
@@ -52,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     try:
         arguments = parse(argv)
-        with _short_warnings():
+        lasting = lasting_output() if arguments.command in _TRAINING else contextlib.nullcontext()
+        with lasting, _short_warnings():
             return _command(arguments.command)(arguments)
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -60,6 +66,9 @@ def _run(argv: Sequence[str]) -> int:
             named = [word for package in packages for word in ("--import", package)]
             print(f"Run: {shlex.join(['agentkit', *argv, *named])}", file=sys.stderr)
         return 2
+    except CheckpointError as error:  # The last one: a disk that is full.
+        print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
         print("agentkit: stopped at once by Ctrl-C.", file=sys.stderr)
@@ -72,18 +81,19 @@ def _run(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Shows agentkit's own warnings of changed code as one line, once each; the others as Python does."""
+    """Shows agentkit's own warnings as one line, those of changed code once each; the others as Python does."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ == "ChangedCodeWarning":
+            if category.__name__ in ("ChangedCodeWarning", "CheckpointWarning"):
                 print(f"agentkit: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, *rest)
 
         warnings.showwarning = show_short  # type: ignore[assignment]
         warnings.filterwarnings("default", message=".*has changed since the run")
+        warnings.filterwarnings("always", message="Could not write the checkpoint")
         yield
 
 
@@ -96,8 +106,9 @@ def _run_and_end(argv: Sequence[str]) -> NoReturn:
         code = end.code if isinstance(end.code, int) else 0
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

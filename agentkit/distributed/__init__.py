@@ -4,13 +4,14 @@ from agentkit.distributed.address_file import connect_to_run
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.program import Handle, Node, Program, RestartPolicy, Role
 from agentkit.distributed.run_store import RunStore
-from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError, WrongRunError
+from agentkit.distributed.run_store_client import NodeTakenError, RunStoreClient, RunStoreError, WrongRunError
 from agentkit.distributed.supervisor import ProgramError, Supervisor
 
 __all__ = [
     "Handle",
     "Node",
     "NodeContext",
+    "NodeTakenError",
     "Program",
     "ProgramError",
     "RestartPolicy",

@@ -10,16 +10,25 @@ from agentkit.errors import ConfigError
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
-    """Writes ``board.json``, which lets the owner's other processes find the run store."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Writes ``board.json``, which lets the owner's other processes find the run store; raises as `write_secret`."""
     write_secret(directory / "board.json", json.dumps({"address": address, "run_id": run_id}))
 
 
 def write_secret(path: pathlib.Path, text: str) -> None:
-    """Writes a line that its owner alone can read."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n")
+    """Writes a line that its owner alone can read.
+
+    Raises:
+        ConfigError: the disk or its permissions refuse it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}. Free some space, or check the folder's permissions."
+        ) from error
 
 
 def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStoreClient:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError, WrongRunError
+from agentkit.distributed.run_store_client import NodeTakenError, RunStoreClient, RunStoreError, WrongRunError
 
 HEARTBEAT_SECONDS = 0.5
 """How often a node says that it lives."""
@@ -44,7 +44,8 @@ class NodeContext:
     Attributes:
         name, role, index, incarnation, run_directory: see `NodeId`.
         store: the program's run store.
-        lost: it stops because the run store was silent for `LOST_SECONDS`: started again, it may find it.
+        lost: it stops because the run store was silent for `LOST_SECONDS`, or another process has its name: started
+            again, it may find it.
     """
 
     def __init__(self, node_id: NodeId, store: RunStoreClient, *, stop: threading.Event | None = None):
@@ -144,7 +145,8 @@ class NodeContext:
             try:
                 self.sync()
                 last_heard = time.monotonic()
-            except WrongRunError as error:
+            except (WrongRunError, NodeTakenError) as error:
+                self.lost = isinstance(error, NodeTakenError)
                 print(f"{self.name}: {error}", file=sys.stderr, flush=True)
                 self._stop.set()
                 return

@@ -1,31 +1,26 @@
 """The store of a run: addresses, heartbeats, counts and the word to stop, in one place all nodes reach.
 
-JSON lines over TCP, never pickle. The first line of a connection must hold the run id, which is a secret
-and also tells two runs apart. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler
-starts the nodes. A client reconnects by itself, so a run store may be restarted on its port.
+Who connects must show that he knows the run id, which is a secret and also tells two runs apart: see
+`run_store_server`. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler starts the
+nodes. A client reconnects by itself, so a run store may be restarted on its port.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hmac
-import json
+import math
 import queue
-import socket
-import socketserver
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from agentkit.distributed.run_store_client import keep_alive
+from agentkit.distributed.run_store_server import RefusedError, Server
 from agentkit.errors import ConfigError
 
-MAX_LINE = 1 << 20
-"""The longest message, bytes: a stranger cannot make the run store hold more."""
+SILENT_SECONDS = 3.0
+"""A node that joined by itself and was not heard of for this long may be replaced by another of its name."""
 
-FIRST_LINE_SECONDS = 5.0
-"""How long a connection may take to say which run it belongs to."""
+_MAX_COUNT = 1 << 62
 
 
 class RunStore:
@@ -48,7 +43,6 @@ class RunStore:
         Raises:
             ConfigError: the port is taken, or `host` is not an address of this machine.
         """
-        self._run_id = run_id
         self._lock = threading.Condition()
         self._values: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -59,10 +53,11 @@ class RunStore:
         self._program = program
         self.commands: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         try:
-            self._server = _Server((host, port), self)
-        except OSError as error:
+            self._server = Server((host, port), run_id, self._answer)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"The run store cannot listen on {host}:{port}: {error.strerror}. Choose another port or address."
+                f"The run store cannot listen on {host}:{port}: {why}. Choose another port or address."
             ) from error
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
@@ -167,10 +162,6 @@ class RunStore:
 
     # --- for its connections ---------------------------------------------------------------------
 
-    def _admits(self, hello: Any) -> bool:
-        given = hello.get("run_id") if isinstance(hello, dict) else None
-        return isinstance(given, str) and hmac.compare_digest(given.encode(), self._run_id.encode())
-
     def _answer(self, message: dict[str, Any]) -> Any:
         """Does what one message asks for."""
         what = message.get("do")
@@ -181,6 +172,8 @@ class RunStore:
             return None
         if what == "beat":
             return self._heartbeat(message)
+        if what == "claim":
+            return self._claim(message)
         if what == "status":
             return self.status()
         if what == "command":
@@ -188,23 +181,68 @@ class RunStore:
             return None
         raise ValueError(f"unknown message {what!r}")
 
-    def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
-        name, incarnation = str(message["node"]), int(message["incarnation"])
-        counts = {str(key): int(value) for key, value in message["counts"].items()}
+    def _claim(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Gives a name to a node that joins by itself; who has it, if somebody does and lives."""
+        name, life = str(message["node"]), str(message["life"])
         with self._lock:
             node = self._nodes.setdefault(name, _new_node(name))
-            if incarnation != node["incarnation"] or message["pid"] != node["counted_pid"]:
+            silence = math.inf if node["beat_time"] is None else time.monotonic() - node["beat_time"]
+            taken = node["supervised"] or (node["state"] != "done" and silence < SILENT_SECONDS)
+            if taken and node["life"] != life:
+                return {"host": node["host"], "pid": node["pid"], "beat_age_seconds": silence}
+            node.update(life=life, state="joined", beat_time=time.monotonic())
+            node.update(host=str(message["host"]), pid=int(message["pid"]))
+            return None
+
+    def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
+        beat = _checked(message)
+        name, life, counts = beat["node"], beat["life"], beat["counts"]
+        identity = beat["incarnation"], beat["pid"], life
+        with self._lock:
+            node = self._nodes.setdefault(name, _new_node(name))
+            if not node["supervised"] and node["life"] not in (None, life):
+                raise RefusedError(_describe_taken(name, node), "taken")
+            if identity != node["counted"]:
                 _add(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}
             for key, value in counts.items():
                 self._totals[key] = self._totals.get(key, 0) + value - node["counts"].get(key, 0)
-            for key in ("pid", "host", "gauges", "idle_seconds"):
-                node[key] = message[key]
-            node.update(incarnation=incarnation, counts=counts, counted_pid=message["pid"], beat_time=time.monotonic())
+            for key in ("pid", "host", "gauges", "idle_seconds", "incarnation", "counts", "life"):
+                node[key] = beat[key]
+            node.update(counted=identity, beat_time=time.monotonic())
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
             return {"stop": stop, "totals": dict(self._totals)}
+
+
+def _checked(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parts of a beat as what they must be: what is stored here, the supervisor calculates with.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: a part is missing, or none such.
+    """
+    counts = {str(key): int(value) for key, value in message["counts"].items()}
+    gauges = {str(key): value for key, value in message["gauges"].items()}
+    idle, life = float(message["idle_seconds"]), message.get("life")
+    if not 0.0 <= idle < math.inf or any(abs(value) > _MAX_COUNT for value in counts.values()):
+        raise ValueError(f"idle_seconds {idle}, counts {counts}")
+    if not all(isinstance(value, int | float) for value in gauges.values()):
+        raise TypeError(f"gauges {gauges}")
+    return {
+        "node": str(message["node"]),
+        "incarnation": int(message["incarnation"]),
+        "pid": int(message["pid"]),
+        "host": str(message["host"]),
+        "life": None if life is None else str(life),
+        "counts": counts,
+        "gauges": gauges,
+        "idle_seconds": idle,
+    }
+
+
+def _describe_taken(name: str, node: Mapping[str, Any]) -> str:
+    return f"process {node['pid']} on {node['host']} is {name} now"
 
 
 def _new_node(name: str) -> dict[str, Any]:
@@ -219,7 +257,8 @@ def _new_node(name: str) -> dict[str, Any]:
         "host": None,
         "restarts": 0,
         "incarnation": 0,
-        "counted_pid": None,
+        "life": None,
+        "counted": None,
         "beat_time": None,
         "idle_seconds": 0.0,
         "counts": {},
@@ -230,7 +269,7 @@ def _new_node(name: str) -> dict[str, Any]:
 
 
 def _public(node: dict[str, Any], now: float) -> dict[str, Any]:
-    hidden = ("beat_time", "past", "counted_pid")
+    hidden = ("beat_time", "past", "counted", "life")
     age = None if node["beat_time"] is None else now - node["beat_time"]
     counts = dict(node["past"])
     _add(counts, node["counts"])
@@ -240,60 +279,3 @@ def _public(node: dict[str, Any], now: float) -> dict[str, Any]:
 def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
     for name, value in counts.items():
         totals[name] = totals.get(name, 0) + value
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 1024
-
-    def __init__(self, address: tuple[str, int], store: RunStore):
-        self.store = store
-        self._connections: set[socket.socket] = set()
-        super().__init__(address, _Connection)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._connections.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._connections.discard(request)
-        super().shutdown_request(request)
-
-    def drop_connections(self) -> None:
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores a connection that breaks: its owner reconnects."""
-
-
-class _Connection(socketserver.StreamRequestHandler):
-    disable_nagle_algorithm = True
-
-    def handle(self) -> None:
-        store: RunStore = self.server.store  # type: ignore[attr-defined]
-        self.connection.settimeout(FIRST_LINE_SECONDS)
-        if not store._admits(self._read()):
-            self._write({"error": "wrong run id"})
-            return
-        keep_alive(self.connection)
-        self.connection.settimeout(None)
-        self._write({"value": None})
-        while (message := self._read()) is not None:
-            try:
-                self._write({"value": store._answer(message)})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                self._write({"error": f"malformed message: {error!r}"})
-
-    def _read(self) -> Any:
-        """Returns the next message; None at the end, or where it is not JSON."""
-        line = self.rfile.readline(MAX_LINE)
-        try:
-            return json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
-            return None
-
-    def _write(self, message: Any) -> None:
-        self.wfile.write(json.dumps(message).encode() + b"\n")

@@ -11,7 +11,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from agentkit.distributed import handshake
 from agentkit.errors import AgentkitError, ConfigError
+
+_MAX_ANSWER = 1024
+"""The longest line, bytes, that is read from who has not shown yet that he is the run store."""
 
 
 class RunStoreError(AgentkitError, RuntimeError):
@@ -20,6 +24,10 @@ class RunStoreError(AgentkitError, RuntimeError):
 
 class WrongRunError(RunStoreError, ConfigError):
     """Says that another run's store answered, or that the run id is wrong."""
+
+
+class NodeTakenError(RunStoreError):
+    """Says that another process has the name of this node, and lives."""
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -40,6 +48,7 @@ class RunStoreClient:
         *,
         node: str | None = None,
         incarnation: int = 0,
+        life: str | None = None,
         timeout: float = 10.0,
     ):
         """Connects.
@@ -49,6 +58,7 @@ class RunStoreClient:
             run_id: the run's secret.
             node: whose heartbeats it sends; None for one that only asks.
             incarnation: how often the node was restarted.
+            life: what the node's name was claimed with, see `claim`.
             timeout: seconds that a call may take to reach the run store.
 
         Raises:
@@ -63,6 +73,7 @@ class RunStoreClient:
         self.run_id = run_id
         self._node = node
         self._incarnation = incarnation
+        self._life = life
         self._timeout = timeout
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -102,11 +113,16 @@ class RunStoreClient:
         ready: bool = True,
         leaving: bool = False,
     ) -> dict[str, Any]:
-        """Says that this node lives; ``{"stop": bool, "totals": {...}}``."""
+        """Says that this node lives; ``{"stop": bool, "totals": {...}}``.
+
+        Raises:
+            NodeTakenError: another process has claimed the node's name meanwhile.
+        """
         message = {
             "do": "beat",
             "node": self._node,
             "incarnation": self._incarnation,
+            "life": self._life,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "counts": dict(counts),
@@ -116,6 +132,20 @@ class RunStoreClient:
             "leaving": leaving,
         }
         return self._ask(message, min(self._timeout, 5.0))
+
+    def claim(self, node: str, life: str) -> dict[str, Any] | None:
+        """Asks for a node's name, for a process that joins by itself.
+
+        Args:
+            node: e.g. "actor-3".
+            life: tells this process's claim from any other's.
+
+        Returns:
+            None if it is granted; else who has it: "host", "pid", and "beat_age_seconds".
+        """
+        message = {"do": "claim", "node": node, "life": life, "pid": os.getpid(), "host": socket.gethostname()}
+        found: dict[str, Any] | None = self._ask(message, self._timeout)
+        return found
 
     def status(self) -> dict[str, Any]:
         """Returns the answer of `RunStore.status`."""
@@ -134,7 +164,6 @@ class RunStoreClient:
     def _ask(self, message: dict[str, Any], timeout: float) -> Any:
         """Sends a message and reads the answer, connecting anew until the deadline where that is needed."""
         deadline = time.monotonic() + timeout
-        line = json.dumps(message).encode() + b"\n"
         with self._lock:
             while True:
                 if self._closed:
@@ -142,7 +171,7 @@ class RunStoreClient:
                 try:
                     if self._socket is None:
                         self._connect(deadline)
-                    return self._exchange(line, deadline)
+                    return self._exchange(message, deadline)
                 except (OSError, EOFError, ValueError) as error:
                     self._disconnect()
                     if isinstance(error, ConfigError):
@@ -160,21 +189,51 @@ class RunStoreClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(self._socket)
         self._reader = self._socket.makefile("rb")
-        self._exchange(json.dumps({"run_id": self.run_id}).encode() + b"\n", deadline)
+        self._shake_hands(deadline)
 
-    def _exchange(self, line: bytes, deadline: float) -> Any:
+    def _shake_hands(self, deadline: float) -> None:
+        """Both ends prove that they know the run id: whoever listens here might be anyone, see `handshake`."""
+        mine = handshake.draw_nonce()
+        theirs = self._part({"protocol": handshake.PROTOCOL, "nonce": mine}, "nonce", deadline)
+        given = self._part({"proof": handshake.prove(self.run_id, "client", mine, theirs)}, "proof", deadline)
+        if not handshake.is_proof(given, self.run_id, "run store", mine, theirs):
+            raise self._wrong_run("What answers there does not know the run id. Who listens?")
+
+    def _part(self, message: dict[str, Any], name: str, deadline: float) -> str:
+        """Sends a message of the handshake, and returns a part of the answer."""
+        self._send(message, deadline)
+        line = self._reader.readline(_MAX_ANSWER)
+        if not line:
+            raise EOFError("connection closed")
+        try:
+            answer = json.loads(line)
+            if answer.get("error", handshake.WRONG_RUN) != handshake.WRONG_RUN:
+                raise self._wrong_run(f"It refused: {answer['error']}.")
+            return str(answer["value"][name])
+        except WrongRunError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise self._wrong_run("It belongs to another run or version, or the run id is wrong.") from None
+
+    def _wrong_run(self, why: str) -> WrongRunError:
+        return WrongRunError(
+            f"The run store at {self.address} is not this run's: {why} "
+            "Use the address and the run id of RUN/board.json."
+        )
+
+    def _send(self, message: dict[str, Any], deadline: float) -> None:
         assert self._socket is not None
         self._socket.settimeout(max(deadline - time.monotonic(), 0.1))
-        self._socket.sendall(line)
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _exchange(self, message: dict[str, Any], deadline: float) -> Any:
+        self._send(message, deadline)
         found = self._reader.readline()
         if not found.endswith(b"\n"):
             raise EOFError("connection closed")
         answer = json.loads(found)
-        if answer.get("error") == "wrong run id":
-            raise WrongRunError(
-                f"The run store at {self.address} belongs to another run, or the run id is wrong. "
-                "Use the address and the run id of RUN/board.json."
-            )
+        if answer.get("kind") == "taken":
+            raise NodeTakenError(f"{answer['error']}: this one ({os.getpid()} on {socket.gethostname()}) leaves.")
         if "error" in answer:
             raise RunStoreError(f"The run store refused: {answer['error']}")
         return answer["value"]

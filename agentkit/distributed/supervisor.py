@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import pathlib
 import secrets
@@ -32,6 +33,10 @@ STALL_SECONDS = 5.0
 
 ECHO_SECONDS = 0.5
 """A second signal that follows this soon is the first one's echo."""
+
+
+PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""What the system says where it is short of something for a while: a start is tried again, as after a death."""
 
 
 class ProgramError(AgentkitError, RuntimeError):
@@ -98,7 +103,7 @@ class Supervisor:
     def run(self, on_tick: Callable[[dict[str, Any]], None] | None = None, tick_seconds: float = 0.5) -> str:
         """Runs the program to its end.
 
-        SIGINT (Ctrl-C) or SIGTERM stops it in order, a second one kills it.
+        SIGINT (Ctrl-C), SIGTERM or SIGHUP stops it in order, a second one kills it.
 
         Args:
             on_tick: called with the run store's status every `tick_seconds`, and once at the end.
@@ -224,7 +229,11 @@ class Supervisor:
         )
         try:
             watched.running = self._engine.start(watched.node, watched.role, run_address)
-        except Exception as error:  # Whatever it is, its kind is the same at the next try.
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
+                self._ended(watched, None, f"{watched.node.name} could not be started: {error.strerror}")
+                return
+            # Whatever it is, its kind is the same at the next try.
             self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
             return
         watched.state, watched.started, watched.kill_at = "starting", time.monotonic(), None
@@ -374,14 +383,15 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _signals_ask_to_stop(store: RunStore) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the program, a second one kills it; only in the main thread, where signals go."""
+    """SIGINT, SIGTERM, SIGHUP stop the program, a second one kills it; only in the main thread, where signals go."""
     previous: dict[int, Any] = {}
     seen: list[float] = []
 
     def handle(number: int, frame: Any) -> None:
         if seen:
-            # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two.
-            if time.monotonic() - seen[0] > ECHO_SECONDS:
+            # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two. A
+            # closed terminal's come from the shell and from the system, whenever they like.
+            if number != signal.SIGHUP and time.monotonic() - seen[0] > ECHO_SECONDS:
                 raise KeyboardInterrupt
             return
         seen.append(time.monotonic())
@@ -389,7 +399,9 @@ def _signals_ask_to_stop(store: RunStore) -> Iterator[None]:
         store.commands.put(("stop", {"reason": f"stopped by {signal.Signals(number).name}"}))
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup
             previous[number] = signal.signal(number, handle)
     except ValueError:
         previous.clear()  # Not the main thread.

@@ -50,6 +50,7 @@ class RunAddress:
         incarnation: how often this node was restarted.
         stop_seconds: how long it may take to stop.
         preload: modules to import while it waits for those it depends on.
+        life: what a node that joins by itself has claimed its name with.
     """
 
     store_address: str
@@ -58,6 +59,7 @@ class RunAddress:
     incarnation: int = 0
     stop_seconds: float = 20.0
     preload: tuple[str, ...] = ()
+    life: str | None = None
 
 
 def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None = None) -> int:
@@ -78,6 +80,7 @@ def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None =
             run_address.run_id,
             node=node.name,
             incarnation=run_address.incarnation,
+            life=run_address.life,
             timeout=15.0,
         )
     except RunStoreError as error:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from agentkit import __version__, envs
+from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.envs.batched import BatchedEnvironment
@@ -24,6 +24,7 @@ from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
+from agentkit.experiment.run_lock import unwritable
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
@@ -207,13 +208,34 @@ def write_config(
         **({} if launch is None else {"launch": launch}),
         **({} if offline is None else {"offline": offline}),
         "versions": {"python": platform.python_version(), **found},
-        "command": sys.argv,
+        "command": _without_secrets(sys.argv),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    # A resumed run writes it again: a kill in the middle must not leave half a file.
+    # A resumed run writes it again: neither a kill in the middle nor a power failure may leave half a file.
     temporary = directory / "config.json.tmp"
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, directory / "config.json")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(record, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, directory / "config.json")
+        for folder in (directory, directory.parent):
+            checkpoint.sync(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise unwritable(directory, error) from error
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Returns a command line without the run id, for a file that others may read."""
+    kept = list(words)
+    for i, word in enumerate(kept):
+        if word == "--run-id" and i + 1 < len(kept):
+            kept[i + 1] = "..."
+        elif word.startswith("--run-id="):
+            kept[i] = "--run-id=..."
+    return kept
 
 
 def read_config(directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any) -> ExperimentConfig:

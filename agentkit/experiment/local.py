@@ -18,13 +18,14 @@ from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
-from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, prepare
+from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks, Update
@@ -45,10 +46,10 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
         profile: a new one, which times this run and waits for each update; ``logs/profile.csv`` has its table.
 
     Raises:
-        ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or there are fewer
-            than `experiment.devices`.
+        ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
+            runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
-        CheckpointError: a checkpoint could not be written.
+        CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
     """
     if profile is None:
         return _run(experiment, resume, None)
@@ -58,12 +59,15 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
     finally:
         profile.stop()
         if profile.num_steps and experiment.run_directory is not None:
-            write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
+            with contextlib.suppress(OSError):  # A full disk; the profile itself has all of it.
+                write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
 
 
 def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:
     devices = learner_devices(experiment.devices)
+    check_run_directory(experiment, resume)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(run_lock(experiment.run_directory))
         try:
             found = prepare(experiment, resume)
             training = _build(experiment, stack, found, resume=resume, devices=devices, profile=profile)

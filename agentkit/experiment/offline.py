@@ -30,6 +30,7 @@ from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
+from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
@@ -111,13 +112,15 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
 
     Raises:
         ConfigError: the data cannot be read, or the agent does not learn from transitions drawn uniformly; or the
-            run folder has a run in it already and `resume` is False, or there is none.
+            run folder has a run in it already and `resume` is False, or there is none, or another training runs there.
         SpecError: the data do not fit the environment, or the agent does not.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another run's, or of other data.
         MissingExtraError: the data are in HDF5 and h5py is not installed.
     """
     devices = learner_devices(config.devices)
+    check_run_directory(config.as_experiment(), resume)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(run_lock(config.run_directory))
         try:
             training = _build(config, stack, resume, devices)
         except CheckpointError as error:

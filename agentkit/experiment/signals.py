@@ -1,4 +1,4 @@
-"""Stopping on Ctrl-C and SIGTERM: the first asks for an orderly stop, the second stops at once."""
+"""Stopping on Ctrl-C, SIGTERM and SIGHUP: the first asks for an orderly stop, the second stops at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 
 class StopOnSignal:
-    """Lets SIGINT and SIGTERM set `requested`; a second one raises KeyboardInterrupt. A context manager.
+    """Lets SIGINT, SIGTERM and SIGHUP set `requested`; a second one raises KeyboardInterrupt. A context manager.
+
+    SIGHUP, of a closed terminal, comes from the shell and from the system, and then SIGTERM may follow: none of these
+    counts as a second one. Where it is ignored (``nohup``), it stays ignored.
 
     In another thread than the main one it does nothing: Python delivers signals to the main thread.
     """
@@ -18,6 +21,7 @@ class StopOnSignal:
         """Takes the event to set, where others wait for it or set it too."""
         self._stop = stop or threading.Event()
         self._previous: dict[int, Any] = {}
+        self._hung_up = False
 
     @property
     def requested(self) -> bool:
@@ -26,13 +30,15 @@ class StopOnSignal:
 
     def __enter__(self) -> StopOnSignal:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and number != signal.SIGHUP and not self._hung_up:
             raise KeyboardInterrupt
+        self._hung_up = number == signal.SIGHUP
         self._stop.set()
 
     def __exit__(self, *exc_info: object) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 from agentkit import checkpoint
+from agentkit.errors import CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.logs import RunLogs
@@ -106,7 +108,7 @@ class Training:
                 self.evaluate()
                 next_evaluation = next_multiple(steps, experiment.evaluation_period)
             if steps >= next_checkpoint:
-                self.save()
+                self._save_or_warn()
                 next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
             if self.logs.progress_due():
                 self._show_progress()
@@ -133,20 +135,33 @@ class Training:
                 f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {num_episodes} episodes)"
             )
 
+    def _save_or_warn(self) -> None:
+        """Saves; where the disk refuses, which may pass, training goes on, and the next period tries again."""
+        try:
+            self.save()
+        except CheckpointError as error:
+            warnings.warn(f"{error} Training goes on without it.", checkpoint.CheckpointWarning, stacklevel=2)
+
     def save(self) -> None:
-        """Writes a checkpoint, where there is a run folder."""
+        """Writes a checkpoint, where there is a run folder.
+
+        Raises:
+            CheckpointError: it could not be written; older ones are whole.
+        """
         with self._time("saving"):
-            self.saved_step = self.work.num_steps
+            steps = self.work.num_steps
             if self.experiment.run_directory is None:
+                self.saved_step = steps
                 return
             state: dict[str, Any] = {
                 "experiment": self.experiment.describe(),
                 "learner": self.learner.save(),
-                "num_steps": self.saved_step,
+                "num_steps": steps,
                 **self.work.save(),
             }
             directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"
-            checkpoint.write(directory, self.saved_step, state, self.contents)
+            checkpoint.write(directory, steps, state, self.contents)
+            self.saved_step = steps
 
     def _show_progress(self) -> None:
         self.logs.show_progress(self.work.num_steps, self.learner.num_updates_done, self.work.table())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import pathlib
+import time
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -36,14 +38,21 @@ class TensorboardLogger(Logger):
         step_key: str = "steps",
     ):
         try:
-            import tensorboardX
+            from tensorboardX import event_file_writer
+            from tensorboardX.proto import event_pb2, summary_pb2
         except ImportError as error:
             raise missing_extra("tensorboardX", "tensorboard") from error
-        purge_step = None if resume_step is None else resume_step + 1
-        # The suffix keeps apart the files of several loggers that start in one folder in the same second.
-        self._writer: Any = tensorboardX.SummaryWriter(
-            os.fspath(directory), purge_step=purge_step, filename_suffix=f".{label}"
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+        # Not its SummaryWriter: that one's thread dies of a full disk, and who writes then waits for ever. The suffix
+        # keeps apart the files of several loggers that start in one folder in the same second.
+        self._writer: Any = event_file_writer.EventsWriter(
+            os.path.join(directory, "events"), filename_suffix=f".{label}"
         )
+        if resume_step is not None:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._writer.write_event(self._event(step=resume_step + 1, file_version="brain.Event:2"))
+            self._writer.write_event(self._event(step=resume_step + 1, session_log=start))
         self._label = label
         self._step_key = step_key
         self._num_rows = 0
@@ -52,6 +61,7 @@ class TensorboardLogger(Logger):
         """Adds one row's scalars.
 
         Raises:
+            OSError: there is no room; what is missing is written with a later row.
             SpecError: for a value that is not one number.
             ValueError: after `close`.
         """
@@ -60,12 +70,17 @@ class TensorboardLogger(Logger):
         row = to_numbers(values)
         step = row.get(self._step_key)
         self._num_rows += 1
-        for name, value in row.items():
-            if name != self._step_key and value is not None and math.isfinite(value):
-                self._writer.add_scalar(f"{self._label}/{name}", value, self._num_rows if step is None else int(step))
+        scalars = [
+            self._summary.Value(tag=f"{self._label}/{name}", simple_value=value)
+            for name, value in row.items()
+            if name != self._step_key and value is not None and math.isfinite(value)
+        ]
+        number = self._num_rows if step is None else int(step)
+        self._writer.write_event(self._event(wall_time=time.time(), step=number, summary=self._summary(value=scalars)))
+        self._writer.flush()
 
     def close(self) -> None:
         """Writes buffered rows and closes the event file."""
         if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            writer, self._writer = self._writer, None
+            writer.close()

@@ -201,7 +201,7 @@ def test_without_a_server_the_wait_ends_with_a_named_error() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_disconnect_ends_a_wait_in_another_thread(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
-    monkeypatch.setattr(remote_protocol, "HANDSHAKE_SECONDS", 200.0)
+    monkeypatch.setattr(remote_protocol, "CONNECT_SECONDS", 200.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:  # It accepts, and never says a word.
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         if not answers:

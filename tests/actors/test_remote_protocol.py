@@ -54,7 +54,7 @@ def test_a_server_that_does_not_know_the_run_id_is_refused() -> None:
                 reader = FrameReader()
                 while reader.read(connection) is None:
                     pass
-                connection.sendall(remote_protocol.frame(Kind.WELCOME, bytes(32), b"{}"))
+                connection.sendall(remote_protocol.frame(Kind.KNOWN, bytes(32)))
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -118,7 +118,15 @@ def test_an_observation_that_is_not_as_promised_is_refused_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [b"GET / HTTP/1.1\r\n\r\n", bytes(4096), remote_protocol.frame(Kind.REQUEST, bytes(5)), b"\0\0\0\2\2{}"]
+    "words",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(4096),
+        remote_protocol.frame(Kind.REQUEST, bytes(5)),
+        b"\0\0\0\2\2{}",
+        b"\0\0\4\1\2",  # The head of a HELLO of 1,025 bytes.
+        remote_protocol.frame(Kind.SESSION, bytes(64)),
+    ],
 )
 def test_a_stranger_that_talks_nonsense_is_dropped_and_harms_nobody(words: bytes) -> None:
     spec = make_spec()
@@ -143,6 +151,21 @@ def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch
         with socket.create_connection((host, int(port)), timeout=60.0) as stranger:
             assert len(stranger.recv(4096)) == 37
             assert stranger.recv(4096) == b""
+
+
+def test_strangers_keep_no_actor_out_and_get_little_memory() -> None:
+    spec = make_spec()
+    with serving(recurrent(), spec) as server, contextlib.ExitStack() as stack:
+        host, _, port = server.address.rpartition(":")
+        for _ in range(3 * remote_protocol.MAX_STRANGERS):
+            stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=60.0))
+            with contextlib.suppress(ConnectionError):  # It has been dropped, or is for what it says.
+                stranger.sendall(b"\0\0\3\xff\2" + bytes(100))  # The first 100 of 1,023 bytes.
+        friend = remote(server, spec)
+        friend.select_action(np.float32(0))
+        strangers = [peer for peer in server._peers if not peer.known]
+        assert server.num_actors == 1 and 1 <= len(strangers) <= remote_protocol.MAX_STRANGERS
+        friend.close()
 
 
 def test_results_that_cannot_be_sent_are_refused_when_the_server_is_made() -> None:

@@ -198,3 +198,14 @@ def test_ctrl_c_before_training(monkeypatch, capsys):
     monkeypatch.setattr("agentkit.cli._command", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["list"]) == 130
     assert "stopped" in capsys.readouterr().err
+
+
+def test_no_file_of_the_working_directory_is_imported(tmp_path):
+    """It may be a stranger's run folder: `cd RUN; python -m agentkit.cli evaluate .`"""
+    for name in ("numpy.py", "jax.py", "gymnasium.py"):
+        (tmp_path / name).write_text("open('ran', 'w')")
+    (tmp_path / "config.json").write_text('{"environment": "gymnasium:CartPole-v1"}')
+    command = [sys.executable, "-m", "agentkit.cli", "evaluate", "."]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
+    assert not (tmp_path / "ran").exists()

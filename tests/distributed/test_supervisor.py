@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -110,6 +111,21 @@ def test_too_many_restarts_stop_the_program_with_the_error_and_the_log(tmp_path)
     assert "node-0 raised RuntimeError: the same again" in text and "2 restarts in 60 s did not help" in text
     assert str(tmp_path / "nodes" / "node-0.log") in text and "Traceback" in text
     assert json.loads((tmp_path / "nodes" / "node-0.error.json").read_text())["type"] == "RuntimeError"
+
+
+def no_work(context):
+    context.ready()
+
+
+def test_a_system_that_is_short_of_descriptors_for_a_while_ends_nothing():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    program = one_role(no_work, restart=RestartPolicy(2, 60.0, 0.6, 0.6))
+    with Supervisor(program, ProcessEngine()) as supervisor:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        threading.Timer(0.3, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))).start()
+        assert supervisor.run() == "done"
+        (node,) = supervisor.store.status()["nodes"].values()
+    assert node["restarts"] == 1 and "could not be started: Too many open files" in node["last_error"]
 
 
 def wrong(context):
@@ -288,7 +304,7 @@ def alive(pid):
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_to_the_supervisor_stops_and_saves(tmp_path, number):
     process, pids = start_script(tmp_path)
     start = time.monotonic()

@@ -75,9 +75,13 @@ def folder(out: pathlib.Path) -> pathlib.Path:
 
 
 def wait_for_checkpoint(process: subprocess.Popen, out: pathlib.Path) -> None:
+    wait_for(process, lambda: any((folder(out) / "checkpoints").glob("step_*")))
+
+
+def wait_for(process: subprocess.Popen, condition: Any) -> None:
     deadline = time.monotonic() + 120
-    while not list((folder(out) / "checkpoints").glob("step_*")):
-        assert process.poll() is None, process.stderr.read()
+    while not condition():
+        assert process.poll() is None, process.stderr.closed or process.stderr.read()
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.05)
 
@@ -130,6 +134,80 @@ def test_one_signal_saves(number: signal.Signals, tmp_path: pathlib.Path) -> Non
     step = int(output.split("Stopped at step ")[1].split(" and saved")[0].replace(",", ""))
     found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
     assert found is not None and found.step == step > 0
+
+
+def test_a_closed_terminal_saves_and_a_reader_that_has_gone_ends_nothing(tmp_path: pathlib.Path) -> None:
+    talkative = "def trouble(count): report(str(count)) or print(count, flush=True)"
+    process = start(talkative, tmp_path, "--checkpoint-every", "50", "--eval-every", "25", "--eval-episodes", "1")
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.close()  # As of `agentkit train 2>&1 | head`.
+    wait_for(process, lambda: len(list((folder(tmp_path) / "checkpoints").glob("step_*"))) == 2)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)  # The shell's, and the system's.
+    assert process.wait(60) == 130
+    found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
+    assert found is not None and found.step > 50
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_nothing_but_the_last_checkpoint(tmp_path: pathlib.Path) -> None:
+    """It is full from step 110 to 230, and from step 270 on. No file can then be longer than 100 bytes."""
+    filled = """
+import resource
+def trouble(count):
+    if count in (110, 230, 270):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1 if count == 230 else 100, -1))
+"""
+    process = start(filled, tmp_path, "--checkpoint-every", "50", "--steps", "290", "--profile", "--tensorboard")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    lines = [line for line in errors.splitlines() if line.startswith("agentkit: ")]
+    (first, *_, last), steps = lines, [line.partition("step_000000000")[2][:3] for line in lines if "step_0" in line]
+    assert steps == ["150", "200", "290"] and "Traceback" not in errors, errors
+    assert "File too large" in first and "Training goes on" in first
+    assert "Older checkpoints are untouched; free some space" in last and "goes on" not in last
+    assert checkpoint.steps(folder(tmp_path) / "checkpoints") == [100, 250]
+    found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
+    assert found is not None and found.step == 250
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line_and_leaves_no_folder(tmp_path: pathlib.Path) -> None:
+    filled = f"{CALM}\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    process = start(filled, tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and not folder(tmp_path).exists()
+    (line,) = (line for line in errors.splitlines() if line.startswith("agentkit: "))
+    assert "cannot be written to: File too large. Free some space" in line and "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_a_run_folder_that_can_only_be_read_is_evaluated_and_plotted(tmp_path: pathlib.Path) -> None:
+    agent, words = make_agent(), {"evaluation_episodes": 1, "evaluation_period": 40, "run_directory": tmp_path / "run"}
+    run(ExperimentConfig(agent, "agentkit:catch", 80, **words))
+    script = """
+from agentkit.cli import main
+words = (["evaluate", "run", "--episodes", "1"], ["plot", "run", "-o", "/dev/null"], ["status", "run"])
+print([main([*each]) for each in (*words, ["train", "--resume", "run"])])
+"""
+    # Root may write anywhere, but not without these capabilities (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH).
+    bound = "import ctypes, os, sys; [ctypes.CDLL(None).prctl(24, number) for number in (1, 2)]; "
+    bound += "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]])"
+    for path in (tmp_path / "run", *(tmp_path / "run").rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = subprocess.run(
+        [sys.executable, "-c", bound, script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    for path in (tmp_path / "run", *(tmp_path / "run").rglob("*")):
+        path.chmod(0o755)  # Else pytest could not delete it.
+    assert done.stdout.splitlines()[-1] == "[0, 0, 2, 2]", done.stderr
+    assert "run cannot be written to: Permission denied" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: pathlib.Path) -> None:

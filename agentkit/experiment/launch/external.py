@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agentkit import ports
-from agentkit.distributed import Handle, NodeContext, RunStore, RunStoreClient
+from agentkit.distributed import Handle, NodeContext, NodeTakenError, RunStore, RunStoreClient
 from agentkit.distributed.address_file import write_address_file, write_secret
 from agentkit.distributed.context import LOST_SECONDS, NodeId
 from agentkit.distributed.program import Node
@@ -35,9 +35,15 @@ from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import prepare_launch
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 
 ROLES = ("replay", "learner", "actor", "evaluator")
+
+NUM_INDICES = 10**9
+"""Of actors that name none; where two draw the same one, the second draws again."""
+
+CLAIM_SECONDS = 0.2
 
 STOP_SECONDS = 120.0
 """How long external nodes may take to save and leave."""
@@ -70,6 +76,14 @@ def host_run(
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record, directory = _check_external(experiment)
+    with run_lock(directory):
+        return _host(experiment, record, directory, run_id, on_start, store_port=store_port, port=port, listen=listen)
+
+
+def _host(
+    experiment: ExperimentConfig, record: dict[str, Any], directory: pathlib.Path, run_id: str | None,
+    on_start: Callable[[str, str], None] | None, *, store_port: int, port: int | None, listen: str,
+) -> str:  # fmt: skip
     known = directory / "run_id"
     run_id = run_id or (known.read_text().strip() if known.is_file() else secrets.token_hex(16))
     found = prepare_launch(experiment, (directory / "config.json").exists(), {})
@@ -178,7 +192,6 @@ def join_run(
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
     experiment = experiment_from_record(record, directory, imports=imports)
-    number = index if index is not None else (random.SystemRandom().randrange(10**6) if role == "actor" else 0)
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
         target: Any = learner_node
@@ -188,7 +201,34 @@ def join_run(
         target, arguments, settings = actor_node, (experiment, None, replay, learner), {}
     else:
         target, arguments, settings = evaluator_node, (experiment, None, learner), {}
+    number, life = index or 0, None
+    if role == "actor":
+        with contextlib.closing(RunStoreClient(connect, run_id, timeout=timeout)) as client:
+            number, life = _claim_index(client, role, index)
     node = Node(f"{role}-{number}", role, number, target, arguments, settings)
     stop = threading.Event()
     with StopOnSignal(stop):
-        return run_node(node, RunAddress(connect, run_id, str(directory)), stop)
+        return run_node(node, RunAddress(connect, run_id, str(directory), life=life), stop)
+
+
+def _claim_index(client: RunStoreClient, role: str, index: int | None) -> tuple[int, str]:
+    """Returns the index that this process has now, and with what; two of one index would be counted twice.
+
+    Whoever had it may have been killed a moment ago: it is taken over as soon as the run store has missed it long
+    enough. Where it is heard of again meanwhile, it lives.
+
+    Raises:
+        NodeTakenError: it lives.
+    """
+    life, start = secrets.token_hex(16), time.monotonic()
+    while True:
+        number = random.SystemRandom().randrange(NUM_INDICES) if index is None else index
+        other = client.claim(f"{role}-{number}", life)
+        if other is None:
+            return number, life
+        if index is not None and other["beat_age_seconds"] < time.monotonic() - start - CLAIM_SECONDS:
+            raise NodeTakenError(
+                f"{role}-{index} runs already: process {other['pid']} on {other['host']}. Stop it, or choose another "
+                "--index, or none for a random one."
+            )
+        time.sleep(CLAIM_SECONDS)

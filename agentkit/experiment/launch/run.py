@@ -25,6 +25,7 @@ from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
+from agentkit.experiment.run_lock import run_lock
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
 
@@ -59,7 +60,7 @@ def launch(
 ) -> LaunchResult:
     """Trains in many processes until `experiment.num_steps` steps were taken by all actors together.
 
-    Ctrl-C or SIGTERM stops and saves, a second one kills. Needs the extra ``reverb``.
+    Ctrl-C, SIGTERM or SIGHUP stops and saves, a second one kills. Needs the extra ``reverb``.
 
     Args:
         experiment: what `agentkit.run` takes, unchanged.
@@ -71,13 +72,25 @@ def launch(
         **settings: other fields of `LaunchConfig`.
 
     Raises:
-        ConfigError: impossible settings, or a run folder that has a run already.
+        ConfigError: impossible settings, or a run folder that has a run already, in which another program runs now,
+            or that cannot be written to.
         ResumeError: the newest checkpoint is another experiment's, or of `agentkit.run`.
         ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
             not be written.
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
+    check_run_directory(experiment, resume)
+    with run_lock(experiment.run_directory):
+        return _launch(experiment, config, resume, on_status)
+
+
+def _launch(
+    experiment: ExperimentConfig,
+    config: LaunchConfig,
+    resume: bool,
+    on_status: Callable[[dict[str, Any]], None] | None,
+) -> LaunchResult:
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     spec = find_spec(experiment)
     _check_agent(experiment.agent, spec)
@@ -197,7 +210,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
 
 
 def _refuse_second_supervisor(directory: pathlib.Path) -> None:
-    """Two programs in one run folder would overwrite each other's checkpoints."""
+    """Finds a program on a host whose locks do not reach here, see `run_lock`."""
     try:
         connect_to_run(directory, timeout=1.0).close()
     except AgentkitError:

@@ -1,0 +1,103 @@
+"""Keeps a run folder for one training at a time, by a lock that ends with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import IO
+
+from agentkit.errors import ConfigError
+
+LOCK_FILE = "lock"
+
+_mine: set[pathlib.Path] = set()
+_mine_lock = threading.Lock()
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""What a file system answers that has no locks: there, nobody is refused."""
+
+
+@contextlib.contextmanager
+def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Holds a run folder, which is made if needed, until the end of the context; None holds nothing.
+
+    The lock is the system's, on the file ``lock``: however its process ends, it is free then. It is of the kind
+    that forked children do not keep (`fcntl.lockf`): an environment's helper that outlives a killed training
+    does not stand in the way of the next one.
+
+    Raises:
+        ConfigError: another training holds it, here or in another process; or the folder cannot be written to.
+    """
+    if directory is None:
+        yield
+        return
+    folder = pathlib.Path(directory).resolve()
+    is_new = not folder.is_dir() or not any(folder.iterdir())
+    with _mine_lock:
+        if folder in _mine:  # The system's locks are a process's: it would grant this one again.
+            raise _taken(folder, f"in this process, {os.getpid()}")
+        _mine.add(folder)
+    try:
+        with _open(folder) as file:
+            _lock(folder, file)
+            yield
+    except BaseException:
+        if is_new:
+            _remove_empty(folder)
+        raise
+    finally:
+        with _mine_lock:
+            _mine.discard(folder)
+
+
+def _open(folder: pathlib.Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return open(folder / LOCK_FILE, "a+", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _lock(folder: pathlib.Path, file: IO[str]) -> None:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise unwritable(folder, error) from error
+        file.seek(0)
+        raise _taken(folder, file.readline().strip() or "of another process") from None
+    with contextlib.suppress(OSError):  # On a full disk the next one is refused without the name.
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+
+
+def _remove_empty(folder: pathlib.Path) -> None:
+    """Takes a folder back in which nothing was begun: what was asked for was refused."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
+            (folder / LOCK_FILE).unlink()
+            folder.rmdir()
+
+
+def _taken(folder: pathlib.Path, holder: str) -> ConfigError:
+    return ConfigError(
+        f"A training or a program runs in {folder} now ({holder}). Two would overwrite each other's checkpoints: "
+        "stop it first, or wait until it has ended."
+    )
+
+
+def unwritable(folder: pathlib.Path, error: OSError) -> ConfigError:
+    """Returns the error for a run folder that the disk or its permissions refuse to be written to."""
+    return ConfigError(
+        f"The run folder {folder} cannot be written to: {error.strerror or error}. Free some space, or check its "
+        "permissions; 'agentkit evaluate', 'plot' and 'status' only read it."
+    )

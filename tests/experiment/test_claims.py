@@ -1,0 +1,60 @@
+"""Actors that join by themselves: each index belongs to one process at a time."""
+
+import contextlib
+import os
+import threading
+import time
+
+import pytest
+
+from agentkit.distributed import NodeContext, NodeTakenError, RunStore, RunStoreClient
+from agentkit.distributed.context import NodeId
+from agentkit.experiment.launch import external
+
+RUN = "0123456789abcdef"
+
+
+@contextlib.contextmanager
+def joined(store, life, index):
+    """An actor of a claimed index, which beats."""
+    client = RunStoreClient(store.address, RUN, node=f"actor-{index}", life=life)
+    context = NodeContext(NodeId(f"actor-{index}", "actor", index), client)
+    with contextlib.closing(client), contextlib.closing(context):
+        yield context
+
+
+def test_a_second_actor_of_one_index_is_refused_while_the_first_lives(monkeypatch):
+    monkeypatch.setattr("agentkit.distributed.context.HEARTBEAT_SECONDS", 0.1)
+    with RunStore(RUN) as store, contextlib.closing(RunStoreClient(store.address, RUN)) as client:
+        number, life = external._claim_index(client, "actor", 3)
+        with joined(store, life, number) as first:
+            with pytest.raises(NodeTakenError, match=f"actor-3 runs already: process {os.getpid()} on .*--index"):
+                external._claim_index(client, "actor", 3)
+            first._closed.set()  # As a kill: nothing is heard of it any more.
+            assert external._claim_index(client, "actor", 3)[0] == 3
+
+
+def test_an_actor_whose_index_was_taken_over_leaves_and_is_to_be_started_again():
+    with RunStore(RUN) as store, joined(store, "one", 5) as first:
+        first.sync()
+        store._nodes["actor-5"]["beat_time"] -= 60.0  # Its machine slept.
+        with contextlib.closing(RunStoreClient(store.address, RUN)) as second:
+            assert second.claim("actor-5", "two") is None
+        assert first.wait(5.0) and first.lost
+
+
+def test_random_indices_never_collide(monkeypatch):
+    monkeypatch.setattr(external, "NUM_INDICES", 8)
+    monkeypatch.setattr(external, "CLAIM_SECONDS", 0.0)
+    with RunStore(RUN) as store, contextlib.closing(RunStoreClient(store.address, RUN)) as client:
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(external._claim_index(client, "actor", None)[0]))
+            for _ in range(8)
+        ]
+        start = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - start < 3.0 and sorted(found) == list(range(8))

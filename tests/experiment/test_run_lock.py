@@ -1,0 +1,80 @@
+"""Two trainings of one run folder: the second is refused at once, and a dead one is not in the way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import agentkit
+from agentkit.agents import registry
+from agentkit.cli import main
+from agentkit.errors import ConfigError
+from agentkit.experiment.launch import external
+from agentkit.experiment.run_lock import run_lock
+
+HOLD = """
+import multiprocessing, sys, time
+from agentkit.experiment.run_lock import run_lock
+with run_lock(sys.argv[1]):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()  # What an environment may do: it outlives a killed parent.
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(name="holder")
+def _holder(tmp_path):
+    """A process that holds the folder ``run``; and its child."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    os.kill(child, signal.SIGKILL)
+
+
+def experiment(folder, steps=20):
+    agent = registry.make("dqn", {"hidden_sizes": (8,), "min_replay_size": 10_000})
+    return agentkit.ExperimentConfig(agent, "agentkit:catch", steps, run_directory=folder, evaluation_period=0)
+
+
+def test_a_second_one_is_refused_by_each_command_until_the_first_is_dead(tmp_path, holder, capsys):
+    run = tmp_path / "run"
+    (run / "config.json").write_text("{}")
+    plan = experiment(run)
+    calls = [
+        lambda: agentkit.run(plan, resume=True),
+        lambda: agentkit.launch(plan, resume=True),
+        lambda: external.host_run(plan, store_port=7799),
+        lambda: agentkit.run_offline(
+            agentkit.OfflineConfig(plan.agent, "none.npz", 20, run_directory=run), resume=True
+        ),
+    ]
+    for call in calls:
+        start = time.monotonic()
+        with pytest.raises(ConfigError, match=f"runs in {run} now .process {holder.pid} on .*stop it first"):
+            call()
+        assert time.monotonic() - start < 2.0
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "lock"]
+
+    holder.kill()
+    holder.wait()
+    (run / "config.json").unlink()
+    assert agentkit.run(plan).steps == 20
+    assert main(["train", "--resume", str(run), "--steps", "30"]) == 0
+    with run_lock(run):
+        assert main(["train", "--resume", str(run), "--steps", "40"]) == 2
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert refusal.startswith("agentkit: A training or a program runs in") and f"{os.getpid()}" in refusal
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path):
+    config = agentkit.OfflineConfig(experiment(None).agent, tmp_path / "none.npz", 20, run_directory=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"none\.npz"):
+        agentkit.run_offline(config)
+    assert not (tmp_path / "run").exists()
