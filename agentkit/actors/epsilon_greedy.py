@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy
+from agentkit.actors.policy import Params, Policy, count_from
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
@@ -47,7 +47,7 @@ def epsilon_greedy_policy(
         q, key = _single(q_values, takes_key, params, observation, key)
         return explore(key, q, epsilon(num_steps) if callable(epsilon) else epsilon), num_steps + 1, ()
 
-    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
+    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32), advance=count_from)
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:

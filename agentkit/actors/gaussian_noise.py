@@ -77,7 +77,10 @@ def gaussian_noise_policy(
     def silence(state: NoiseState) -> NoiseState:
         return state._replace(noise=jnp.zeros_like(state.noise))
 
-    return Policy(act, init, reset=silence if correlation else unchanged)
+    def advance(state: NoiseState, num_steps: Array) -> NoiseState:
+        return state._replace(num_steps=state.num_steps + num_steps)
+
+    return Policy(act, init, reset=silence if correlation else unchanged, advance=advance)
 
 
 def _single(network: Deterministic, params: Params, observation: Nest) -> Array:

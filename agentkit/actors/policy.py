@@ -21,10 +21,12 @@ class ActorIndex(NamedTuple):
     Attributes:
         actor_id: from 0. From `num_actors` on it begins again: actors that were added later share an index.
         num_actors: how many there are, >= 1.
+        num_steps: that it has taken already (in each of its environments), where it goes on: as another process.
     """
 
     actor_id: int = 0
     num_actors: int = 1
+    num_steps: int = 0
 
 
 ALONE = ActorIndex()
@@ -33,6 +35,11 @@ ALONE = ActorIndex()
 
 def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
     del index, count
+    return state
+
+
+def _same_place(state: PolicyState, num_steps: Any) -> PolicyState:
+    del num_steps
     return state
 
 
@@ -54,6 +61,8 @@ class Policy(NamedTuple):
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
+        advance: ``(state, num_steps) -> state``, applied then: the state of one that has taken so many steps, int32
+            ``[]``, before. An actor that is started again goes on with its schedules so. Unchanged by default.
         extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 
@@ -61,6 +70,7 @@ class Policy(NamedTuple):
     init: Callable[[Any], PolicyState] = _stateless
     reset: Callable[[PolicyState], PolicyState] = unchanged
     diversify: Callable[[PolicyState, Any, int], PolicyState] = _same
+    advance: Callable[[PolicyState, Any], PolicyState] = _same_place
     extras_spec: Nest = ()
 
 
@@ -86,8 +96,15 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax.numpy as jnp
 
     place = jnp.int32(actor_index.actor_id % actor_index.num_actors)
+    num_steps = jnp.int32(actor_index.num_steps)
     if num_envs is None:
-        return policy.diversify(policy.init(key), place, actor_index.num_actors)
+        return policy.advance(policy.diversify(policy.init(key), place, actor_index.num_actors), num_steps)
     states = jax.vmap(policy.init)(jax.random.split(key, num_envs))
     places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
-    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.num_actors * num_envs)
+    states = jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.num_actors * num_envs)
+    return jax.vmap(policy.advance, in_axes=(0, None))(states, num_steps)
+
+
+def count_from(num_steps: PolicyState, more: Any) -> PolicyState:
+    """Returns the count of steps that `more` were taken before: the `advance` of a policy whose state is that count."""
+    return num_steps + more

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, stateless_policy
+from agentkit.actors.policy import Params, Policy, count_from, stateless_policy
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -55,7 +55,7 @@ def sampling_policy(
         action = sample(distribution, sample_key)[0]
         return jnp.where(num_steps < num_random_steps, uniform(uniform_key, batch), action), num_steps + 1, ()
 
-    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32))
+    return Policy(act, init=lambda key: jnp.zeros((), jnp.int32), advance=count_from)
 
 
 def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest], Array]:

@@ -149,7 +149,10 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def diversify(state: PolicyState, index: jax.Array, count: int) -> PolicyState:
         return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
-    return Policy(act, init, reset, diversify, extras_spec=() if evaluation else nets.state_spec(network))
+    def advance(state: PolicyState, num_steps: jax.Array) -> PolicyState:
+        return state._replace(exploration=chooser.advance(state.exploration, num_steps))
+
+    return Policy(act, init, reset, diversify, advance, extras_spec=() if evaluation else nets.state_spec(network))
 
 
 def _given_values(params: Params, q: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ from agentkit.experiment.launch.common import (
     newest_checkpoint,
     resume_step,
 )
+from agentkit.experiment.launch.exploring import save_explored
 from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
@@ -127,12 +128,14 @@ class _Saver:
         self._period = experiment.checkpoint_period
         self._next = self._period or sys.maxsize
         self._failures = 0
+        self._explored: dict[str, int] = {}
 
     def restore(self) -> None:
         """Takes back the newest checkpoint, if there is one."""
         found = newest_checkpoint(self._context.run_directory)
         if found is not None:
             self._learner.restore(found.state["learner"])
+            self._explored = dict(found.state.get("explored", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
 
     def save_if_due(self) -> None:
@@ -155,12 +158,14 @@ class _Saver:
             return
         with contextlib.suppress(RunStoreError):
             self._context.sync()
+        self._explored = save_explored(self._context, self._experiment.num_envs, self._explored)
         totals = self._context.totals()
         state = {
             "experiment": self._experiment.describe(),
             "launched": True,
             "learner": self._learner.save(),
             "totals": dict(totals),
+            "explored": self._explored,
             "num_steps": totals.get("steps", 0),
         }
         folder, step = directory / "checkpoints", totals.get("steps", 0)
