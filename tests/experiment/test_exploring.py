@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from agentkit import envs
+from agentkit import checkpoint, envs
 from agentkit.actors import ActorIndex, PolicyActor
 from agentkit.actors.policy import first_state
 from agentkit.agents import registry
@@ -122,7 +122,7 @@ def test_killed_and_resumed_actors_explore_on(tmp_path):
         program.process.send_signal(signal.SIGINT)
         assert program.end(60.0) == 130, program.output()
         run = program.directory
-    stopped = max(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").iterdir())
+    stopped = checkpoint.steps(run / "checkpoints")[-1]
     with Launched(tmp_path, stopped + 200, resume=run) as program:
         assert program.end() == 0, program.output()
     steps, entropies = beginnings(run)
