@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import pathlib
 import secrets
@@ -35,6 +36,10 @@ STALL_SECONDS = 5.0
 
 ECHO_SECONDS = 0.5
 """A second signal that follows this soon is the first one's echo."""
+
+
+PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""What the system says where it is short of something for a while: a start is tried again, as after a death."""
 
 
 class ProgramError(AgentkitError, RuntimeError):
@@ -230,10 +235,11 @@ class Supervisor:
         )
         try:
             watched.running = self._engine.start(watched.node, watched.role, run_address)
-        except OSError as error:  # Too many open files or processes, no memory: that may pass.
-            self._restart_or_fail(watched, f"{watched.node.name} could not be started: {error}")
-            return
-        except Exception as error:  # Whatever it is, its kind is the same at the next try.
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in PASSING_ERRORS:
+                self._ended(watched, None, f"{watched.node.name} could not be started: {error.strerror}")
+                return
+            # Whatever it is, its kind is the same at the next try.
             self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
             return
         watched.state, watched.started, watched.kill_at = "starting", time.monotonic(), None

@@ -97,7 +97,7 @@ def run_node(
             return EXIT_ERROR if context.lost else EXIT_DONE
         except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
             fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, RunStoreError)
-            _report(store, node.name, run_address.incarnation, error, fatal)
+            report_error(store, node.name, run_address.incarnation, error, fatal)
             return EXIT_FATAL if fatal else EXIT_ERROR
         finally:
             context.close()
@@ -107,7 +107,8 @@ def _endpoint(store: RunStoreClient, name: str) -> Any:
     return store.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
 
 
-def _report(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool) -> None:
+def report_error(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool = False) -> None:
+    """Tells log and run store why a node ends; `fatal` if no restart mends it."""
     text = "".join(traceback.format_exception(error))
     print(text, file=sys.stderr, flush=True)
     record = {

@@ -26,6 +26,7 @@ from agentkit.experiment.launch.common import (
     STATUS_SECONDS,
     count_dropped,
     resume_step,
+    watch_steps,
 )
 from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.replay import connect_to_replay
@@ -56,7 +57,9 @@ def actor_node(
     seed, num_steps = find_start(context, experiment.seed, 2, experiment.num_envs)
     index = find_actor_index(context, num_steps)
     with contextlib.ExitStack() as stack:
-        environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
+        watch = stack.enter_context(watch_steps(context, experiment))
+        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
+        stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         destinations = []
         for each, endpoint in ((agent, replay), *extra_learners):
@@ -107,6 +110,7 @@ def _act(
     port_numbers: Sequence[int],
 ) -> None:  # fmt: skip
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
+    context.heartbeat(steps=0)
     while not context.should_stop:
         loop.step()
         client.update()

@@ -23,7 +23,7 @@ from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
-from agentkit.experiment.launch.common import OUTAGE_SECONDS
+from agentkit.experiment.launch.common import OUTAGE_SECONDS, watch_steps
 from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
@@ -121,7 +121,8 @@ def gradient_node(
     seed, num_steps = find_start(context, experiment.seed, 4, experiment.num_envs)
     acting_key, loss_key = jax.random.split(jax.random.PRNGKey(seed))
     with contextlib.ExitStack() as stack:
-        environment = experiment.make_environment(seed, experiment.num_envs)
+        watch = stack.enter_context(watch_steps(context, experiment))
+        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)
