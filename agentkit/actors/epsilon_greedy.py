@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, StepCount, no_steps, of_all_envs
+from agentkit.actors.policy import Params, Policy, StepCount, count_from, no_steps
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
@@ -47,7 +47,7 @@ def epsilon_greedy_policy(
         q, key = _single(q_values, takes_key, params, observation, key)
         return explore(key, q, epsilon(count.num_steps) if callable(epsilon) else epsilon), count.next(), ()
 
-    return Policy(act, init=no_steps, with_num_envs=of_all_envs)
+    return Policy(act, init=no_steps, begin=count_from)
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:

@@ -21,10 +21,12 @@ class ActorIndex(NamedTuple):
     Attributes:
         actor_id: from 0. From `num_actors` on it begins again: actors that were added later share an index.
         num_actors: how many there are, >= 1.
+        num_steps: that its environments have taken together already, where another process goes on.
     """
 
     actor_id: int = 0
     num_actors: int = 1
+    num_steps: int = 0
 
 
 ALONE = ActorIndex()
@@ -36,8 +38,8 @@ def _same(state: PolicyState, index: Any, count: int) -> PolicyState:
     return state
 
 
-def _not_counting(state: PolicyState, num_envs: int) -> PolicyState:
-    del num_envs
+def _at_any_step(state: PolicyState, num_steps: Any, num_envs: int) -> PolicyState:
+    del num_steps, num_envs
     return state
 
 
@@ -59,9 +61,9 @@ class Policy(NamedTuple):
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
-        with_num_envs: ``(state, num_envs) -> state``, applied to the state of `init`, too: tells a policy that counts
-            its steps how many environments its actor steps together, for it counts the steps of all of them.
-            Unchanged by default.
+        begin: ``(state, num_steps, num_envs) -> state``, applied then: tells a policy that counts its actor's steps
+            how many were taken before, int32 ``[]``, and how many environments take a step together. So an actor that
+            is started again goes on with its schedules. Unchanged by default.
         extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 
@@ -69,8 +71,8 @@ class Policy(NamedTuple):
     init: Callable[[Any], PolicyState] = _stateless
     reset: Callable[[PolicyState], PolicyState] = unchanged
     diversify: Callable[[PolicyState, Any, int], PolicyState] = _same
+    begin: Callable[[PolicyState, Any, int], PolicyState] = _at_any_step
     extras_spec: Nest = ()
-    with_num_envs: Callable[[PolicyState, int], PolicyState] = _not_counting
 
 
 class StepCount(NamedTuple):
@@ -97,9 +99,9 @@ def no_steps(key: Any) -> StepCount:
     return StepCount(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
 
 
-def of_all_envs(count: StepCount, num_envs: int) -> StepCount:
-    """Returns the count for one of `num_envs` environments that step together."""
-    return count._replace(num_envs=num_envs * count.num_envs)
+def count_from(count: StepCount, num_steps: Any, num_envs: int) -> StepCount:
+    """Returns the count of an actor whose `num_envs` environments have taken `num_steps` together."""
+    return StepCount(count.num_steps + num_steps, count.num_envs * num_envs)
 
 
 def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
@@ -124,8 +126,13 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
     import jax.numpy as jnp
 
     place = jnp.int32(actor_index.actor_id % actor_index.num_actors)
+    num_steps = jnp.int32(actor_index.num_steps)
+
+    def first(key: Any, place: Any) -> PolicyState:
+        count = actor_index.num_actors * (num_envs or 1)
+        return policy.begin(policy.diversify(policy.init(key), place, count), num_steps, num_envs or 1)
+
     if num_envs is None:
-        return policy.diversify(policy.init(key), place, actor_index.num_actors)
-    states = jax.vmap(lambda k: policy.with_num_envs(policy.init(k), num_envs))(jax.random.split(key, num_envs))
+        return first(key, place)
     places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
-    return jax.vmap(policy.diversify, in_axes=(0, 0, None))(states, places, actor_index.num_actors * num_envs)
+    return jax.vmap(first)(jax.random.split(key, num_envs), places)

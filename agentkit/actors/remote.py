@@ -44,7 +44,7 @@ class RemoteActor(Actor):
         seed: int,
         adder: Adder | None = None,
         num_envs: int | None = None,
-        actor_index: tuple[int, int] = (0, 1),
+        actor_index: tuple[int, int, int] = (0, 1, 0),
         outage_seconds: float = 300.0,
     ):
         """Makes a `RemoteActor`; it connects when it first acts or is updated with `wait`.
@@ -56,7 +56,7 @@ class RemoteActor(Actor):
             seed: actions are those of a local actor with the key ``jax.random.PRNGKey(seed)``.
             adder: records the experience, of the whole batch where there is one; None records nothing.
             num_envs: N; None for one environment, unbatched.
-            actor_index: of the actors that explore together, an `ActorIndex`: index and count.
+            actor_index: of the actors that explore together, an `ActorIndex`: index, count, and steps taken before.
             outage_seconds: how long a call waits for a server that is away.
         """
         self._find_address = find_address

@@ -149,13 +149,13 @@ class Session(NamedTuple):
 
     Attributes:
         seed: of its PRNG key.
-        actor_index: of the actors that explore together: index and count, >= 1.
+        actor_index: of the actors that explore together: index, count >= 1, and the steps that it has taken already.
         state: what the last reply of an earlier connection gave it (as hexadecimal digits); empty for nothing.
         layout: what it expects of the server, see `layout_of`.
     """
 
     seed: int
-    actor_index: tuple[int, int]
+    actor_index: tuple[int, int, int]
     state: bytes
     layout: dict[str, Any]
 
@@ -168,11 +168,11 @@ class Session(NamedTuple):
         """Decodes the bytes that `encode` gave; raises ProtocolError on anything else."""
         try:
             found = json.loads(body)
-            index, count = map(int, found["actor_index"])
+            index, count, steps = map(int, found["actor_index"])
             seed = int(found["seed"])
-            if not (0 <= seed < 1 << 63 and 0 <= index < 1 << 31 and 0 < count < 1 << 31):
-                raise ValueError(f"seed {seed}, actor_index {index, count}")
-            return cls(seed, (index, count), bytes.fromhex(found["state"]), dict(found["layout"]))
+            if not (0 <= seed < 1 << 63 and 0 <= index < 1 << 31 and 0 < count < 1 << 31 and 0 <= steps < 1 << 31):
+                raise ValueError(f"seed {seed}, actor_index {index, count, steps}")
+            return cls(seed, (index, count, steps), bytes.fromhex(found["state"]), dict(found["layout"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"Expected a SESSION in JSON, found {error!r}.") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, StepCount, no_steps, of_all_envs, stateless_policy
+from agentkit.actors.policy import Params, Policy, StepCount, count_from, no_steps, stateless_policy
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -56,7 +56,7 @@ def sampling_policy(
         is_early = count.num_steps < num_random_steps
         return jnp.where(is_early, uniform(uniform_key, batch), action), count.next(), ()
 
-    return Policy(act, init=no_steps, with_num_envs=of_all_envs)
+    return Policy(act, init=no_steps, begin=count_from)
 
 
 def uniform_action(action_shape: tuple[int, ...]) -> Callable[[jax.Array, Nest], Array]:

@@ -150,11 +150,10 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     def diversify(state: PolicyState, index: jax.Array, count: int) -> PolicyState:
         return state._replace(exploration=chooser.diversify(state.exploration, index, count))
 
-    def with_num_envs(state: PolicyState, num_envs: int) -> PolicyState:
-        return state._replace(exploration=chooser.with_num_envs(state.exploration, num_envs))
+    def begin(state: PolicyState, num_steps: jax.Array, num_envs: int) -> PolicyState:
+        return state._replace(exploration=chooser.begin(state.exploration, num_steps, num_envs))
 
-    extras_spec = () if evaluation else nets.state_spec(network)
-    return Policy(act, init, reset, diversify, extras_spec, with_num_envs)
+    return Policy(act, init, reset, diversify, begin, extras_spec=() if evaluation else nets.state_spec(network))
 
 
 def _given_values(params: Params, q: jax.Array) -> jax.Array:

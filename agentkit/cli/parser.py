@@ -302,6 +302,12 @@ def _add_experiment(parser: _Parser) -> None:
     parser.add_argument(
         "--devices", type=_positive, metavar="N", help="accelerators that share each batch; default: one device"
     )
+    parser.add_argument(
+        "--step-timeout",
+        type=_amount,
+        metavar="SECONDS",
+        help="an environment whose step takes longer hangs, which is an error; 0 for any time; default: 300",
+    )
 
 
 def _add_run(parser: _Parser, unit: str, total: str) -> None:
@@ -385,7 +391,7 @@ def _seconds(text: str) -> float:
 
 def _amount(text: str) -> float:
     try:
-        return float(text)  # `LaunchConfig` knows which amounts there are.
+        return float(text)  # The config knows which amounts there are.
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from None
 

@@ -93,8 +93,9 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
     tenth = max(arguments.steps // 10, 1)
-    if arguments.devices is not None:
-        settings["devices"] = arguments.devices
+    for name in ("devices", "step_timeout"):
+        if getattr(arguments, name) is not None:
+            settings[name] = getattr(arguments, name)
     plan = experiment.ExperimentConfig(
         agent,
         arguments.env,
@@ -135,10 +136,11 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices and --import may be given."
+            "total, --devices, --step-timeout and --import may be given."
         )
     check_is_run(arguments.resume)
-    changes = {"num_steps": arguments.steps, "devices": arguments.devices}
+    changes = {name: getattr(arguments, name, None) for name in ("devices", "step_timeout")}
+    changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from agentkit.distributed.run_store_client import NodeTakenError, RunStoreClient, RunStoreError, WrongRunError
@@ -15,8 +17,22 @@ from agentkit.distributed.run_store_client import NodeTakenError, RunStoreClient
 HEARTBEAT_SECONDS = 0.5
 """How often a node says that it lives."""
 
+AFTER_CALL_SECONDS = 20.0
+"""What a node that is to stop has left, at least, when a call that it announced has ended."""
+
 LOST_SECONDS = 15.0
 """A node that has not reached the run store for this long stops: nobody would stop it any more."""
+
+
+@dataclasses.dataclass
+class Patience:
+    """Holds until when a node may take longer than its limits say.
+
+    Attributes:
+        until: monotonic seconds.
+    """
+
+    until: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +64,28 @@ class NodeContext:
             again, it may find it.
     """
 
-    def __init__(self, node_id: NodeId, store: RunStoreClient, *, stop: threading.Event | None = None):
-        """Starts the heartbeats. `stop` is set when the node is to stop, by whoever likes."""
+    def __init__(
+        self,
+        node_id: NodeId,
+        store: RunStoreClient,
+        *,
+        stop: threading.Event | None = None,
+        patience: Patience | None = None,
+    ):
+        """Starts the heartbeats.
+
+        Args:
+            node_id: which node it is.
+            store: the program's run store.
+            stop: set when the node is to stop, by whoever likes.
+            patience: what announced calls extend; None for nobody's.
+        """
         self.name, self.role, self.index = node_id.name, node_id.role, node_id.index
         self.incarnation, self.run_directory = node_id.incarnation, node_id.run_directory
         self.store = store
         self._stop = stop or threading.Event()
+        self._patience = patience or Patience()
+        self._num_calls = 0
         self._counts: dict[str, int] = {}
         self._gauges: dict[str, float] = {}
         self._totals: dict[str, int] = {}
@@ -89,6 +121,30 @@ class NodeContext:
     def gauge(self, **values: float) -> None:
         """Sets numbers that the status shows, such as ``parameter_age_seconds=0.2``."""
         self._gauges = {**self._gauges, **values}
+
+    @contextlib.contextmanager
+    def busy(self, what: str, seconds: float) -> Iterator[None]:
+        """Announces a call that may keep the interpreter, the main loop or a stop waiting; the status shows it.
+
+        The node is not taken for dead meanwhile, nor killed as too slow to start or to stop.
+
+        Args:
+            what: for people, such as "restoring replay".
+            seconds: for at most how long.
+        """
+        self._num_calls += 1
+        key, call = f"busy/{self.name}", {"incarnation": self.incarnation, "number": self._num_calls, "what": what}
+        self._patience.until = time.monotonic() + seconds
+        with contextlib.suppress(RunStoreError):  # It is away: then nobody judges.
+            self.store.put(key, {**call, "seconds": seconds})
+        try:
+            yield
+        finally:
+            self._last_heartbeat = time.monotonic()
+            with contextlib.suppress(RunStoreError):
+                self.sync()  # Before it is judged again, it is heard.
+                self.store.put(key, None)
+            self._patience.until = time.monotonic() + AFTER_CALL_SECONDS
 
     @property
     def should_stop(self) -> bool:
@@ -158,12 +214,14 @@ class NodeContext:
                 # The heartbeats go on: a run store that comes back sees that this node is about to save and leave.
 
 
-def exit_after(seconds: float, stop: threading.Event, code: int) -> None:
-    """Ends this process `seconds` after `stop` was set, if it has not ended by itself by then."""
+def exit_after(seconds: float, stop: threading.Event, code: int, patience: Patience) -> None:
+    """Ends this process `seconds` after `stop` was set, or when `patience` ends, if it has not ended by itself."""
 
     def watch() -> None:
         stop.wait()
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while (left := max(end, patience.until) - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
         print(f"Still running {seconds:g} s after it was to stop: exits now.", file=sys.stderr, flush=True)
         os._exit(code)
 

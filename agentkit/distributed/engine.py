@@ -25,6 +25,10 @@ class Running(Protocol):
         """Ends the node at once."""
         ...
 
+    def cpu_seconds(self) -> float | None:
+        """Returns the processor time that its process has used; None where that cannot be known here."""
+        ...
+
 
 class Engine(Protocol):
     """Runs nodes."""

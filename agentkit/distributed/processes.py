@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import IO, final
 
 import cloudpickle
 
+from agentkit.distributed.guard import Guard
 from agentkit.distributed.program import Node, Role
+from agentkit.distributed.pulse import cpu_seconds
 from agentkit.distributed.worker import RunAddress
 
 _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main())"
@@ -21,30 +25,47 @@ _CHILD = "from agentkit.distributed import worker; worker.exit_with(worker.main(
 
 @final
 class RunningProcess:
-    """Watches and stops a node's process."""
+    """Watches and stops a node's process, and ends with it what it has started."""
 
-    def __init__(self, process: subprocess.Popen[bytes]):
-        """Wraps a process that leads a session of its own."""
+    def __init__(self, process: subprocess.Popen[bytes], guard: Guard):
+        """Wraps a process that leads a session of its own; `guard` ends it if nobody here can."""
         self._process = process
+        self._guard = guard
         self.pid: int | None = process.pid
+        guard.add(process.pid)
 
     def poll(self) -> int | None:
         """Returns its exit code (negative: the signal that killed it); None while it runs."""
+        if self._process.returncode is None and self._is_dead():
+            self._kill_group()
         return self._process.poll()
 
     def terminate(self) -> None:
         """Asks the node to save and stop (SIGTERM)."""
-        if self._process.poll() is None:
+        if self.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
         """Ends the node and all that it has started (SIGKILL), also when it is stopped."""
-        if self._process.poll() is None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                self._process.kill()
+        if self._process.returncode is None:
+            self._kill_group()
             self._process.wait(timeout=10.0)
+
+    def cpu_seconds(self) -> float | None:
+        """Returns the processor time that it has used."""
+        return cpu_seconds(self._process.pid)
+
+    def _is_dead(self) -> bool:
+        """It has ended, and nobody has asked how: until then its number is no other process's."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._guard.discard(self._process.pid)
 
 
 @final
@@ -60,6 +81,10 @@ class ProcessEngine:
 
     store_host = "127.0.0.1"
 
+    def __init__(self) -> None:
+        """Starts nothing yet."""
+        self._guard: Guard | None = None
+
     def start(self, node: Node, role: Role, run_address: RunAddress) -> RunningProcess:
         """Starts a node.
 
@@ -67,29 +92,30 @@ class ProcessEngine:
             TypeError, PicklingError: its function or arguments cannot be sent to another process.
         """
         message = pickle.dumps((cloudpickle.dumps(node), run_address))
-        log = _open_log(node.name, run_address)
-        try:
+        self._guard = self._guard or Guard(os.getpid())
+        with contextlib.ExitStack() as stack:
+            log = _open_log(node.name, run_address)
+            if log is not None:
+                stack.callback(log.close)
+            # Not a pipe, which a child that stands still would leave full.
+            given = stack.enter_context(_open_memory())
+            given.write(message)
+            given.seek(0)
             process = subprocess.Popen(
                 [sys.executable, "-c", _CHILD, str(os.getpid())],
-                stdin=subprocess.PIPE,
+                stdin=given,
                 stdout=log,
                 stderr=subprocess.STDOUT if log is not None else None,
                 env=_environment(role.environment),
                 start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor alone.
             )
-        finally:
-            if log is not None:
-                log.close()
-        assert process.stdin is not None
-        try:
-            process.stdin.write(message)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # It has died already; poll says so.
-        return RunningProcess(process)
+        return RunningProcess(process, self._guard)
 
     def close(self) -> None:
-        """Frees nothing: the supervisor ends the processes."""
+        """Ends the guard; the supervisor has ended the nodes."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
 
 def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:
@@ -98,6 +124,11 @@ def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:
     folder = pathlib.Path(run_address.run_directory) / "nodes"
     folder.mkdir(parents=True, exist_ok=True)
     return open(folder / f"{name}.log", "ab", buffering=0)
+
+
+def _open_memory() -> IO[bytes]:
+    """Opens a file of no disk, where the system has such."""
+    return os.fdopen(os.memfd_create("node"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:

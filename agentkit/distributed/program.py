@@ -41,12 +41,15 @@ class RestartPolicy:
         window_seconds: how long a restart counts.
         first_delay_seconds: wait before a restart; doubles with each restart that still counts.
         max_delay_seconds: the longest wait.
+        max_in_vain: restarts in a row, however far apart, after which the node came no further (it was not ready, or
+            counted nothing more); one more stops the program. A node that others killed (SIGKILL) is not counted.
     """
 
     max_restarts: int = 20
     window_seconds: float = 600.0
     first_delay_seconds: float = 0.5
     max_delay_seconds: float = 15.0
+    max_in_vain: int = 5
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -67,7 +70,9 @@ class Role:
         restart: when a node that died is started again.
         stop_order: at the end, roles of a lower number stop first.
         stop_seconds: how long a node may take to save and stop before it is killed.
-        heartbeat_seconds: a node that is not heard of for this long is killed and restarted.
+        heartbeat_seconds: a node that is not heard of for this long is killed and restarted, unless its process is seen
+            to work.
+        held_seconds: so is a ready one that works and is not heard of for this long: a call holds its interpreter.
         idle_seconds: so is one whose main loop has not called `NodeContext.heartbeat` for this long.
         start_seconds: how long a node may take to be ready, once those it depends on are.
         num_cpus: cores to reserve, where the engine can.
@@ -82,6 +87,7 @@ class Role:
     stop_order: int = 0
     stop_seconds: float = 20.0
     heartbeat_seconds: float = 20.0
+    held_seconds: float = 300.0
     idle_seconds: float = 300.0
     start_seconds: float = 120.0
     num_cpus: float = 1.0

@@ -29,6 +29,7 @@ from typing import Any, final
 import cloudpickle
 
 from agentkit.distributed.program import Node, Role
+from agentkit.distributed.pulse import cpu_seconds
 from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, start_private
 from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
 from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
@@ -209,6 +210,10 @@ class RunningActor:
         self._ray.wait(waited_for, num_returns=len(waited_for), timeout=_KILL_SECONDS)
         self._await_end()
         self._code = _KILLED
+
+    def cpu_seconds(self) -> float | None:
+        """Returns the processor time of its process, where that is this machine's."""
+        return None if self.pid is None or self.machine != self._here else cpu_seconds(self.pid)
 
     def _is_there(self, reference: Any) -> bool:
         return bool(self._ray.wait([reference], timeout=0)[0])

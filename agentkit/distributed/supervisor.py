@@ -20,8 +20,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentkit.distributed.address_file import write_address_file
+from agentkit.distributed.context import AFTER_CALL_SECONDS
 from agentkit.distributed.engine import Engine, Running
 from agentkit.distributed.program import Node, Program, Role
+from agentkit.distributed.pulse import Pulse, diagnose
+from agentkit.distributed.restarts import FROM_OUTSIDE, Restarts, TooManyRestartsError, describe_end
 from agentkit.distributed.run_store import RunStore
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
@@ -56,8 +59,11 @@ class _Watched:
     start_at: float = 0.0
     kill_at: float | None = None
     leaving: bool = False
-    restarts: list[float] = dataclasses.field(default_factory=list)
-    num_restarts: int = 0
+    counted: int = 0
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+
+    def __post_init__(self) -> None:
+        self.restarts = Restarts(self.role.restart)
 
 
 class Supervisor:
@@ -237,6 +243,7 @@ class Supervisor:
             self._fail(watched, f"could not be started: {type(error).__name__}: {error}")
             return
         watched.state, watched.started, watched.kill_at = "starting", time.monotonic(), None
+        watched.pulse = Pulse()
         self._note(watched, incarnation=watched.incarnation, beat_time=None)  # The old beats are not its own.
 
     def _check(self, watched: _Watched) -> None:
@@ -245,6 +252,10 @@ class Supervisor:
         if code is not None:
             self._ended(watched, code)
             return
+        call = self.store.get(f"busy/{watched.node.name}")
+        busy = watched.pulse.is_busy(call if call and call["incarnation"] == watched.incarnation else None, now)
+        if busy and watched.kill_at is not None:
+            watched.kill_at = max(watched.kill_at, now + AFTER_CALL_SECONDS)
         if watched.kill_at is not None and now >= watched.kill_at:
             self._lost(watched, f"did not stop within {watched.role.stop_seconds:g} s and was killed")
             return
@@ -253,12 +264,13 @@ class Supervisor:
             if endpoint is not None and endpoint["incarnation"] == watched.incarnation:
                 watched.state, watched.started = "ready", now
                 self._note(watched)
-            elif not self._dependencies_ready(watched):
+            elif busy or not self._dependencies_ready(watched):
                 watched.started = now
             elif now - watched.started > watched.role.start_seconds:
                 self._lost(watched, f"was not ready within {watched.role.start_seconds:g} s")
                 return
-        self._check_pulse(watched, now)
+        if not busy:
+            self._check_pulse(watched, now)
 
     def _check_pulse(self, watched: _Watched, now: float) -> None:
         """A node that is silent, or whose main loop stands still, is taken for dead."""
@@ -268,11 +280,12 @@ class Supervisor:
             silence, idle = heard[1], heard[2]
         elif watched.state == "starting":
             return  # Its interpreter has not come up yet: there is another limit for that.
+        assert watched.running is not None
         silence = min(silence, now - self._awake_since)
-        if silence > watched.role.heartbeat_seconds:
-            self._lost(watched, f"gave no sign of life for {silence:.0f} s (stopped, or its machine is gone)")
-        elif watched.state == "ready" and idle > watched.role.idle_seconds:
-            self._lost(watched, f"made no progress for {idle:.0f} s (its main loop hangs)")
+        still = watched.pulse.stillness(silence, watched.running, now)
+        why = diagnose(watched.role, watched.state == "ready", silence, still, idle)
+        if why is not None:
+            self._lost(watched, why)
 
     def _lost(self, watched: _Watched, why: str) -> None:
         assert watched.running is not None
@@ -282,6 +295,7 @@ class Supervisor:
     def _ended(self, watched: _Watched, code: int | None, why: str | None = None) -> None:
         """A node has ended: is it done, to be restarted, or the program's end?"""
         asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
+        lost = why is not None
         if watched.leaving and not self._stopping:
             watched.state = "done"
             self.store.forget_node(watched.node.name)
@@ -294,7 +308,7 @@ class Supervisor:
         record = self.store.get(f"error/{watched.node.name}")
         if record is not None and record["incarnation"] != watched.incarnation:
             record = None
-        why = why or self._describe(watched, code, record)
+        why = why or describe_end(watched.node.name, code, record)
         if self._stopping:
             watched.state = "failed"
             self._note(watched, last_error=why)
@@ -304,28 +318,22 @@ class Supervisor:
         if code == EXIT_FATAL:
             self._fail(watched, why, record)
             return
-        now = time.monotonic()
-        policy = watched.role.restart
-        watched.restarts = [t for t in watched.restarts if now - t < policy.window_seconds]
-        if len(watched.restarts) >= policy.max_restarts:
-            times = f"{len(watched.restarts)} restarts in {policy.window_seconds:g} s did not help"
-            self._fail(watched, f"{why}; {times}" if policy.max_restarts else why, record)
+        self._restart_or_fail(watched, why, record, from_outside=code in FROM_OUTSIDE and not lost)
+
+    def _restart_or_fail(
+        self, watched: _Watched, why: str, record: dict[str, Any] | None = None, from_outside: bool = False
+    ) -> None:
+        counts = self.store.status()["nodes"][watched.node.name]["counts"]
+        counted = sum(counts.values())
+        progress = watched.state == "ready" and (not counts or counted > watched.counted)
+        watched.counted = counted
+        try:
+            watched.start_at = watched.restarts.add(time.monotonic(), progress=progress, from_outside=from_outside)
+        except TooManyRestartsError as error:
+            self._fail(watched, f"{why}; {error}" if str(error) else why, record)
             return
-        watched.start_at = now + policy.delay(len(watched.restarts))
-        watched.restarts.append(now)
-        watched.num_restarts += 1
         watched.state = "restarting"
         self._note(watched, last_error=why)
-
-    def _describe(self, watched: _Watched, code: int | None, record: dict[str, Any] | None) -> str:
-        if record is not None:
-            return f"{watched.node.name} raised {record['type']}: {record['message']}"
-        if code == EXIT_SIGNALLED:
-            return f"{watched.node.name} was told to stop by a signal from elsewhere"
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"{watched.node.name} was killed by {signal.Signals(-code).name}"
-        return f"{watched.node.name} ended with exit code {code}"
 
     def _log_hint(self, watched: _Watched) -> str:
         if self._directory is None:
@@ -375,7 +383,7 @@ class Supervisor:
             role=watched.node.role,
             index=watched.node.index,
             state=watched.state,
-            restarts=watched.num_restarts,
+            restarts=watched.restarts.number,
             supervised=True,
             **changes,
         )

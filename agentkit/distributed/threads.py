@@ -41,6 +41,10 @@ class RunningThread:
         if self._code is None:
             self._code = -9
 
+    def cpu_seconds(self) -> float | None:
+        """Returns None: a thread's share of this process is not known."""
+        return None
+
 
 @final
 class ThreadEngine:

@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from agentkit.distributed.context import NodeContext, NodeId, exit_after
+from agentkit.distributed.context import NodeContext, NodeId, Patience, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -62,13 +62,16 @@ class RunAddress:
     life: str | None = None
 
 
-def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None = None) -> int:
+def run_node(
+    node: Node, run_address: RunAddress, stop: threading.Event | None = None, patience: Patience | None = None
+) -> int:
     """Calls a node's function with its context; all engines come through here.
 
     Args:
         node: what to run.
         run_address: how it finds its program.
         stop: set by the engine to stop the node; the run store can do so too.
+        patience: what the node's announced calls extend.
 
     Returns:
         `EXIT_DONE`, `EXIT_ERROR` or `EXIT_FATAL`.
@@ -88,7 +91,7 @@ def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None =
         return EXIT_ERROR
     with contextlib.closing(store):
         node_id = NodeId(node.name, node.role, node.index, run_address.incarnation, directory)
-        context = NodeContext(node_id, store, stop=stop)
+        context = NodeContext(node_id, store, stop=stop, patience=patience)
         try:
             for module in run_address.preload:
                 importlib.import_module(module)
@@ -97,7 +100,7 @@ def run_node(node: Node, run_address: RunAddress, stop: threading.Event | None =
             return EXIT_ERROR if context.lost else EXIT_DONE
         except BaseException as error:  # Also SystemExit and KeyboardInterrupt: nothing ends a node unsaid.
             fatal = isinstance(error, _CANNOT_BE_MENDED) and not isinstance(error, RunStoreError)
-            _report(store, node.name, run_address.incarnation, error, fatal)
+            report_error(store, node.name, run_address.incarnation, error, fatal)
             return EXIT_FATAL if fatal else EXIT_ERROR
         finally:
             context.close()
@@ -107,7 +110,8 @@ def _endpoint(store: RunStoreClient, name: str) -> Any:
     return store.get(f"endpoint/{name}", timeout=DEPENDENCY_SECONDS)["value"]
 
 
-def _report(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool) -> None:
+def report_error(store: RunStoreClient, name: str, incarnation: int, error: BaseException, fatal: bool = False) -> None:
+    """Tells log and run store why a node ends; `fatal` if no restart mends it."""
     text = "".join(traceback.format_exception(error))
     print(text, file=sys.stderr, flush=True)
     record = {
@@ -127,6 +131,8 @@ def main() -> int:
     """Runs the node that its parent, and nobody else, can write to its standard input."""
     _die_with(int(sys.argv[1]))
     message, run_address = pickle.loads(sys.stdin.buffer.read())
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # Frees what was read.
     return run_pickled(message, run_address)
 
 
@@ -159,8 +165,9 @@ def run_pickled(message: bytes, run_address: RunAddress) -> int:
     except Exception:  # Its module cannot be imported here: no restart will help.
         traceback.print_exc()
         return EXIT_FATAL
-    exit_after(run_address.stop_seconds, stop, EXIT_ERROR)
-    code = run_node(node, run_address, stop)
+    patience = Patience()
+    exit_after(run_address.stop_seconds, stop, EXIT_ERROR, patience)
+    code = run_node(node, run_address, stop, patience)
     return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 
 

@@ -60,6 +60,8 @@ class ExperimentConfig:
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
+        step_timeout: seconds after which an environment that has not returned from a step or reset is an error; 0 for
+            any time.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
@@ -79,6 +81,7 @@ class ExperimentConfig:
     tensorboard: bool = False
     progress: bool = False
     devices: Count | None = None
+    step_timeout: NotNegative = 300.0
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
 

@@ -21,6 +21,7 @@ from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.step_watch import StepWatch
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableClient, VariableStore
@@ -34,12 +35,15 @@ class Evaluator:
     nothing in the training.
     """
 
-    def __init__(self, experiment: ExperimentConfig, networks: Any, store: VariableSource):
+    def __init__(
+        self, experiment: ExperimentConfig, networks: Any, store: VariableSource, watch: StepWatch | None = None
+    ):
         """Makes an environment of its own, of the experiment's kind; parameters come from `store`."""
         self._experiment = experiment
+        self._watch = watch
         self._policy = experiment.agent.make_policy(networks, evaluation=True)
         self._store = store
-        self._environment = experiment.make_environment(_seed(experiment.seed, 0))
+        self._environment = self._make_environment(_seed(experiment.seed, 0))
         self._actor: PolicyActor | BatchedPolicyActor | None = None
 
     def run(self, num_episodes: int, number: int) -> dict[str, float]:
@@ -47,13 +51,13 @@ class Evaluator:
         return self._summary(self.episodes(num_episodes, number))
 
     def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
-        """Runs as `run`, but asks `should_stop` before each episode; returns None if it was to stop."""
+        """Runs as `run`, but asks `should_stop` before each step; returns None if it was to stop."""
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         while len(records) < num_episodes:
             if should_stop():
                 return None
-            records += loop.run(num_episodes=1)
+            records += loop.run(num_steps=1)
         return self._summary(records[:num_episodes])
 
     def _summary(self, records: list[dict[str, float]]) -> dict[str, float]:
@@ -89,9 +93,13 @@ class Evaluator:
         if hasattr(self._environment, "reseed"):
             self._environment.reseed(seed)
         else:
-            environment = self._experiment.make_environment(seed)
+            environment = self._make_environment(seed)
             self._environment.close()
             self._environment = environment
+
+    def _make_environment(self, seed: int) -> Any:
+        environment = self._experiment.make_environment(seed)
+        return environment if self._watch is None else self._watch.watched(environment)
 
     def close(self) -> None:
         """Closes the environment."""

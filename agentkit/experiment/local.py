@@ -27,6 +27,7 @@ from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, prepare
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.replay import InProcessReplay, Replay
@@ -48,6 +49,7 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
     Raises:
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
             runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`.
+        StepTimeoutError: the environment hangs, see `ExperimentConfig.step_timeout`; nothing is saved.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
     """
@@ -171,7 +173,9 @@ def _build(
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
     agent, plan = experiment.agent, experiment.agent.batch_plan
-    environment = experiment.make_environment(experiment.seed, experiment.num_envs)
+    watch = StepWatch(environment_name(experiment), experiment.step_timeout, beside=True)
+    stack.enter_context(watch)
+    environment = watch.watched(experiment.make_environment(experiment.seed, experiment.num_envs))
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
     networks = agent.make_networks(spec)
@@ -203,7 +207,7 @@ def _build(
         learner = profile.time_learner(learner, loop)
     evaluator = None
     if experiment.evaluation_period:
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     training = Training(experiment, work, learner, evaluator, logs, contents)
     if found is not None:

@@ -100,7 +100,8 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
     for name, node in status["nodes"].items():
         by_role[node["role"]].append((name, node))
     order = [*(role for role in _ROLES if role in by_role), *sorted(by_role.keys() - set(_ROLES))]
-    roles = Grid(_ROLE_COLUMNS, [_role_row(role, by_role[role], speeds) for role in order])
+    calls = _announced_calls(status)
+    roles = Grid(_ROLE_COLUMNS, [_role_row(role, by_role[role], speeds, calls) for role in order])
     troubles = [trouble for role in order if (trouble := _trouble(by_role[role]))]
     table_rows = [_table_row(name, table) for name, table in all_tables(status).items()]
     return Picture(_progress(status, speeds), roles, troubles, Grid(_TABLE_COLUMNS, table_rows))
@@ -310,12 +311,26 @@ def _progress(status: Status, speeds: Speeds) -> str:
     return " | ".join(parts)
 
 
-def _role_row(role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds) -> tuple[str, ...]:
-    """One role: how many run, how often they were restarted, how fast, how old their parameters."""
+def _announced_calls(status: Status) -> dict[str, str]:
+    """Returns what long calls nodes are in, by their names: saving a checkpoint, restoring replay."""
+    found = {}
+    for key, call in status["values"].items():
+        name = key.removeprefix("busy/")
+        if name != key and call["incarnation"] == status["nodes"].get(name, {}).get("incarnation"):
+            found[name] = str(call["what"])
+    return found
+
+
+def _role_row(
+    role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds, calls: Mapping[str, str]
+) -> tuple[str, ...]:
+    """One role: how many run, what they are busy with, how often they were restarted, how fast, how old their data."""
     states = collections.Counter(node["state"] for _, node in nodes)
     running = f"{states.pop('ready', 0)}/{len(nodes)}"
-    if states:
-        running += f" ({', '.join(f'{number} {state}' for state, number in sorted(states.items()))})"
+    said = [f"{number} {state}" for state, number in sorted(states.items())]
+    said += sorted({calls[name] for name, _ in nodes if name in calls})
+    if said:
+        running += f" ({', '.join(said)})"
     speed = ""
     for count in _SPEEDS:
         rate = speeds.per_second(role, count)

@@ -33,7 +33,7 @@ class BackgroundPublisher:
         self._changed = threading.Condition()
         self._next: tuple[int, Mapping[str, Nest]] | None = None
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed = self._publishing = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
@@ -50,6 +50,16 @@ class BackgroundPublisher:
                 raise ConfigError("This publisher is closed. Make a new one.")
             self._next = (version, dict(variables))
             self._changed.notify_all()
+
+    def flush(self, timeout: float = 60.0) -> None:
+        """Waits until what was given to `publish` is published, for `timeout` seconds at most.
+
+        Raises:
+            Exception: what a publication raised.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or not (self._next or self._publishing), timeout)
+            self._raise_error()
 
     def close(self, timeout: float = 10.0) -> None:
         """Publishes waiting parameters, ends the thread and closes the other publisher. May be called twice.
@@ -87,11 +97,14 @@ class BackgroundPublisher:
                 if self._next is None:
                     return
                 version, variables = self._next
-                self._next = None
-            begin = time.monotonic()
+                self._next, self._publishing = None, True
+            begin, failed = time.monotonic(), None
             try:
                 self._publisher.publish(version, variables)
             except BaseException as error:  # handed to the learner
-                with self._changed:
-                    self._error = error
+                failed = error
+            with self._changed:
+                self._error, self._publishing = failed, False
+                self._changed.notify_all()
+            if failed is not None:
                 return

@@ -146,9 +146,10 @@ class SharedMemoryPublisher:
         except OSError as error:
             with contextlib.suppress(OSError):
                 new.unlink()
+            megabytes = 2 * sum(np.asarray(leaf).nbytes for leaf in leaves) / 1e6
             raise ConfigError(
-                f"The parameters could not be shared at {self._path}: {error}. They take twice their size there; "
-                "free some memory, enlarge it (docker --shm-size), or name a path elsewhere."
+                f"The parameters could not be shared at {self._path}: {error}. They take twice their size there, "
+                f"{megabytes:.1f} MB: free some memory, enlarge it (docker run --shm-size), or name a path elsewhere."
             ) from error
         self._segment, self._text, self._count = segment, text, 1
 

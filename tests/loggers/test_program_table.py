@@ -284,3 +284,16 @@ def test_nothing_is_changed_in_the_status():
 def test_an_impossible_interval():
     with pytest.raises(ConfigError, match="interval_seconds"):
         ProgramTable(interval_seconds=0)
+
+
+def test_a_long_call_that_a_node_announced_is_shown():
+    status = make_status()
+    status["nodes"]["replay-0"]["state"] = "starting"
+    status["values"]["busy/replay-0"] = {
+        "incarnation": 0,
+        "number": 1,
+        "what": "restoring 96 MB of replay",
+        "seconds": 9,
+    }
+    status["values"]["busy/learner-0"] = {"incarnation": 7, "number": 1, "what": "of one that died", "seconds": 9}
+    assert "replay 0/1 (1 starting, restoring replay), learner 1/1, " in as_line(status)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from agentkit import ports
 from agentkit.actors import ActorIndex, BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
@@ -27,7 +26,9 @@ from agentkit.experiment.launch.common import (
     STATUS_SECONDS,
     count_dropped,
     resume_step,
+    watch_steps,
 )
+from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
@@ -53,11 +54,12 @@ def actor_node(
         inference: the endpoints of inference nodes, one of which chooses its actions; none: it does so itself.
     """
     agent = experiment.agent
-    seed = int(
-        np.random.SeedSequence([experiment.seed, 2, context.index, context.incarnation]).generate_state(1)[0] >> 1
-    )
+    seed, num_steps = find_start(context, experiment.seed, 2)
+    index = find_actor_index(context, num_steps)
     with contextlib.ExitStack() as stack:
-        environment = stack.enter_context(contextlib.closing(experiment.make_environment(seed, experiment.num_envs)))
+        watch = stack.enter_context(watch_steps(context, experiment))
+        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
+        stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         destinations = []
         for each, endpoint in ((agent, replay), *extra_learners):
@@ -74,7 +76,9 @@ def actor_node(
         actor: PolicyActor | BatchedPolicyActor | RemoteActor
         client: VariableClient | RemoteActor
         if inference:
-            actor = client = make_remote_actor(context, environment, spec, inference, seed=seed, adder=adder)
+            actor = client = make_remote_actor(
+                context, environment, spec, inference, seed=seed, adder=adder, actor_index=index
+            )
             stack.callback(client.disconnect)
             closes.append(client.disconnect)
         else:
@@ -83,7 +87,7 @@ def actor_node(
                 max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
             )  # fmt: skip
             policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
-            actor = make_actor(environment, policy, key, client, adder, find_actor_index(context))
+            actor = make_actor(environment, policy, key, client, adder, index)
         loop = make_loop(environment, actor, log=log)
         client.update(wait=True)
         context.ready()
@@ -106,6 +110,7 @@ def _act(
     port_numbers: Sequence[int],
 ) -> None:  # fmt: skip
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
+    context.heartbeat(steps=0)
     while not context.should_stop:
         loop.step()
         client.update()
@@ -145,6 +150,7 @@ def make_remote_actor(
     *,
     seed: int,
     adder: Adder | None = None,
+    actor_index: ActorIndex | None = None,
 ) -> RemoteActor:
     """Builds an actor that an inference node acts for: actor i of n nodes' asks number i mod n.
 
@@ -155,6 +161,7 @@ def make_remote_actor(
         servers: the endpoints of all inference nodes. A node may come back at another address, so the store is asked.
         seed: of the PRNG key that is kept for it.
         adder: what `make_adder` made; None records nothing.
+        actor_index: None finds it, and explores from the beginning.
     """
     name = servers[context.index % len(servers)]["node"]
     return RemoteActor(
@@ -164,19 +171,19 @@ def make_remote_actor(
         seed=seed,
         adder=adder,
         num_envs=environment.num_envs if is_batched(environment) else None,
-        actor_index=find_actor_index(context),
+        actor_index=actor_index or find_actor_index(context),
     )
 
 
-def find_actor_index(context: NodeContext) -> ActorIndex:
+def find_actor_index(context: NodeContext, num_steps: int = 0) -> ActorIndex:
     """Returns the node's current index among the actors of its program, and their number.
 
     An external actor cannot know how many there are. Its number, with the lowest 8 bits in
     reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
-    so are random ones.
+    so are random ones. It goes on from `num_steps` steps.
     """
     others = context.store.status()["nodes"].values()
     count = sum(node["role"] == context.role and node["supervised"] for node in others)
     if count:
-        return ActorIndex(context.index, count)
-    return ActorIndex(int(f"{context.index % 256:08b}"[::-1], base=2), 256)
+        return ActorIndex(context.index, count, num_steps)
+    return ActorIndex(int(f"{context.index % 256:08b}"[::-1], base=2), 256, num_steps)

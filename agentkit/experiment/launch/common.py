@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 from agentkit import checkpoint
 from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.distributed.worker import report_error
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 
 OUTAGE_SECONDS = 300.0
@@ -21,6 +24,29 @@ PARAMETER_SECONDS = 0.1
 """How often an actor looks for newer parameters; looking costs microseconds, fetching up to milliseconds."""
 
 KEEP_ALIVE_SECONDS = 10.0
+
+
+def watch_steps(context: NodeContext, experiment: ExperimentConfig) -> StepWatch:
+    """Makes what ends this node where its environment hangs; the program is told before."""
+
+    def tell(message: str) -> None:
+        report_error(context.store, context.name, context.incarnation, StepTimeoutError(message))
+
+    return StepWatch(environment_name(experiment), experiment.step_timeout, on_stuck=tell)
+
+
+def contents_seconds(num_items: int) -> float:
+    """Returns how long writing or freeing a table of so many items may take; a busy machine took a tenth of it."""
+    return 120.0 + num_items * 5e-4
+
+
+def num_items(context: NodeContext) -> int:
+    """Returns how many items the run's tables hold, as their nodes have told the run store; 0 where it is away."""
+    with contextlib.suppress(RunStoreError):
+        values = context.store.status()["values"]
+        tables = [value for key, value in values.items() if key == "tables" or key.startswith("tables/")]
+        return sum(int(table["size"]) for each in tables for table in each.values())
+    return 0
 
 
 def find_spec(experiment: ExperimentConfig) -> EnvironmentSpec:

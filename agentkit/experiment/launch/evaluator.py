@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agentkit.distributed.context import NodeContext
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.launch.common import count_dropped, find_spec, newest_step, resume_step
+from agentkit.experiment.launch.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
 from agentkit.specs import EnvironmentSpec
+
+LAST_EVALUATION_SECONDS = 300.0
+"""How long the evaluation may take that follows the last step, when the others have stopped."""
 
 
 def evaluator_node(
@@ -27,10 +30,16 @@ def evaluator_node(
     turn = context.index % num_evaluators  # An external evaluator may have any index, and does not know of others.
     with contextlib.ExitStack() as stack:
         source = make_source(context, variables)
-        evaluator = stack.enter_context(Evaluator(experiment, experiment.agent.make_networks(spec), source))
+        watch = stack.enter_context(watch_steps(context, experiment))
+        networks = experiment.agent.make_networks(spec)
+        evaluator = stack.enter_context(Evaluator(experiment, networks, source, watch))
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
-        def evaluate(should_stop: Callable[[], bool]) -> None:
+        def evaluate(last: bool = False) -> None:
+            def should_stop() -> bool:
+                context.heartbeat(evaluations=len(done))
+                return context.should_stop and not last
+
             steps = context.totals().get("steps", 0)
             record = evaluator.run_unless(should_stop, experiment.evaluation_episodes, number=steps)
             if record is not None:
@@ -40,6 +49,7 @@ def evaluator_node(
                 done.append(steps)
 
         done: list[int] = []
+        context.heartbeat(evaluations=0)
         context.ready()
         next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
         while not context.wait(0.2):
@@ -47,7 +57,8 @@ def evaluator_node(
             if number >= next_number:
                 next_number = number + 1
                 if number % num_evaluators == turn:
-                    evaluate(lambda: context.should_stop)
+                    evaluate()
         last = context.totals().get("steps", 0) >= experiment.num_steps and turn == 0
         if period and last and not (done and done[-1] >= experiment.num_steps):
-            evaluate(lambda: False)
+            with context.busy("the last evaluation", LAST_EVALUATION_SECONDS):
+                evaluate(last=True)

@@ -29,6 +29,7 @@ from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
@@ -94,6 +95,8 @@ def _host(
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
             store.restore_totals(found.state["totals"])
+            for key, value in restored_values(found.state).items():
+                store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})
         store.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
         address = f"127.0.0.1:{store.address.rpartition(':')[2]}"

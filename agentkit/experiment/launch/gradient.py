@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from agentkit import specs
 from agentkit.agents.common.agent import Agent
@@ -24,7 +23,8 @@ from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
-from agentkit.experiment.launch.common import OUTAGE_SECONDS
+from agentkit.experiment.launch.common import OUTAGE_SECONDS, watch_steps
+from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
@@ -118,10 +118,11 @@ def gradient_node(
         ConfigError: the agent's update has no `gradient`.
     """
     agent = experiment.agent
-    seed = int(np.random.SeedSequence([experiment.seed, 4, context.index, context.incarnation]).generate_state(1)[0])
+    seed, num_steps = find_start(context, experiment.seed, 4)
     acting_key, loss_key = jax.random.split(jax.random.PRNGKey(seed))
     with contextlib.ExitStack() as stack:
-        environment = experiment.make_environment(seed >> 1, experiment.num_envs)
+        watch = stack.enter_context(watch_steps(context, experiment))
+        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)
@@ -134,7 +135,7 @@ def gradient_node(
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
         policy = agent.make_policy(networks)
-        actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context))
+        actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context, num_steps))
         loop = make_loop(environment, actor)
         client.update(wait=True)
         context.ready()

@@ -18,15 +18,19 @@ from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.devices import learner_devices
 from agentkit.experiment.launch.common import (
     OUTAGE_SECONDS,
+    contents_seconds,
     count_dropped,
     find_spec,
     log,
     newest_checkpoint,
+    num_items,
     resume_step,
 )
+from agentkit.experiment.launch.exploring import save_explored
 from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
+from agentkit.experiment.resuming import ResumeError
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec
 
@@ -78,7 +82,9 @@ def learner_node(
         saver = _Saver(context, experiment, learner, data)
         saver.restore()
         publisher.open()
-        context.gauge(updates=learner.num_updates_done)
+        first = learner.num_updates_done
+        context.gauge(updates=first)
+        context.heartbeat(updates=0)
         context.ready(publisher.endpoint)
         _learn(context, learner, data, saver)
         if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
@@ -86,6 +92,8 @@ def learner_node(
             with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
                 while time.monotonic() < deadline:
                     learner.step()
+                    context.heartbeat(updates=learner.num_updates_done - first)
+            context.gauge(updates=learner.num_updates_done)
         saver.save()
 
 
@@ -127,12 +135,17 @@ class _Saver:
         self._period = experiment.checkpoint_period
         self._next = self._period or sys.maxsize
         self._failures = 0
+        self._explored: dict[str, int] = {}
 
     def restore(self) -> None:
         """Takes back the newest checkpoint, if there is one."""
         found = newest_checkpoint(self._context.run_directory)
         if found is not None:
-            self._learner.restore(found.state["learner"])
+            try:
+                self._learner.restore(found.state["learner"])
+            except CheckpointError as error:
+                raise ResumeError(str(error)) from error
+            self._explored = dict(found.state.get("explored", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
 
     def save_if_due(self) -> None:
@@ -155,17 +168,20 @@ class _Saver:
             return
         with contextlib.suppress(RunStoreError):
             self._context.sync()
+        self._explored = save_explored(self._context, self._explored)
         totals = self._context.totals()
         state = {
             "experiment": self._experiment.describe(),
             "launched": True,
             "learner": self._learner.save(),
             "totals": dict(totals),
+            "explored": self._explored,
             "num_steps": totals.get("steps", 0),
         }
         folder, step = directory / "checkpoints", totals.get("steps", 0)
         try:
-            checkpoint.write(folder, step, state, self._data.writers_of_contents())
+            with self._context.busy("saving a checkpoint", contents_seconds(num_items(self._context))):
+                checkpoint.write(folder, step, state, self._data.writers_of_contents())
         except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
             if not self._context.should_stop:
                 raise CheckpointError(f"Replay's contents could not be saved: {error}") from error

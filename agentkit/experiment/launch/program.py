@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,6 +86,8 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     if config.num_inference:
         roles.append(inference_role(config.num_actors, config.num_inference))
     for role in roles:
+        if role.name in ("actor", "evaluator"):
+            role = _allow_steps(role, experiment.step_timeout)
         program.add_role(dataclasses.replace(role, restart=RestartPolicy(max_restarts=config.max_restarts)))
     replay = program.add_node("replay", replay_node, experiment, spec, listen=config.listen)
     learner = program.add_node(
@@ -105,6 +108,12 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
     for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
         program.add_node("evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators)
     return program
+
+
+def _allow_steps(role: Role, seconds: float) -> Role:
+    """Returns the role with limits for an environment's step, which the node's own comes before, with its name."""
+    allowed = seconds or sys.float_info.max
+    return dataclasses.replace(role, held_seconds=allowed, idle_seconds=max(role.idle_seconds, allowed + 60.0))
 
 
 def program_name(record: Mapping[str, Any]) -> str:
@@ -132,6 +141,6 @@ def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
             environment=learner,
             preload=(*reverb, "rlax"),
         ),
-        Role("evaluator", stop_order=2, stop_seconds=300.0, idle_seconds=3600.0, environment=ONE_CORE),
+        Role("evaluator", stop_order=2, environment=ONE_CORE),
         Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),
     ]

@@ -18,7 +18,15 @@ from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ReplayClosedError
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.launch.common import STATUS_SECONDS, find_spec, log, newest_step
+from agentkit.experiment.launch.common import (
+    STATUS_SECONDS,
+    contents_seconds,
+    find_spec,
+    log,
+    newest_step,
+    num_items,
+)
+from agentkit.experiment.resuming import ResumeError
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec
 
@@ -59,7 +67,7 @@ def replay_node(
     )
     with replay:
         if found is not None:
-            replay.restore(found.path / contents)
+            _restore(context, replay, found.path / contents)
         elif newest_step(folder):
             log(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
         number = int(replay.address.rpartition(":")[2])
@@ -77,10 +85,29 @@ def replay_node(
                 context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
                 if context.totals().get("steps", 0) >= goal:
                     context.request_stop(f"reached {goal:,} steps")
-        if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
-            _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+        with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
+            if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
+                _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+            replay.close()
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> None:
+    """Fills the tables, which keeps the interpreter: 15 s for a million items were seen.
+
+    Raises:
+        ResumeError: the contents are of other tables, or damaged.
+        CheckpointError: the server did not start with them; it may do so at another try.
+    """
+    num_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    with context.busy(f"restoring {num_bytes / 1e6:.0f} MB of replay", 120.0 + num_bytes / 1e6):
+        try:
+            replay.restore(directory)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, RuntimeError):
+                raise
+            raise ResumeError(str(error)) from error
 
 
 def contents_name(replay_node: str) -> str:

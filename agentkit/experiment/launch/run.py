@@ -21,6 +21,7 @@ from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
 from agentkit.experiment.launch.common import find_spec
+from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
@@ -114,7 +115,7 @@ def _launch(
             engine=_make_engine(config),
             run_directory=directory,
             totals={} if found is None else found.state["totals"],
-            values={"num_steps": experiment.num_steps},
+            values={"num_steps": experiment.num_steps, **({} if found is None else restored_values(found.state))},
             on_status=on_tick,
         )
     if directory is not None:

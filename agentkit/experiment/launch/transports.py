@@ -49,11 +49,17 @@ class TransportPublisher:
             part.publish(version, variables)
 
     def open(self) -> None:
-        """Lets publications through, beginning with the newest so far."""
+        """Lets publications through, and waits for that of the newest so far.
+
+        Raises:
+            ConfigError: there is no room for the parameters, or they cannot be published for another reason.
+        """
         self._open = True
         if self._held is not None:
             self.publish(*self._held)
             self._held = None
+        for part in self._parts:
+            part.flush()
 
     def close(self) -> None:
         """Publishes parameters that wait."""

@@ -1,0 +1,173 @@
+"""Ends what waits for an environment that has hung: a call of `step` or `reset` that takes too long is an error.
+
+A thread looks. It makes the main thread raise `StepTimeoutError` wherever that is, so that the run ends as after any
+other error; a main thread that does not hear it (in a call of C that never returns) is ended with its process. While a
+call keeps the interpreter, no thread of Python's runs: a small process beside this one looks whether the thread lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from agentkit.errors import AgentkitError
+from agentkit.experiment.timed_parts import TimedPart
+
+DEFAULT_SECONDS = 300.0
+
+GRACE_SECONDS = 5.0
+"""How long the main thread may take to raise the error."""
+
+_SIGNAL = signal.SIGUSR2
+
+_BESIDE = """
+import os, select, signal, sys
+parent, seconds, text = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+silent = 0
+while os.getppid() == parent and silent < seconds:
+    if select.select([0], [], [], 1.0)[0]:
+        if not os.read(0, 4096):
+            sys.exit()
+        silent = 0
+        continue
+    try:
+        stopped = open(f"/proc/{parent}/stat").read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        stopped = False
+    silent = 0 if stopped else silent + 1  # Seconds awake: a machine that slept has not hung.
+if silent >= seconds and os.getppid() == parent:
+    print(text, file=sys.stderr, flush=True)
+    os.kill(parent, signal.SIGKILL)
+"""
+
+
+class StepTimeoutError(AgentkitError, TimeoutError):
+    """Says that an environment has not returned from a call for too long."""
+
+
+def environment_name(experiment: Any) -> str:
+    """Returns what to call the environment of an `ExperimentConfig` in messages."""
+    environment = experiment.environment
+    return environment if isinstance(environment, str) else getattr(environment, "__name__", "of your own")
+
+
+class StepWatch:
+    """Watches the calls of environments in the main thread; a context manager.
+
+    In another thread than the main one it says what has hung, and raises nothing: no other thread can be interrupted.
+    """
+
+    def __init__(
+        self, name: str, seconds: float, *, beside: bool = False, on_stuck: Callable[[str], None] | None = None
+    ):
+        """Makes a `StepWatch`, which watches nothing yet.
+
+        Args:
+            name: the environment's, for messages.
+            seconds: that a call may take; 0 for any time.
+            beside: whether to start the process that looks after calls which keep the interpreter; a launched node
+                has its supervisor for that.
+            on_stuck: called with the message before a process is ended whose main thread does not hear.
+        """
+        self._name, self._seconds, self._with_process, self._on_stuck = name, seconds, beside, on_stuck
+        self._call: tuple[str] | None = None
+        self._message = ""
+        self._closed = threading.Event()
+        self._main = threading.current_thread() is threading.main_thread()
+        self._previous: Any = None
+        self._thread = threading.Thread(target=self._watch, name="step-watch", daemon=True)
+
+    def watched(self, environment: Any) -> Any:
+        """Returns the environment, whose calls are watched from now on."""
+        if not self._seconds:
+            return environment
+        calls = {name: self._timed(getattr(environment, name), name) for name in ("step", "reset", "close")}
+        return TimedPart(environment, **calls)
+
+    def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._call = (name,)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._call = None
+
+        return call
+
+    def __enter__(self) -> StepWatch:
+        if self._seconds:
+            if self._main:
+                self._previous = signal.signal(_SIGNAL, self._raise)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._closed.set()
+        if self._seconds:
+            self._thread.join(timeout=10.0)
+            if self._main:
+                signal.signal(_SIGNAL, self._previous)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        if self._message:
+            raise StepTimeoutError(self._message)
+
+    def _watch(self) -> None:
+        tick = min(1.0, self._seconds / 5)
+        with contextlib.ExitStack() as stack:
+            beside: subprocess.Popen[bytes] | None = None
+            seen: tuple[str] | None = None
+            waited, last = 0.0, time.monotonic()
+            while not self._closed.wait(tick):
+                now = time.monotonic()
+                waited += min(now - last, 2 * tick)  # A machine that slept, or Ctrl-Z, is no environment that hangs.
+                last = now
+                if beside is not None:
+                    with contextlib.suppress(OSError):
+                        os.write(beside.stdin.fileno(), b".")  # type: ignore[union-attr]
+                elif self._with_process:  # After the first tick: a run that is over by then needs none.
+                    beside = stack.enter_context(self._start_beside())
+                if self._call is not seen or seen is None:
+                    seen, waited = self._call, 0.0
+                elif waited > self._seconds:
+                    self._end(seen)
+                    seen = None
+
+    def _start_beside(self) -> subprocess.Popen[bytes]:
+        text = f"{self._say('a call')} It kept the interpreter meanwhile: the process is killed, and nothing saved."
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BESIDE, str(os.getpid()), str(self._seconds + GRACE_SECONDS), text],
+            stdin=subprocess.PIPE,
+        )
+
+    def _say(self, call: str) -> str:
+        return (
+            f"The environment {self._name} has not returned from {call} for {self._seconds:g} s: it hangs. Where its "
+            "steps take that long, allow more: --step-timeout SECONDS, 0 for any time."
+        )
+
+    def _end(self, call: tuple[str]) -> None:
+        """Makes the main thread raise the error, or ends the process."""
+        self._message = self._say(f"{call[0]}()")
+        if not self._main:
+            print(self._message, file=sys.stderr, flush=True)
+            return
+        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        end = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < end:
+            if self._call is not call or self._closed.wait(0.05):
+                return
+        faulthandler.dump_traceback()
+        print(self._message, file=sys.stderr, flush=True)
+        if self._on_stuck is not None:
+            self._on_stuck(self._message)
+        os._exit(1)

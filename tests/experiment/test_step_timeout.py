@@ -1,0 +1,126 @@
+"""An environment that hangs ends the run with an error that names it, saves nothing half, and says what to set."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agentkit import checkpoint, envs
+from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
+from tests.experiment.launched import Launched
+from tests.experiment.test_life_cycle import ROOT, folder, start
+
+
+class Hanging:
+    """catch, whose steps wait for a file that nobody makes; it can also refuse to be interrupted."""
+
+    def __init__(self, deaf=False):
+        self.inner = envs.make("agentkit:catch", seed=0)
+        self.deaf = deaf
+        self.resumable = False
+
+    def reset(self):
+        return self.inner.reset()
+
+    def step(self, action):
+        while True:
+            try:
+                time.sleep(600)
+            except StepTimeoutError:
+                if not self.deaf:
+                    raise
+
+    def close(self):
+        self.inner.close()
+
+
+def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
+    before = signal.getsignal(signal.SIGUSR2)
+    start_time = time.monotonic()
+    with StepWatch("mine:Slow-v0", 0.5) as watch:
+        environment = watch.watched(Hanging())
+        environment.reset()
+        time.sleep(1.0)  # Nobody waits for an environment.
+        with pytest.raises(StepTimeoutError, match=r"mine:Slow-v0 has not returned from step\(\) for 0.5 s"):
+            environment.step(0)
+        with pytest.raises(StepTimeoutError, match="step"):  # And the next one.
+            environment.step(0)
+        environment.close()
+    assert time.monotonic() - start_time < 10.0 and signal.getsignal(signal.SIGUSR2) is before
+
+
+DEAF = """
+from agentkit.experiment import step_watch
+from tests.experiment.test_step_timeout import Hanging
+step_watch.GRACE_SECONDS = 0.5
+with step_watch.StepWatch("deaf", 0.5, on_stuck=lambda message: print("told:", message, flush=True)) as watch:
+    watch.watched(Hanging(deaf=True)).step(0)
+"""
+
+
+def test_a_call_that_does_not_hear_ends_its_process():
+    done = subprocess.run(
+        [sys.executable, "-c", DEAF],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "told: The environment deaf has not returned from step()" in done.stdout
+    assert "in step" in done.stderr  # Where it hangs: the thread's stack.
+
+
+@pytest.mark.slow  # Imports and compiles in a process of its own, and waits.
+@pytest.mark.parametrize(
+    ("hang", "code"),
+    [
+        ("time.sleep(600)", 1),
+        ("import ctypes; ctypes.PyDLL(None).sleep(600)", -signal.SIGKILL),  # Which keeps the interpreter.
+    ],
+    ids=["python", "c"],
+)
+def test_a_run_whose_environment_hangs_ends_and_keeps_its_checkpoints(tmp_path, hang, code):
+    trouble = f"def trouble(count):\n    if count == 140:\n        {hang}\n"
+    process = start(trouble, tmp_path, "--checkpoint-every", "60", "--step-timeout", "3")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert "The environment troubled:catch has not returned from " in errors and "--step-timeout" in errors
+    assert checkpoint.read_latest(folder(tmp_path) / "checkpoints").step == 120
+
+
+HANGING = """
+import pathlib, sys, time
+from agentkit import envs
+from agentkit.wrappers.base import EnvironmentWrapper
+
+class Hanging(EnvironmentWrapper):
+    def step(self, action):
+        if pathlib.Path({bed!r}).exists():
+            time.sleep(600)
+        return super().step(action)
+"""
+
+
+@pytest.mark.slow  # Starts a program, and waits until it notices.
+def test_a_launched_program_names_what_hangs_and_is_stopped_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("reverb")
+    bed = tmp_path / "asleep"
+    (tmp_path / "hanging.py").write_text(HANGING.format(bed=str(bed)))
+    monkeypatch.setattr("tests.experiment.launched.ROOT", f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}")
+    words = ("--actors", "1", "--wrapper", "hanging:Hanging", "--import", "hanging", "--eval-every", "200")
+    with Launched(tmp_path / "out", 1_000_000, *words, "--step-timeout", "8") as program:
+        program.wait_for(lambda s: s["values"].get("evaluation"))
+        bed.touch()
+        hung = program.wait_for(lambda s: s["nodes"]["actor-0"]["restarts"] and s["nodes"]["evaluator-0"]["restarts"])
+        for name in ("actor-0", "evaluator-0"):
+            words = "raised StepTimeoutError: The environment agentkit:catch has not returned from step() for 8 s"
+            assert words in hung["nodes"][name]["last_error"]
+        program.wait_for(lambda s: s["nodes"]["evaluator-0"]["state"] == "ready")
+        start_time = time.monotonic()
+        program.process.send_signal(signal.SIGINT)
+        assert program.end(60.0) == 130, program.output()
+        assert time.monotonic() - start_time < 40.0
