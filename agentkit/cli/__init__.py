@@ -1,7 +1,8 @@
 """Runs the console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
-1 an error while running (with its traceback; of a launched program, the first node's that failed);
+1 an error while running (with its traceback; of a launched program, the first node's that failed; one line where the
+environment gave what it must not, or a number became NaN or infinite);
 130 stopped by Ctrl-C (or a launched program by SIGTERM or ``agentkit stop``), after saving. ``agentkit node``
 is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
@@ -22,7 +23,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from agentkit.cli.parser import parse
-from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
+from agentkit.errors import ConfigError, MissingExtraError, NonFiniteError, SpecError, UnknownNameError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -60,6 +61,10 @@ def _run(argv: Sequence[str]) -> int:
             named = [word for package in packages for word in ("--import", package)]
             print(f"Run: {shlex.join(['agentkit', *argv, *named])}", file=sys.stderr)
         return 2
+    except (NonFiniteError, SpecError) as error:
+        # Of data that the run met: the message says whose they are, and a traceback would be agentkit's own.
+        print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
         print("agentkit: stopped at once by Ctrl-C.", file=sys.stderr)
@@ -72,12 +77,12 @@ def _run(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Shows agentkit's own warnings of changed code as one line, once each; the others as Python does."""
+    """Shows agentkit's own warnings as one line, once each; the others as Python does."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ == "ChangedCodeWarning":
+            if category.__name__ in ("ChangedCodeWarning", "NonFiniteWarning"):
                 print(f"agentkit: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, *rest)

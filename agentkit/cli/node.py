@@ -154,7 +154,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():
         from agentkit import experiment
 
-        changes = {"num_steps": arguments.steps, "devices": arguments.devices}
+        changes = {"num_steps": arguments.steps, "devices": arguments.devices, "on_nan": arguments.on_nan}
         changes = {name: value for name, value in changes.items() if value is not None}
         plan = experiment.read_config(arguments.run, imports=import_packages(arguments.imports), **changes)
     else:

@@ -14,7 +14,7 @@ from agentkit.cli.train import check_fit, finish, in_new_folder
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
-# What --resume takes from the run instead of from the command line: all but --updates and --import.
+# What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "env_set", "wrapper", "seed", "set", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -68,6 +68,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
         "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
     }
@@ -82,13 +83,14 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     if given:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, and "
-            "--import may be given with it."
+            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, --on-nan "
+            "and --import may be given with it."
         )
     check_is_run(arguments.resume)
     from agentkit import experiment
 
-    changes = {} if arguments.updates is None else {"num_updates": arguments.updates}
+    given_changes = {"num_updates": arguments.updates, "on_nan": arguments.on_nan}
+    changes = {name: value for name, value in given_changes.items() if value is not None}
     imports = import_packages(arguments.imports)
     return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, **changes)
 

@@ -25,7 +25,7 @@ from agentkit.errors import ConfigError, SpecError
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
-# --devices and --import.
+# --devices, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -105,6 +105,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         evaluation_episodes=_or(arguments.eval_episodes, 10),
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
+        on_nan=_or(arguments.on_nan, "stop"),
         environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
         wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
@@ -135,10 +136,10 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices and --import may be given."
+            "total, --devices, --on-nan and --import may be given."
         )
     check_is_run(arguments.resume)
-    changes = {"num_steps": arguments.steps, "devices": arguments.devices}
+    changes = {"num_steps": arguments.steps, "devices": arguments.devices, "on_nan": arguments.on_nan}
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
 

@@ -11,7 +11,7 @@ import pathlib
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
 from agentkit.specs import check_is_environment
+from agentkit.types import OnNan
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -62,6 +63,8 @@ class ExperimentConfig:
         progress: show the live progress line.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
+        on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
+            ends the run before its last checkpoint is replaced, "warn" goes on.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -78,6 +81,7 @@ class ExperimentConfig:
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    on_nan: OnNan = "stop"
     devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
@@ -92,6 +96,8 @@ class ExperimentConfig:
                 object.__setattr__(self, field.name, int(value))
         if self.replay not in REPLAYS:
             raise unknown_name("replay", self.replay, REPLAYS)
+        if self.on_nan not in get_args(OnNan):
+            raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))

@@ -137,6 +137,7 @@ class Training:
         """Writes a checkpoint, where there is a run folder."""
         with self._time("saving"):
             self.saved_step = self.work.num_steps
+            self.learner.check_finite()  # Without a folder, too: no run ends well that is not.
             if self.experiment.run_directory is None:
                 return
             state: dict[str, Any] = {
