@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
-from agentkit.cli.train import check_fit, finish, in_new_folder
+from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
@@ -38,8 +39,10 @@ def offline(arguments: argparse.Namespace) -> int:
         directory = plan.run_directory
     else:
         plan, directory = _resumed_plan(arguments), arguments.resume
+    new = arguments.resume is None
     try:
-        result = experiment.run_offline(plan, resume=arguments.resume is not None)
+        with nothing_left(plan, arguments) if new else contextlib.nullcontext():
+            result = experiment.run_offline(plan, resume=not new)
     except SpecError as error:
         raise ConfigError(str(error)) from error
     return finish(result, directory, "offline", arguments.imports)
@@ -74,7 +77,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
-    check_fit(plan.as_experiment(), agent)
+    check_fit(plan.as_experiment())
     return in_new_folder(plan, arguments)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from agentkit.cli.environments import (
 )
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.values import parse_settings
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import AgentkitError, ConfigError, SpecError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -50,7 +50,8 @@ def train(arguments: argparse.Namespace) -> int:
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
-    return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
+    with nothing_left(plan, arguments):
+        return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -110,7 +111,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
     )
-    check_fit(plan, agent)
+    check_fit(plan)
     return plan
 
 
@@ -123,6 +124,19 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
     directory = make_run_directory(_or(arguments.out, "runs"), arguments.agent, arguments.env, plan.seed)
     print(f"Run folder: {directory}", flush=True)
     return dataclasses.replace(plan, run_directory=directory)
+
+
+@contextlib.contextmanager
+def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
+    """Deletes the new run folder where the command is refused before anything was written to it."""
+    try:
+        yield
+    except AgentkitError:
+        with contextlib.suppress(OSError):  # There is something in it.
+            Path(plan.run_directory).rmdir()
+            if arguments.out is None:
+                Path(plan.run_directory).parent.rmdir()
+        raise
 
 
 def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -177,17 +191,17 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def check_fit(plan: Any, agent: Any) -> None:
+def check_fit(plan: Any) -> None:
     """Finds an environment that does not exist or suit the agent before a run folder is made.
 
     Args:
         plan: an `ExperimentConfig`.
-        agent: the agent.
 
     Raises:
         ConfigError: it does not suit, or does not take the arguments given.
     """
     from agentkit import specs
+    from agentkit.experiment.fit import check_fit as check_plan
 
     try:
         made = plan.make_environment(seed=0)
@@ -197,7 +211,7 @@ def check_fit(plan: Any, agent: Any) -> None:
         raise refuse_settings(error, plan.environment, list(plan.environment_settings)) from error
     with contextlib.closing(made):
         try:
-            agent.make_networks(specs.make_environment_spec(made))
+            check_plan(plan, specs.make_environment_spec(made))
         except SpecError as error:
             raise ConfigError(str(error)) from error
 

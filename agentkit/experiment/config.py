@@ -21,7 +21,7 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, che
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
 from agentkit.specs import check_is_environment
@@ -251,9 +251,27 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}. Restore it, or train anew into another folder.") from error
+        if not isinstance(record, dict) or any(type(record.get(name)) not in kinds for name, kinds in _RECORD.items()):
+            parts = ", ".join(_RECORD)
+            raise ValueError(f"expected an object with {parts}, found {json.dumps(record)[:60]}")
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
     return record
+
+
+_RECORD = {
+    "agent": (str, type(None)),
+    "agent_config": (dict,),
+    "environment": (str, type(None)),
+    "num_steps": (int,),
+    "seed": (int,),
+    "replay": (str,),
+}
+
+
+def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
+    """Returns the error for a file of a run folder that is not what agentkit wrote."""
+    return ConfigError(f"{path} is damaged: {error!s:.200}. Restore it, or train anew into another folder.")
 
 
 def experiment_from_record(
@@ -272,12 +290,17 @@ def experiment_from_record(
         wanted += identity.AGENT_PARTS
     if "environment" not in changes:
         wanted += identity.ENVIRONMENT_PARTS
-    identity.check_rebuildable(record, run_directory, imports, wanted)
     made: dict[str, Any] = {}
-    if "agent" not in changes:
-        made["agent"] = identity.rebuild_agent(record, run_directory)
-    if "environment" not in changes:
-        made |= identity.rebuild_environment(record)
+    try:
+        identity.check_rebuildable(record, run_directory, imports, wanted)
+        if "agent" not in changes:
+            made["agent"] = identity.rebuild_agent(record, run_directory)
+        if "environment" not in changes:
+            made |= identity.rebuild_environment(record)
+    except (TypeError, AttributeError, LookupError) as error:
+        if isinstance(error, AgentkitError):
+            raise
+        raise damaged(pathlib.Path(run_directory) / "config.json", error) from error
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
     settings = {name: value for name, value in record.items() if name in names}

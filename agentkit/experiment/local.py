@@ -21,10 +21,11 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.fit import check_fit
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
-from agentkit.experiment.resuming import ResumeError, prepare
+from agentkit.experiment.resuming import ResumeError, begin, prepare
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks, Update
@@ -167,6 +168,8 @@ def _build(
     environment = experiment.make_environment(experiment.seed, experiment.num_envs)
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
+    check_fit(experiment, spec)
+    begin(experiment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     choose_dispatch(update)
