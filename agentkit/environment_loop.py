@@ -21,6 +21,8 @@ from agentkit.errors import ConfigError
 from agentkit.types import FIRST, LAST, Nest
 
 Log = Callable[[dict[str, float]], None]
+Check = Callable[[dm_env.TimeStep, Nest, int], None]
+"""``(time step, the action before it or None, number of the step)``, as `envs.step_check.StepCheck`."""
 
 
 class Observer(abc.ABC):
@@ -59,6 +61,7 @@ class EnvironmentLoop:
         counter: Counter | None = None,
         log: Log | None = None,
         observers: Sequence[Observer] = (),
+        check: Check | None = None,
     ):
         """Makes an `EnvironmentLoop`.
 
@@ -69,6 +72,7 @@ class EnvironmentLoop:
             log: called with each finished episode's record: the counts, ``episode_return``,
                 ``episode_length``, ``steps_per_second``, and what the observers add.
             observers: watch every step.
+            check: refuses time steps, before anyone else sees them; None takes them as they come.
         """
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
@@ -76,6 +80,7 @@ class EnvironmentLoop:
         self._counter = counter or Counter()
         self._log = log
         self._observers = observers
+        self._check = check
         self.num_steps = 0
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
@@ -94,6 +99,8 @@ class EnvironmentLoop:
         timestep = self._timestep
         action = self._actor.select_action(timestep.observation)  # type: ignore[union-attr]
         timestep = self._environment.step(action)
+        if self._check is not None:
+            self._check(timestep, action, self.num_steps + 1)
         self._actor.observe(action, timestep)
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
@@ -104,6 +111,8 @@ class EnvironmentLoop:
         return self._finish() if timestep.last() else None
 
     def _begin(self, timestep: dm_env.TimeStep) -> None:
+        if self._check is not None:
+            self._check(timestep, None, self.num_steps)
         self._timestep = timestep
         self._return, self._length = 0.0, 0
         self._start_time = time.monotonic()
@@ -166,13 +175,22 @@ class BatchedEnvironmentLoop:
         num_steps: steps taken so far in all environments, those of unfinished episodes included.
     """
 
-    def __init__(self, environment: Any, actor: Actor, *, counter: Counter | None = None, log: Log | None = None):
+    def __init__(
+        self,
+        environment: Any,
+        actor: Actor,
+        *,
+        counter: Counter | None = None,
+        log: Log | None = None,
+        check: Check | None = None,
+    ):
         """Makes a `BatchedEnvironmentLoop` as `EnvironmentLoop` does, for an environment with `num_envs`."""
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
         self._actor = actor
         self._counter = counter or Counter()
         self._log = log
+        self._check = check
         self.num_steps = 0
         self._timestep: dm_env.TimeStep | None = None
         self._returns = np.zeros(environment.num_envs)
@@ -182,9 +200,13 @@ class BatchedEnvironmentLoop:
         """Takes one step in every environment; returns the records of the episodes that ended, or None."""
         if self._timestep is None:
             self._timestep = self._environment.reset()
+            if self._check is not None:
+                self._check(self._timestep, None, self.num_steps)
             self._actor.observe_first(self._timestep)
         action = self._actor.select_action(self._timestep.observation)
         timestep = self._environment.step(action)
+        if self._check is not None:
+            self._check(timestep, action, self.num_steps + len(self._lengths))
         self._actor.observe(action, timestep)
         self._timestep = timestep
         moved = timestep.step_type != FIRST  # [N]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
 
 DISTRIBUTION = "agentkit-rl"
@@ -46,6 +47,26 @@ class ReplayClosedError(AgentkitError, RuntimeError):
 
 class CheckpointError(AgentkitError, RuntimeError):
     """Says that a checkpoint cannot be written or read, or does not fit the object it is restored into."""
+
+
+class NonFiniteError(AgentkitError, FloatingPointError):
+    """Says that a number of the training is NaN or infinite; starting again does not mend that."""
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """Says that a number of the training is NaN or infinite, and that it goes on."""
+
+
+def tell_not_finite(message: str, on_nan: str) -> None:
+    """Raises an error that says what is NaN or infinite; where `on_nan` is "warn", warns instead.
+
+    Raises:
+        NonFiniteError: `on_nan` is "stop".
+    """
+    if on_nan == "warn":
+        warnings.warn(f"{message} Training goes on.", NonFiniteWarning, stacklevel=3)
+        return
+    raise NonFiniteError(f"{message} on_nan='warn' (--on-nan warn) goes on all the same.")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -> UnknownNameError:

@@ -152,6 +152,17 @@ def device_address(device: str) -> str:
             ) from error
 
 
+def check_device(device: str) -> None:
+    """Refuses a network device that this machine does not have, before anything listens on it.
+
+    Raises:
+        ConfigError: it lists those that there are.
+    """
+    devices = sorted(name for _, name in socket.if_nameindex())
+    if device not in ("lo", "all", *devices):
+        raise ConfigError(f"There is no network device {device!r} here. Devices: {', '.join(devices)}; or 'all'.")
+
+
 def keep_connections_alive(port: int) -> int:
     """Makes TCP notice within about 11 s that the host at the other end of a connection has vanished.
 

@@ -1,8 +1,8 @@
 """Runs the console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
-1 an error while running (with its traceback; of a launched program, the first node's that failed), or the last
-checkpoint could not be written;
+1 an error while running (with its traceback; of a launched program, the first node's that failed; one line where the
+environment gave what it must not, a number became NaN or infinite, or the last checkpoint could not be written);
 130 stopped by Ctrl-C, SIGTERM, SIGHUP or ``agentkit stop``, after saving. ``agentkit node``
 is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
@@ -24,7 +24,14 @@ from typing import Any, NoReturn
 
 from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
-from agentkit.errors import CheckpointError, ConfigError, MissingExtraError, UnknownNameError
+from agentkit.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    NonFiniteError,
+    SpecError,
+    UnknownNameError,
+)
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -66,7 +73,9 @@ def _run(argv: Sequence[str]) -> int:
             named = [word for package in packages for word in ("--import", package)]
             print(f"Run: {shlex.join(['agentkit', *argv, *named])}", file=sys.stderr)
         return 2
-    except CheckpointError as error:  # The last one: a disk that is full.
+    except (CheckpointError, NonFiniteError, SpecError) as error:
+        # The last checkpoint on a full disk, or data that the run met: the message says whose they are, and a traceback
+        # would be agentkit's own.
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -81,12 +90,12 @@ def _run(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Shows agentkit's own warnings as one line, those of changed code once each; the others as Python does."""
+    """Shows agentkit's own warnings as one line, each once; the others as Python does."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ in ("ChangedCodeWarning", "CheckpointWarning"):
+            if category.__name__ in ("ChangedCodeWarning", "CheckpointWarning", "NonFiniteWarning"):
                 print(f"agentkit: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, *rest)

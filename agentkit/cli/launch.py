@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment
+from agentkit import ports
+from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment, nothing_left
 from agentkit.errors import missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.
@@ -40,9 +41,11 @@ def launch(arguments: argparse.Namespace) -> int:
     """
     chosen = {name: getattr(arguments, option) for name, option in _SETTINGS.items()}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    check_installed(arguments.engine)
+    if arguments.engine != "ray":  # Whose nodes may be on machines with other devices.
+        ports.check_device(arguments.listen or "lo")
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
+        check_installed(arguments.engine)
         from agentkit import experiment
 
         resume = functools.partial(experiment.resume_launch, arguments.resume, **changes, **chosen)
@@ -51,8 +54,10 @@ def launch(arguments: argparse.Namespace) -> int:
     from agentkit import experiment
 
     experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
+    check_installed(arguments.engine)
     plan = in_new_folder(plan, arguments)
-    return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
+    with nothing_left(plan, arguments):
+        return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
 
 
 def check_installed(engine: str | None = None) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentkit import ports
 from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
 from agentkit.cli.train import INTERRUPTED, in_new_folder, new_experiment
@@ -45,6 +46,7 @@ def node(arguments: argparse.Namespace) -> int:
     if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
         for name, value in ONE_CORE.items():
             os.environ.setdefault(name, value)
+    ports.check_device(getattr(arguments, "listen", None) or "lo")
     try:
         meeting = find_meeting(arguments)
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)
@@ -154,7 +156,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():
         from agentkit import experiment
 
-        changes = {name: getattr(arguments, name) for name in ("devices", "step_timeout")}
+        changes = {name: getattr(arguments, name) for name in ("devices", "on_nan", "step_timeout")}
         changes["num_steps"] = arguments.steps
         changes = {name: value for name, value in changes.items() if value is not None}
         plan = experiment.read_config(arguments.run, imports=import_packages(arguments.imports), **changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
-from agentkit.cli.train import check_fit, finish, in_new_folder
+from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
-# What --resume takes from the run instead of from the command line: all but --updates and --import.
+# What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "env_set", "wrapper", "seed", "set", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -38,8 +39,10 @@ def offline(arguments: argparse.Namespace) -> int:
         directory = plan.run_directory
     else:
         plan, directory = _resumed_plan(arguments), arguments.resume
+    new = arguments.resume is None
     try:
-        result = experiment.run_offline(plan, resume=arguments.resume is not None)
+        with nothing_left(plan, arguments) if new else contextlib.nullcontext():
+            result = experiment.run_offline(plan, resume=not new)
     except SpecError as error:
         raise ConfigError(str(error)) from error
     return finish(result, directory, "offline", arguments.imports)
@@ -68,12 +71,13 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
         "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
-    check_fit(plan.as_experiment(), agent)
+    check_fit(plan.as_experiment())
     return in_new_folder(plan, arguments)
 
 
@@ -82,13 +86,14 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     if given:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, and "
-            "--import may be given with it."
+            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, --on-nan "
+            "and --import may be given with it."
         )
     check_is_run(arguments.resume)
     from agentkit import experiment
 
-    changes = {} if arguments.updates is None else {"num_updates": arguments.updates}
+    given_changes = {"num_updates": arguments.updates, "on_nan": arguments.on_nan}
+    changes = {name: value for name, value in given_changes.items() if value is not None}
     imports = import_packages(arguments.imports)
     return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, **changes)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn, final
+from typing import NoReturn, final, get_args
 
 import agentkit
 from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.types import OnNan
 
 COMMANDS = (
     "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
@@ -339,6 +340,12 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
         help=f"0: only at the end; default: a tenth of {total}",
     )
     parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
+    parser.add_argument(
+        "--on-nan",
+        choices=get_args(OnNan),
+        help="at a reward, observation, loss or parameter that is NaN or infinite: end the run, the last good "
+        "checkpoint kept, or warn and go on; default: stop",
+    )
 
 
 def _add_environment_settings(parser: _Parser) -> None:

@@ -55,9 +55,9 @@ def read_run(run: str | Path) -> RunCurves:
         ConfigError: if it is no run folder, or holds no returns yet.
     """
     run = Path(run)
-    if not (run / "config.json").is_file():
-        raise ConfigError(f"{str(run)!r} is not a run folder: it has no config.json.")
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    from agentkit.experiment.config import read_record
+
+    config = read_record(run)
     evaluation = _read_curve(run / "logs" / "evaluation.csv")
     training = _smooth(_read_curve(run / "logs" / "train.csv"))
     if evaluation is None and training is None:
@@ -139,9 +139,12 @@ def _read_curve(path: Path) -> Curve | None:
     by_step: dict[float, list[float]] = {}
     for row in read_csv(path)[1]:
         if row.get("steps") and row.get("episode_return"):
-            value = float(row["episode_return"])
+            try:
+                step, value = float(row["steps"]), float(row["episode_return"])
+            except ValueError as error:
+                raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
             if math.isfinite(value):
-                by_step.setdefault(float(row["steps"]), []).append(value)
+                by_step.setdefault(step, []).append(value)
     if not by_step:
         return None
     steps = sorted(by_step)

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from agentkit.cli.environments import (
 )
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.values import parse_settings
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import AgentkitError, ConfigError, SpecError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
-# --devices and --import.
+# --devices, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -50,7 +50,8 @@ def train(arguments: argparse.Namespace) -> int:
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
-    return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
+    with nothing_left(plan, arguments):
+        return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -106,11 +107,12 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         evaluation_episodes=_or(arguments.eval_episodes, 10),
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
+        on_nan=_or(arguments.on_nan, "stop"),
         environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
         wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
     )
-    check_fit(plan, agent)
+    check_fit(plan)
     return plan
 
 
@@ -125,6 +127,19 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
     return dataclasses.replace(plan, run_directory=directory)
 
 
+@contextlib.contextmanager
+def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
+    """Deletes the new run folder where the command is refused before anything was written to it."""
+    try:
+        yield
+    except AgentkitError:
+        with contextlib.suppress(OSError):  # There is something in it.
+            Path(plan.run_directory).rmdir()
+            if arguments.out is None:
+                Path(plan.run_directory).parent.rmdir()
+        raise
+
+
 def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the changes of ``--resume RUN`` for `read_config`: packages to import, and fields to replace.
 
@@ -136,10 +151,10 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices, --step-timeout and --import may be given."
+            "total, --devices, --on-nan, --step-timeout and --import may be given."
         )
     check_is_run(arguments.resume)
-    changes = {name: getattr(arguments, name, None) for name in ("devices", "step_timeout")}
+    changes = {name: getattr(arguments, name, None) for name in ("devices", "on_nan", "step_timeout")}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
@@ -178,17 +193,17 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def check_fit(plan: Any, agent: Any) -> None:
+def check_fit(plan: Any) -> None:
     """Finds an environment that does not exist or suit the agent before a run folder is made.
 
     Args:
         plan: an `ExperimentConfig`.
-        agent: the agent.
 
     Raises:
         ConfigError: it does not suit, or does not take the arguments given.
     """
     from agentkit import specs
+    from agentkit.experiment.fit import check_fit as check_plan
 
     try:
         made = plan.make_environment(seed=0)
@@ -198,7 +213,7 @@ def check_fit(plan: Any, agent: Any) -> None:
         raise refuse_settings(error, plan.environment, list(plan.environment_settings)) from error
     with contextlib.closing(made):
         try:
-            agent.make_networks(specs.make_environment_spec(made))
+            check_plan(plan, specs.make_environment_spec(made))
         except SpecError as error:
             raise ConfigError(str(error)) from error
 

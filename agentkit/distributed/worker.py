@@ -25,14 +25,14 @@ from typing import Any, NoReturn
 from agentkit.distributed.context import NodeContext, NodeId, Patience, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
-from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.errors import ConfigError, NonFiniteError, SpecError, UnknownNameError
 
 EXIT_DONE = 0
 EXIT_ERROR = 1
 EXIT_FATAL = 2
 EXIT_SIGNALLED = 3
 
-_CANNOT_BE_MENDED = (ConfigError, SpecError, UnknownNameError, ImportError, SyntaxError)
+_CANNOT_BE_MENDED = (ConfigError, SpecError, NonFiniteError, UnknownNameError, ImportError, SyntaxError)
 DEPENDENCY_SECONDS = 600.0
 """How long a node waits for one that it depends on: replay may have much to load."""
 

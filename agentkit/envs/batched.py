@@ -11,8 +11,9 @@ import tree
 
 from agentkit import specs
 from agentkit.envs.resumable import episode_seed
+from agentkit.envs.step_check import fits
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.types import Nest
+from agentkit.types import FIRST, Nest
 
 
 @final
@@ -48,7 +49,7 @@ class BatchedEnvironment(dm_env.Environment):
                     f"Environments of one batch must have the same specs; number {number} has {other}, "
                     f"number 0 has {self._spec}."
                 )
-        self._stack_observation = _stacker(self._spec.observations)
+        self._stack_observation = _checked_stacker(self._spec.observations)
         self._stack_reward = _filler(self._spec.rewards, 0)
         self._stack_discount = _filler(self._spec.discounts, 1)
         self._split_action = _splitter(self._spec.actions, len(environments))
@@ -80,6 +81,12 @@ class BatchedEnvironment(dm_env.Environment):
         )
 
     def _stack(self, timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
+        for number, timestep in enumerate(timesteps):
+            if not isinstance(timestep, dm_env.TimeStep) or (timestep.reward is None and timestep.step_type != FIRST):
+                raise SpecError(
+                    f"Environment {number} of a batch gave {timestep!r:.100}; expected a dm_env.TimeStep, with a reward "
+                    "unless it is an episode's first."
+                )
         return dm_env.TimeStep(
             step_type=np.array([timestep.step_type for timestep in timesteps], np.int32),
             reward=self._stack_reward([timestep.reward for timestep in timesteps]),
@@ -162,11 +169,34 @@ def _stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
     return stack
 
 
+def _checked_stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
+    """Returns a stacker that refuses what is not of the spec: numpy would cast or broadcast it silently."""
+    stack, is_good = _stacker(spec), fits(spec)
+
+    def checked(values: list[Nest]) -> Nest:
+        for number, value in enumerate(values):
+            if not is_good(value):
+                specs.validate(value, spec, f"The observation of environment {number} of a batch")
+        return stack(values)
+
+    return checked
+
+
 def _filler(spec: Nest, fill: float) -> Callable[[list[Nest]], Nest]:
     """Returns a stacker that puts `fill` where a value is None (the first step of an episode)."""
     stack = _stacker(spec)
     missing = tree.map_structure(lambda s: np.full(s.shape, fill, s.dtype), spec)
-    return lambda values: stack([missing if value is None else value for value in values])
+
+    def fill_and_stack(values: list[Nest]) -> Nest:
+        filled = [missing if value is None else value for value in values]
+        try:
+            return stack(filled)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                f"A reward or discount of a batch: expected {spec}, found {filled!r:.200}: {error}."
+            ) from error
+
+    return fill_and_stack
 
 
 def _splitter(spec: Nest, num_envs: int) -> Callable[[Nest], Sequence[Nest]]:

@@ -13,7 +13,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
-from agentkit.errors import SpecError, missing_extra, unknown_name
+from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
 
 try:
@@ -48,6 +48,14 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise missing_extra(str(error), "gymnasium") from error
     except TypeError as error:
         _explain(error, name, kwargs)
+        raise
+    except ModuleNotFoundError as error:
+        module, colon, _ = name.partition(":")
+        if colon and (error.name or "").split(".")[0] == module.split(".")[0]:
+            raise ConfigError(
+                f"gymnasium:{name} names the module {module!r}, which cannot be imported: {error}. Install it, run from "
+                "the folder that it is in, or correct the name."
+            ) from error
         raise
     return GymnasiumEnvironment(environment, seed)
 

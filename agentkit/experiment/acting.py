@@ -14,8 +14,10 @@ from agentkit.agents.common.agent import Agent
 from agentkit.core import Actor, Adder
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log
+from agentkit.envs.step_check import StepCheck
 from agentkit.replay import Replay
-from agentkit.specs import EnvironmentSpec, is_batched
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.types import OnNan
 from agentkit.variables import VariableClient
 
 
@@ -60,8 +62,19 @@ def make_loop(
     actor: Actor,
     counter: Counter | None = None,
     log: Log | None = None,
+    on_nan: OnNan = "stop",
 ) -> EnvironmentLoop | BatchedEnvironmentLoop:
-    """Builds the loop in which actor and environment meet; see `EnvironmentLoop`."""
-    if is_batched(environment):
-        return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log)
-    return EnvironmentLoop(environment, actor, counter=counter, log=log)
+    """Builds the loop in which actor and environment meet, and where each time step is checked.
+
+    Args:
+        environment: one, or a batch.
+        actor: as `make_actor` made it.
+        counter: see `EnvironmentLoop`.
+        log: see `EnvironmentLoop`.
+        on_nan: what to do about a reward or observation that is not finite.
+    """
+    num_envs = environment.num_envs if is_batched(environment) else None
+    check = StepCheck(make_environment_spec(environment), num_envs, on_nan)
+    if num_envs is not None:
+        return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log, check=check)
+    return EnvironmentLoop(environment, actor, counter=counter, log=log, check=check)

@@ -11,7 +11,7 @@ import pathlib
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, che
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.specs import check_is_environment
+from agentkit.types import OnNan
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -64,6 +65,8 @@ class ExperimentConfig:
             any time.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
+        on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
+            ends the run before its last checkpoint is replaced, "warn" goes on.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -80,6 +83,7 @@ class ExperimentConfig:
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
+    on_nan: OnNan = "stop"
     devices: Count | None = None
     step_timeout: NotNegative = 300.0
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -95,6 +99,8 @@ class ExperimentConfig:
                 object.__setattr__(self, field.name, int(value))
         if self.replay not in REPLAYS:
             raise unknown_name("replay", self.replay, REPLAYS)
+        if self.on_nan not in get_args(OnNan):
+            raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
@@ -269,9 +275,27 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}. Restore it, or train anew into another folder.") from error
+        if not isinstance(record, dict) or any(type(record.get(name)) not in kinds for name, kinds in _RECORD.items()):
+            parts = ", ".join(_RECORD)
+            raise ValueError(f"expected an object with {parts}, found {json.dumps(record)[:60]}")
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
     return record
+
+
+_RECORD = {
+    "agent": (str, type(None)),
+    "agent_config": (dict,),
+    "environment": (str, type(None)),
+    "num_steps": (int,),
+    "seed": (int,),
+    "replay": (str,),
+}
+
+
+def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
+    """Returns the error for a file of a run folder that is not what agentkit wrote."""
+    return ConfigError(f"{path} is damaged: {error!s:.200}. Restore it, or train anew into another folder.")
 
 
 def experiment_from_record(
@@ -290,12 +314,17 @@ def experiment_from_record(
         wanted += identity.AGENT_PARTS
     if "environment" not in changes:
         wanted += identity.ENVIRONMENT_PARTS
-    identity.check_rebuildable(record, run_directory, imports, wanted)
     made: dict[str, Any] = {}
-    if "agent" not in changes:
-        made["agent"] = identity.rebuild_agent(record, run_directory)
-    if "environment" not in changes:
-        made |= identity.rebuild_environment(record)
+    try:
+        identity.check_rebuildable(record, run_directory, imports, wanted)
+        if "agent" not in changes:
+            made["agent"] = identity.rebuild_agent(record, run_directory)
+        if "environment" not in changes:
+            made |= identity.rebuild_environment(record)
+    except (TypeError, AttributeError, LookupError) as error:
+        if isinstance(error, AgentkitError):
+            raise
+        raise damaged(pathlib.Path(run_directory) / "config.json", error) from error
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
     settings = {name: value for name, value in record.items() if name in names}

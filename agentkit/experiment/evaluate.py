@@ -86,7 +86,7 @@ class Evaluator:
         else:  # A new one would compile the policy again.
             self._actor.restore(actor.save())
             self._actor.update(wait=True)
-        return make_loop(self._environment, self._actor)
+        return make_loop(self._environment, self._actor, on_nan=self._experiment.on_nan)
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""

@@ -16,22 +16,23 @@ from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
-from agentkit.errors import CheckpointError
+from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.fit import check_fit
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
-from agentkit.experiment.resuming import ResumeError, prepare
+from agentkit.experiment.resuming import ResumeError, begin, prepare
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.replay import InProcessReplay, Replay
-from agentkit.specs import EnvironmentSpec, make_environment_spec, validate
+from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
@@ -125,19 +126,16 @@ class ActAndLearn:
         if self.replay.can_insert(self.table_name):
             try:
                 self.loop.step()
+            except AgentkitError:
+                raise
             except Exception:
-                self._check_observation()
+                self.learner.check_finite()  # An environment may fail at an action that is NaN: say why it was.
                 raise
         else:
             self.learner.step()
         while self.dataset.ready():
             self.learner.step()
         self.actor.update()
-
-    def _check_observation(self) -> None:
-        """After a failure: raises a SpecError that names the leaf, if the newest observation breaks its spec."""
-        if isinstance(self.loop, EnvironmentLoop) and self.loop.timestep is not None:
-            validate(self.loop.timestep.observation, self.spec.observations, "The environment's observation")
 
     def table(self) -> TableInfo:
         """Returns the table's counters."""
@@ -178,6 +176,8 @@ def _build(
     environment = watch.watched(experiment.make_environment(experiment.seed, experiment.num_envs))
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
+    check_fit(experiment, spec)
+    begin(experiment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     choose_dispatch(update)
@@ -195,14 +195,17 @@ def _build(
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
-    loop = make_loop(environment, actor, counter, logs.write_episode)
+    loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan)
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),
         write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
         log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(plan.table))),
         log_seconds=experiment.log_seconds,
     )
-    learner = Learner(update, dataset, learner_key, num_updates=plan.num_updates, callbacks=callbacks, devices=devices)
+    learner = Learner(
+        update, dataset, learner_key, num_updates=plan.num_updates, callbacks=callbacks, devices=devices,
+        on_nan=experiment.on_nan,
+    )  # fmt: skip
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None

@@ -36,7 +36,7 @@ from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import TableInfo
+from agentkit.types import OnNan, TableInfo
 from agentkit.variables import VariableStore
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class OfflineConfig:
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
         wrappers: around the environment, as in `ExperimentConfig`.
         devices: as in `ExperimentConfig`.
+        on_nan: as in `ExperimentConfig`.
     """
 
     agent: Agent
@@ -81,6 +82,7 @@ class OfflineConfig:
     devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
+    on_nan: OnNan = "stop"
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -273,7 +275,9 @@ def _build(
     # The same key as of `agentkit.run`: before the first update, the same parameters.
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
     num_updates = agent.batch_plan.num_updates
-    learner = Learner(update, dataset, key, num_updates=num_updates, callbacks=callbacks, devices=devices)
+    learner = Learner(
+        update, dataset, key, num_updates=num_updates, callbacks=callbacks, devices=devices, on_nan=config.on_nan
+    )
     work = LearnFromData(dataset, learner)
     evaluator = None
     if experiment.evaluation_period:

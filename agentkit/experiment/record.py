@@ -52,7 +52,7 @@ def record_episodes(
         adder = SplitAdder(recorders) if is_batched(environment) else recorders[0]
         actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)
         actor.update(wait=True)
-        make_loop(environment, actor).run(num_episodes=num_episodes)
+        make_loop(environment, actor, on_nan=experiment.on_nan).run(num_episodes=num_episodes)
         actions = describe_actions(environment.action_spec())
     episodes = [episode for recorder in recorders for episode in recorder.episodes]
     return EpisodeData(episodes[:num_episodes], actions)

@@ -17,7 +17,10 @@ class ResumeError(CheckpointError, ConfigError):
 
 
 def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
-    """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any."""
+    """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any.
+
+    Nothing is written: `begin` does that, once it is known that the run can be built.
+    """
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
@@ -28,9 +31,15 @@ def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint
             raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
         if found.state.get("offline"):
             raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
-    check_code(experiment, directory)
-    write_config(experiment, directory)
     return found
+
+
+def begin(experiment: ExperimentConfig) -> None:
+    """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last."""
+    if experiment.run_directory is not None:
+        directory = pathlib.Path(experiment.run_directory)
+        check_code(experiment, directory)
+        write_config(experiment, directory)
 
 
 _FIXED = ("seed", "replay", "num_envs")

@@ -150,6 +150,7 @@ class Training:
         """
         with self._time("saving"):
             steps = self.work.num_steps
+            self.learner.check_finite()  # Without a folder, too: no run ends well that is not.
             if self.experiment.run_directory is None:
                 self.saved_step = steps
                 return

@@ -20,9 +20,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentkit import nests
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, tell_not_finite
+from agentkit.learning.finite import NONE_BAD, all_finite, describe_bad, note_bad
 from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import DrawnBatch, Nest, ReplaySample
+from agentkit.types import DrawnBatch, Nest, OnNan, ReplaySample
 
 
 class Publisher(Protocol):
@@ -68,8 +69,8 @@ def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     return lowered.compile()(key)
 
 
-_Step = Callable[[Nest, ReplaySample[Nest], Any], tuple[Nest, UpdateOutput, Mapping[str, Nest]]]
-"""``(state, batch, num_updates) -> (state, output, variables)``."""
+_Step = Callable[[Nest, ReplaySample[Nest], Any, Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
+"""``(state, batch, num_updates, bad) -> (state, output, variables, bad)``; `bad` as in `finite.note_bad`."""
 
 
 class Learner:
@@ -84,6 +85,7 @@ class Learner:
         num_updates: int = 1,
         callbacks: LearnerCallbacks | None = None,
         devices: Sequence[jax.Device] | None = None,
+        on_nan: OnNan = "stop",
     ):
         """Makes a `Learner`.
 
@@ -95,6 +97,8 @@ class Learner:
             callbacks: where parameters, priorities and logs go.
             devices: train data-parallel over these, each taking B / len(devices) of every batch;
                 None for JAX's default device.
+            on_nan: what to do about numbers that are not finite, which are looked for every `log_seconds` and
+                before a save: "stop" raises, "warn" warns.
         """
         if num_updates < 1:
             raise ConfigError(f"num_updates must be at least 1, found {num_updates}.")
@@ -102,6 +106,9 @@ class Learner:
         self._dataset = dataset
         self._num_updates = num_updates
         self._callbacks = callbacks or LearnerCallbacks()
+        self._on_nan = on_nan
+        self._was_finite = True
+        self._bad: Any = NONE_BAD
         self._offsets = np.arange(num_updates, dtype=np.int32)  # Of the updates in one call.
         self._version = 0
         self._metrics: dict[str, Any] = {}
@@ -125,22 +132,24 @@ class Learner:
 
     def _compile(self) -> _Step:
         def run(
-            state: Nest, batch: ReplaySample[Nest], num_updates: jax.Array
-        ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest]]:
+            state: Nest, batch: ReplaySample[Nest], num_updates: jax.Array, bad: jax.Array
+        ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
             batch = batch._replace(num_updates=num_updates)
             if self._num_updates == 1:
                 state, output = self._update.update(state, batch)
             else:
                 state, outputs = jax.lax.scan(self._update.update, state, batch)
                 output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
-            return state, output, self._variables(state)
+            bad = note_bad(bad, output.metrics, jnp.max(num_updates) + 1)
+            return state, output, self._variables(state), bad
 
         if self._mesh is None:
             return jax.jit(run, donate_argnums=0)
         everywhere = NamedSharding(self._mesh, PartitionSpec())
         split = NamedSharding(self._mesh, PartitionSpec(*([None] * (self._num_updates > 1)), "batch"))
         # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        return jax.jit(run, donate_argnums=0, in_shardings=(everywhere, split, everywhere), out_shardings=everywhere)
+        in_shardings = (everywhere, split, everywhere, everywhere)
+        return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
 
     def _variables(self, state: Nest) -> dict[str, Nest]:
         # Copies: the state's buffers are donated to the next step while actors still hold these.
@@ -162,6 +171,7 @@ class Learner:
         Raises:
             ReplayTimeoutError, ReplayClosedError: from the dataset.
             ConfigError: the batch cannot be divided among the devices.
+            NonFiniteError: it is time to look, and a metric or the state is not finite; or a priority is not.
         """
         keys, batch = next(self._dataset)
         if self._mesh is not None and np.shape(keys)[-1] % self._mesh.size:
@@ -170,24 +180,35 @@ class Learner:
                 "Choose a batch size that is a multiple of the number of devices."
             )
         num_updates = np.int32(self._version) if self._num_updates == 1 else self._version + self._offsets
-        self._state, output, variables = self._compiled(self._state, batch, num_updates)
+        self._state, output, variables, self._bad = self._compiled(self._state, batch, num_updates, self._bad)
         self._version += self._num_updates
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:
-            priorities = np.asarray(output.priorities, np.float64)
-            self._callbacks.write_priorities(np.asarray(keys).reshape(-1), priorities.reshape(-1))
+            self._write_priorities(np.asarray(keys).reshape(-1), np.asarray(output.priorities, np.float64).reshape(-1))
         self._metrics = output.metrics
         self._log_if_time()
 
+    def _write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        finite = np.isfinite(priorities)
+        if not finite.all():
+            tell_not_finite(
+                f"After update {self._version:,}, {np.sum(~finite)} of {finite.size} new priorities are nan or inf: the "
+                "training is no longer finite. Lower the learning rate, or scale the rewards down.",
+                self._on_nan,
+            )
+            keys, priorities = keys[finite], priorities[finite]
+        assert self._callbacks.write_priorities is not None
+        self._callbacks.write_priorities(keys, priorities)
+
     def _log_if_time(self) -> None:
-        if self._callbacks.log is None:
-            return
         now = time.monotonic()
         if now - self._log_time < self._callbacks.log_seconds:
             return
-        metrics = self.metrics(now)
-        self._warn_of_edge(metrics.get("at_edge", 0.0))
-        self._callbacks.log(metrics)
+        if self._callbacks.log is not None:
+            metrics = self.metrics(now)
+            self._warn_of_edge(metrics.get("at_edge", 0.0))
+            self._callbacks.log(metrics)  # First: the log then shows what is wrong.
+        self.check_finite()
         self._log_time, self._log_version = now, self._version
 
     def _warn_of_edge(self, share: float) -> None:
@@ -207,8 +228,27 @@ class Learner:
         values = {name: float(value) for name, value in jax.device_get(self._metrics).items()}
         return {"updates": float(self._version), "updates_per_second": rate, **values}
 
+    def check_finite(self) -> None:
+        """Looks for numbers that are not finite, in the state and the newest metrics; waits for the device.
+
+        Raises:
+            NonFiniteError: there is one, and `on_nan` is "stop".
+        """
+        bad, is_finite = jax.device_get((self._bad, all_finite(self._state)))
+        if bad[0] < 0 and is_finite:
+            self._was_finite = True
+        elif self._was_finite:
+            self._was_finite = False  # To warn once is enough.
+            tell_not_finite(describe_bad(self._state, sorted(self._metrics), bad, self._version), self._on_nan)
+        self._bad = NONE_BAD
+
     def save(self) -> dict[str, Any]:
-        """Returns the training state by path, and the number of updates."""
+        """Returns the training state by path, and the number of updates.
+
+        Raises:
+            NonFiniteError: it is not finite, and `on_nan` is "stop": no checkpoint of it replaces a good one.
+        """
+        self.check_finite()
         leaves = nests.flatten_to_paths(jax.device_get(self._state))
         # Copies: an array of JAX's may be a view of a buffer that the next step donates.
         return {"num_updates": self._version, "state": {path: np.array(leaf) for path, leaf in leaves.items()}}

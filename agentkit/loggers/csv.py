@@ -48,7 +48,10 @@ class CsvLogger(Logger):
                     f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
                 )
             columns, rows = read_csv(self._path)
-            self._rewrite(columns, [row for row in rows if _step(row, step_key) <= resume_step])
+            try:
+                self._rewrite(columns, [row for row in rows if _step(row, step_key) <= resume_step])
+            except ValueError as error:
+                raise ConfigError(f"The log {self._path} is damaged: {error}. Mend it, or move it away.") from error
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Appends one row and flushes it.
@@ -107,15 +110,21 @@ def _append(file: BinaryIO, line: bytes) -> None:
 def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
     r"""Reads the columns and the complete rows of a log; a last row without its newline is left out.
 
+    Raises:
+        ConfigError: it is not text of columns.
+
     >>> import tempfile, pathlib
     >>> log = pathlib.Path(tempfile.mkdtemp(), "train.csv")
     >>> _ = log.write_text("steps,loss\n1,0.5\n2,0.")
     >>> read_csv(log)
     (['steps', 'loss'], [{'steps': '1', 'loss': '0.5'}])
     """
-    text = Path(path).read_text(encoding="utf-8")
-    complete = text[: text.rfind("\n") + 1]
-    lines = list(csv.reader(complete.splitlines()))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        complete = text[: text.rfind("\n") + 1]
+        lines = list(csv.reader(complete.splitlines()))
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
     if not lines:
         return [], []
     columns = lines[0]

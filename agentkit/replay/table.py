@@ -179,9 +179,9 @@ class Table:
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("A table needs a name that is not empty.")
-        if not isinstance(self.max_size, int | np.integer) or self.max_size < 1:
+        if not isinstance(self.max_size, int | np.integer) or not 1 <= self.max_size < 2**31:
             raise ConfigError(
-                f"Table {self.name!r}: max_size must be a whole number of at least 1, found {self.max_size!r}."
+                f"Table {self.name!r}: max_size must be a whole number from 1 to 2**31 - 1, found {self.max_size!r}."
             )
         if not isinstance(self.max_times_sampled, int | np.integer) or self.max_times_sampled < 0:
             raise ConfigError(

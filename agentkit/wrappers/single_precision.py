@@ -10,6 +10,7 @@ import tree
 from dm_env import specs as dm_specs
 
 from agentkit import specs
+from agentkit.errors import SpecError
 from agentkit.types import Nest
 from agentkit.wrappers.base import ObservationWrapper
 
@@ -21,7 +22,8 @@ class SinglePrecision(ObservationWrapper):
     """Turns float64 into float32 and int64 into int32; other dtypes stay.
 
     Works on one environment and on a batch. Actions are passed on as they come; only their spec
-    narrows. Observations, rewards and discounts are cast.
+    narrows. Observations, rewards and discounts are cast. An int64 whose bounds are beyond int32 becomes
+    float32, which has 24 bits; of one without bounds, a value that does not fit is a `SpecError`.
     """
 
     works_on_batches = True
@@ -66,39 +68,71 @@ class SinglePrecision(ObservationWrapper):
         return self._discount_spec
 
 
+_INT32 = np.iinfo(np.int32)
+
+
+def _narrow_dtype(spec: specs.Array) -> np.dtype | None:
+    """Returns the dtype to cast to; None to leave it."""
+    bounded = spec.dtype == np.int64 and isinstance(spec, dm_specs.BoundedArray)
+    if bounded and not isinstance(spec, dm_specs.DiscreteArray):
+        beyond = (spec.minimum < _INT32.min).any() or (spec.maximum > _INT32.max).any()
+        # The whole of int64 says no more than no bounds.
+        unbounded = (spec.minimum == np.iinfo(np.int64).min).all() and (spec.maximum == np.iinfo(np.int64).max).all()
+        if beyond and not unbounded:
+            return np.dtype(np.float32)
+    return _NARROWER.get(spec.dtype)
+
+
 def _narrow_spec(spec: specs.Array) -> specs.Array:
-    dtype = _NARROWER.get(spec.dtype)
+    dtype = _narrow_dtype(spec)
     if dtype is None:
         return spec
     if isinstance(spec, dm_specs.DiscreteArray):
+        if spec.num_values > _INT32.max:
+            raise SpecError(f"{spec.name or 'value'}: expected at most {_INT32.max} values, found {spec.num_values}.")
         return dm_specs.DiscreteArray(spec.num_values, dtype=dtype, name=spec.name)
     if isinstance(spec, dm_specs.BoundedArray):
         minimum, maximum = spec.minimum, spec.maximum
         if dtype.kind == "i":  # An int64 bound beyond int32 would wrap around.
-            limits = np.iinfo(np.int32)
-            minimum, maximum = np.clip(minimum, limits.min, None), np.clip(maximum, None, limits.max)
+            minimum, maximum = np.clip(minimum, _INT32.min, None), np.clip(maximum, None, _INT32.max)
         with np.errstate(over="ignore"):  # A float64 bound of 1.8e308 means infinity.
             return dm_specs.BoundedArray(spec.shape, dtype, minimum.astype(dtype), maximum.astype(dtype), spec.name)
     return dm_specs.Array(spec.shape, dtype, spec.name)
 
 
+def _narrow_whole(value: Any, name: str | None) -> np.ndarray:
+    """Casts int64 to int32; numpy would wrap what does not fit around."""
+    array = np.asarray(value)
+    narrow = array.astype(np.int32)
+    if array.dtype.kind in "iu" and (narrow != array).any():
+        bad = array[narrow != array].flat[0]
+        raise SpecError(
+            f"{name or 'value'}: found {bad}, which does not fit into int32 ({_INT32.min} to {_INT32.max}). Give the "
+            "spec its bounds, with which it becomes float32, or scale the value in the environment."
+        )
+    return narrow
+
+
 def _caster(spec: Nest, scalars: bool = False) -> Any:
     """Returns a function that casts a value of `spec`, or None where nothing needs a cast."""
     leaves = tree.flatten(spec)
-    dtypes = [_NARROWER.get(leaf.dtype) for leaf in leaves]
+    dtypes = [_narrow_dtype(leaf) for leaf in leaves]
     if all(dtype is None for dtype in dtypes):
         return None
     if specs.is_spec(spec):
         dtype = dtypes[0]
         assert dtype is not None
         if scalars and spec.shape == ():
-            return dtype.type
+            return dtype.type if dtype.kind == "f" else lambda value: _narrow_whole(value, spec.name)[()]
+        if dtype.kind == "i":
+            return lambda value: _narrow_whole(value, spec.name)
         return lambda value: np.asarray(value, dtype)
 
     def cast(value: Nest) -> Nest:
         flat = tree.flatten(value)
         cast_flat = [
-            leaf if dtype is None else np.asarray(leaf, dtype) for leaf, dtype in zip(flat, dtypes, strict=True)
+            leaf if dtype is None else _narrow_whole(leaf, each.name) if dtype.kind == "i" else np.asarray(leaf, dtype)
+            for leaf, dtype, each in zip(flat, dtypes, leaves, strict=True)
         ]
         return tree.unflatten_as(value, cast_flat)
 

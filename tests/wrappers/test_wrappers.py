@@ -164,11 +164,61 @@ def test_single_precision_narrows_and_leaves_the_rest():
 
     environment = SinglePrecision(Mixed())
     spec = environment.observation_spec()
-    assert [spec[k].dtype for k in ("f8", "i8", "u1")] == [np.float32, np.int32, np.uint8]
-    assert (spec["i8"].minimum, spec["i8"].maximum) == (-(2**31), 2**31 - 1)
+    # Bounds beyond int32 make a float of it: its values would wrap around.
+    assert [spec[k].dtype for k in ("f8", "i8", "u1")] == [np.float32, np.float32, np.uint8]
+    assert (spec["i8"].minimum, spec["i8"].maximum) == (-(2**40), 2**40)
     assert environment.action_spec() == specs.DiscreteArray(4, dtype=np.int32)
     observation = environment.reset().observation
     specs.validate(observation, spec)
+
+
+class Whole(Counter):
+    """Observations of one int64, and rewards of another, that grow by 3e9 at each step."""
+
+    def __init__(self, spec):
+        self._spec = spec
+        super().__init__()
+
+    def observation_spec(self):
+        return self._spec
+
+    def _start(self):
+        self._value = np.int64(0)
+        return self._value if self._spec.shape == () else np.full(self._spec.shape, self._value)
+
+    def _advance(self, action):
+        self._value += 3_000_000_000
+        return (self._value if self._spec.shape == () else np.full(self._spec.shape, self._value)), 0.0, False
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        specs.Array((), np.int64, "clock"),
+        specs.Array((2,), np.int64, "clock"),
+        specs.BoundedArray((2,), np.int64, 0, 100, "clock"),
+        specs.BoundedArray((), np.int64, -(2**63), 2**63 - 1, "clock"),
+    ],
+)
+def test_a_whole_number_that_does_not_fit_is_refused_and_not_wrapped(spec):
+    environment = SinglePrecision(Whole(spec))
+    assert environment.observation_spec().dtype == np.int32
+    environment.reset()
+    with pytest.raises(SpecError, match=r"clock: found 3000000000, which does not fit into int32"):
+        environment.step(np.zeros(2, np.float32))
+
+
+def test_a_whole_number_whose_bounds_say_that_it_is_large_becomes_a_float():
+    environment = SinglePrecision(Whole(specs.BoundedArray((2,), np.int64, 0, 2**40, "clock")))
+    environment.reset()
+    observation = environment.step(np.zeros(2, np.float32)).observation
+    specs.validate(observation, environment.observation_spec())
+    np.testing.assert_array_equal(observation, np.full(2, 3e9, np.float32))
+
+
+def test_more_choices_than_int32_has_are_refused():
+    with pytest.raises(SpecError, match="clock: expected at most 2147483647 values, found 3000000000"):
+        SinglePrecision(Whole(specs.DiscreteArray(3_000_000_000, np.int64, "clock")))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def actor_node(
             )  # fmt: skip
             policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
             actor = make_actor(environment, policy, key, client, adder, index)
-        loop = make_loop(environment, actor, log=log)
+        loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan)
         client.update(wait=True)
         context.ready()
         close_on_stop(context, closes)

@@ -136,7 +136,7 @@ def gradient_node(
         adder = make_adder(environment, spec, [(agent, local)])
         policy = agent.make_policy(networks)
         actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context, num_steps))
-        loop = make_loop(environment, actor)
+        loop = make_loop(environment, actor, on_nan=experiment.on_nan)
         client.update(wait=True)
         context.ready()
         close_on_stop(context, [server.close])

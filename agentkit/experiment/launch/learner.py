@@ -78,6 +78,7 @@ def learner_node(
                 log_seconds=experiment.log_seconds,
             ),
             devices=devices,
+            on_nan=experiment.on_nan,
         )
         saver = _Saver(context, experiment, learner, data)
         saver.restore()

@@ -14,6 +14,7 @@ from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import actor_node
+from agentkit.experiment.launch.common import PARAMETER_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.inference import inference_node, inference_role
 from agentkit.experiment.launch.learner import learner_node
@@ -66,6 +67,12 @@ class LaunchConfig:
             raise ConfigError(f"{expected}, found {self.num_inference}.")
         if self.learner_gpus > 1 and self.learner_gpus % 1:
             raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
+        age = self.max_parameter_age_seconds
+        if age is not None and age <= PARAMETER_SECONDS:
+            raise ConfigError(
+                f"max_parameter_age_seconds must be more than {PARAMETER_SECONDS:g}, in which actors look for newer "
+                f"parameters, found {age}."
+            )
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentkit import checkpoint
-from agentkit.agents.common.agent import Agent
 from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment.fit import check_fit
 from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.program import LaunchConfig, make_program
@@ -27,8 +27,6 @@ from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
-from agentkit.replay.base import index_tables
-from agentkit.specs import EnvironmentSpec
 
 
 class LaunchResult(NamedTuple):
@@ -92,9 +90,9 @@ def _launch(
     resume: bool,
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
-    found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     spec = find_spec(experiment)
-    _check_agent(experiment.agent, spec)
+    check_fit(experiment, spec)
+    found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
     if directory is not None:
@@ -121,13 +119,6 @@ def _launch(
     if directory is not None:
         _check_saved(status)
     return _result(status, experiment, history)
-
-
-def _check_agent(agent: Agent, spec: EnvironmentSpec) -> None:
-    """Makes what the nodes will make, so that a wrong setting is refused here and not by the first of them."""
-    agent.make_update(agent.make_networks(spec))
-    plan = agent.batch_plan
-    index_tables(agent.make_tables(spec))[plan.table].check_batch(plan.batch_size)
 
 
 def run_program(

@@ -1,0 +1,199 @@
+"""Checks of what an environment gives: time steps as its specs promise them, and finite numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import SpecError, tell_not_finite
+from agentkit.types import FIRST, Nest, OnNan
+
+_NUMBERS = (float, np.float32, np.float64)
+
+
+@final
+class StepCheck:
+    """Checks each time step of an environment, or of a batch of them; about 2 us where nothing is wrong.
+
+    A value that is NaN or infinite is told as `on_nan` says: "stop" raises, "warn" warns once of each leaf. What has
+    another structure, shape or dtype than its spec, or a discount beyond [0, 1], is always an error.
+
+    Args:
+        spec: the environment's.
+        num_envs: N, for a batch whose leaves are ``[N, ...]``; None for a single environment.
+        on_nan: "stop" or "warn".
+    """
+
+    def __init__(self, spec: specs.EnvironmentSpec, num_envs: int | None = None, on_nan: OnNan = "stop"):
+        self._spec = (
+            spec if num_envs is None else specs.EnvironmentSpec(*(specs.add_leading(s, num_envs) for s in spec))
+        )
+        self._is_single = num_envs is None
+        self._on_nan = on_nan
+        self._told: set[str] = set()
+        self._observation_is_good = fits(self._spec.observations, and_finite=True)
+        # A single environment gives rewards as Python's floats; those of a batch are arrays.
+        self._scalars = num_envs is None and all(
+            specs.is_spec(s) and s.shape == () for s in (spec.rewards, spec.discounts)
+        )
+
+    def __call__(self, timestep: Any, action: Nest = None, step: int = 0) -> None:
+        """Checks the time step that followed an action.
+
+        Args:
+            timestep: what the environment gave.
+            action: what it was given; None at the start of an episode.
+            step: counts the environment's steps, for messages.
+
+        Raises:
+            SpecError: it is no time step, or not as the specs promise.
+            NonFiniteError: a number is NaN or infinite, and `on_nan` is "stop".
+        """
+        if not isinstance(timestep, dm_env.TimeStep):
+            raise SpecError(
+                f"At step {step:,} the environment gave {_brief(timestep)}; expected a dm_env.TimeStep. A gymnasium "
+                "environment is adapted by agentkit.envs.gymnasium.GymnasiumEnvironment(env)."
+            )
+        step_type, reward, discount, observation = timestep
+        if not self._observation_is_good(observation):
+            specs.validate(observation, self._spec.observations, f"At step {step:,} the environment's observation")
+            self._tell("observation", observation, action, step)
+        if self._scalars:
+            if type(reward) not in _NUMBERS or not math.isfinite(reward):
+                self._look_at_reward(reward, step_type == FIRST, action, step)
+            if type(discount) not in _NUMBERS or not 0.0 <= discount <= 1.0:
+                self._look_at_discount(discount, step_type == FIRST, step)
+        elif not self._is_single or step_type != FIRST:
+            self._look_at_reward(reward, False, action, step)
+            self._look_at_discount(discount, False, step)
+
+    def _look_at_reward(self, reward: Nest, is_first: bool, action: Nest, step: int) -> None:
+        if not (is_first and reward is None):
+            _refuse_none(reward, "reward", step)
+            leaves = _numbers(reward, self._spec.rewards, f"At step {step:,} the environment's reward")
+            if not all(is_finite(leaf) for leaf in leaves):
+                self._tell("reward", reward, action, step)
+
+    def _look_at_discount(self, discount: Nest, is_first: bool, step: int) -> None:
+        if is_first and discount is None:
+            return
+        _refuse_none(discount, "discount", step)
+        for leaf in _numbers(discount, self._spec.discounts, f"At step {step:,} the environment's discount"):
+            if not ((leaf >= 0) & (leaf <= 1)).all():
+                raise SpecError(
+                    f"At step {step:,} the environment's discount is {leaf}; expected 0 (the episode terminated) to "
+                    "1. Gamma is the agent's setting, and no environment's."
+                )
+
+    def _tell(self, what: str, value: Nest, action: Nest, step: int) -> None:
+        """Tells of each leaf of a value that is not finite, once."""
+        cause = "The reward or observation is the environment's own: mend it there, or clip it in a wrapper."
+        if action is not None and not all(is_finite(np.asarray(leaf)) for leaf in tree.flatten(action)):
+            cause = (
+                "So was the action before it: the policy's parameters are no longer finite. Lower the learning rate, "
+                "set max_grad_norm, or scale the rewards down."
+            )
+        for name, leaf in zip(specs.leaf_names(value), tree.flatten(value), strict=True):
+            found, label = np.asarray(leaf), what if name == "value" else f"{what}/{name}"
+            if not is_finite(found) and label not in self._told:
+                self._told.add(label)
+                tell_not_finite(
+                    f"At step {step:,} the environment's {label} is {describe_bad(found)}. {cause}", self._on_nan
+                )
+
+
+def is_finite(leaf: np.ndarray) -> bool:
+    """Returns whether no number of an array is NaN or infinite; 1 us for a small one."""
+    # A sum of squares is not finite where a number is not, and takes half the time of np.isfinite and all.
+    return leaf.dtype.kind not in "fc" or math.isfinite(abs(np.vdot(leaf, leaf))) or bool(np.isfinite(leaf).all())
+
+
+def describe_bad(array: np.ndarray) -> str:
+    """Returns "nan" of one number, and of several how many are not finite, and the first one's place.
+
+    >>> describe_bad(np.array(np.inf)), describe_bad(np.array([0.0, np.nan, -np.inf]))
+    ('inf', 'nan at [1] (2 of 3 values are not finite)')
+    """
+    if array.ndim == 0:
+        return str(array)
+    bad = np.argwhere(~np.isfinite(array))
+    return f"{array[tuple(bad[0])]} at {bad[0].tolist()} ({len(bad)} of {array.size} values are not finite)"
+
+
+def _brief(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}: {value!r:.60}"
+
+
+def _refuse_none(value: Nest, what: str, step: int) -> None:
+    if value is None:
+        raise SpecError(
+            f"At step {step:,} the environment's {what} is None; expected a number. Only the first time step of an "
+            "episode (dm_env.restart) has none."
+        )
+
+
+def _numbers(value: Nest, spec: Nest, what: str) -> list[np.ndarray]:
+    """Returns the leaves of a reward or discount as arrays; any dtype of numbers is taken."""
+
+    def cast(leaf_spec: specs.Array, leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        return array.astype(leaf_spec.dtype) if array.dtype.kind in "fiub" else array
+
+    cast_value = value
+    if value is not None:
+        with contextlib.suppress(TypeError, ValueError), np.errstate(over="ignore"):  # `validate` says it better.
+            cast_value = tree.map_structure(cast, spec, value)
+    specs.validate(cast_value, spec, what)
+    return [np.asarray(leaf) for leaf in tree.flatten(cast_value)]
+
+
+def fits(spec: Nest, and_finite: bool = False) -> Callable[[Nest], bool]:
+    """Returns a function that says whether a value is surely as its spec says, and finite where that is asked.
+
+    It says False of what `specs.validate` may still take: a list in place of a tuple, another library's arrays.
+    """
+    if specs.is_spec(spec):
+        return _leaf_fits(spec, and_finite)
+    if isinstance(spec, dict):
+        children = {key: fits(child, and_finite) for key, child in spec.items()}
+
+        def dict_is_good(value: Nest) -> bool:
+            return (
+                isinstance(value, dict)
+                and value.keys() == children.keys()
+                and all(is_good(value[key]) for key, is_good in children.items())
+            )
+
+        return dict_is_good
+    if isinstance(spec, tuple):
+        parts, kind = [fits(child, and_finite) for child in spec], type(spec)
+
+        def tuple_is_good(value: Nest) -> bool:
+            return (
+                type(value) is kind
+                and len(value) == len(parts)
+                and all(is_good(child) for is_good, child in zip(parts, value, strict=True))
+            )
+
+        return tuple_is_good
+    return lambda value: False
+
+
+def _leaf_fits(spec: specs.Array, and_finite: bool) -> Callable[[Any], bool]:
+    shape, dtype = tuple(spec.shape), np.dtype(spec.dtype)
+    look = and_finite and dtype.kind in "fc"
+    scalar_type = dtype.type if shape == () else None
+
+    def is_good(value: Any) -> bool:
+        if type(value) is not np.ndarray:
+            return type(value) is scalar_type and (not look or math.isfinite(abs(value)))
+        return value.dtype == dtype and value.shape == shape and (not look or is_finite(value))
+
+    return is_good

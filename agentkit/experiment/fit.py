@@ -1,0 +1,99 @@
+"""Checks that an agent and an environment go together, before the first step and before a run folder is made."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import identity
+from agentkit.replay import Table
+from agentkit.replay.base import index_tables
+
+
+def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
+    """Makes what a run will make of the environment's spec, so that what cannot work is refused here.
+
+    Args:
+        experiment: an `ExperimentConfig`.
+        spec: of its environment.
+
+    Raises:
+        SpecError: the spec is impossible, or none that the agent takes.
+        ConfigError: the agent's settings contradict each other, or ask for more memory than there is.
+    """
+    agent = experiment.agent
+    check_spec(spec)
+    _check_scalars(agent, spec)
+    agent.make_update(agent.make_networks(spec))
+    tables, plan = agent.make_tables(spec), agent.batch_plan
+    index_tables(tables)[plan.table].check_batch(plan.batch_size)
+    if experiment.replay == "in_process":
+        for table in tables:
+            _check_memory(table, experiment.num_steps)
+
+
+def check_spec(spec: specs.EnvironmentSpec) -> None:
+    """Refuses a spec that no environment can keep, or that says nothing.
+
+    Raises:
+        SpecError: which leaf, what was expected and found.
+    """
+    for part, nest in spec._asdict().items():
+        for name, leaf in tree.flatten_with_path(nest):
+            label = "/".join([part.removesuffix("s"), *map(str, name)])
+            if not specs.is_spec(leaf):
+                raise SpecError(f"{label}: expected a dm_env spec, found {leaf!r:.80}. See dm_env.specs.")
+            if leaf.dtype.kind not in "fiub":
+                raise SpecError(f"{label}: expected numbers, found dtype {leaf.dtype}. Encode them as numbers.")
+            if isinstance(leaf, specs.BoundedArray) and not np.all(leaf.minimum <= leaf.maximum):  # NaN, too.
+                raise SpecError(
+                    f"{label}: expected a minimum of at most the maximum, found {leaf.minimum} and {leaf.maximum}. "
+                    "Correct the bounds in the environment's spec."
+                )
+    for part in ("observations", "actions"):
+        leaves = tree.flatten(getattr(spec, part))
+        if not sum(math.prod(leaf.shape) for leaf in leaves):
+            raise SpecError(
+                f"The environment's {part} have no numbers: expected at least 1, found {leaves or 'no leaves'}. "
+                "Give them one that is always 0 if there is nothing to say."
+            )
+
+
+def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
+    """Agentkit's own agents learn from one reward; an agent with parts of the user's may take others."""
+    described = identity.describe_agent(agent, 1)
+    if described["agent"] is None or set(described["agent_parts"]) - {"experience"}:
+        return
+    for what, leaf in (("reward", spec.rewards), ("discount", spec.discounts)):
+        if not specs.is_spec(leaf) or leaf.shape != ():
+            raise SpecError(
+                f"{described['agent']} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
+                "numbers up in a wrapper, or give the agent a make_loss of your own."
+            )
+
+
+def _check_memory(table: Table, num_steps: int) -> None:
+    """Refuses a table that will be larger than the machine's memory when the run ends."""
+    step = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.step))
+    item = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.inline))
+    num_items = min(table.max_size, num_steps)
+    needed, there = num_items * (step + item), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"Replay table {table.name!r} will hold {num_items:,} items of {step + item:,} bytes, {needed / 1e9:,.1f} GB; "
+            f"this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store smaller observations."
+        )
+
+
+def _num_bytes(leaf: specs.Array) -> int:
+    size = math.prod(leaf.shape) * leaf.dtype.itemsize
+    # Stacked frames are stored once each: at best a row adds one.
+    return (
+        size // max(min(leaf.shape[0], leaf.shape[-1]), 1) if leaf.dtype == np.uint8 and len(leaf.shape) == 3 else size
+    )
