@@ -82,7 +82,7 @@ ROWS = Minibatch(
     extras=nets.PolicyExtras(np.array([0, 1, 2, 0, 1], np.int32), np.array([-1.6, -1.1, -0.3, -0.7, -9.0], np.float32)),
     advantage=np.array([1.0, -2.0, 0.5, -1.5, 100.0], np.float32),
     target=np.array([0.0, 1.0, -1.0, 0.5, 50.0], np.float32),
-    old_value=np.array([0.0, -0.5, 2.1, 0.4, 0.0], np.float32),
+    old_value=np.array([0.0, -0.5, 3.0, 0.4, 0.0], np.float32),
     mask=np.array([1.0, 1.0, 1.0, 1.0, 0.0], np.float32),
 )
 
@@ -120,6 +120,8 @@ def test_ppos_loss(settings: dict[str, Any]) -> None:
         sums["clipped"] += ratio != clipped
     means = {name: value / 4 for name, value in sums.items()}
     assert sides == {(1, 1), (-1, -1), (-1, 1), (1, -1)}
+    unclipped = np.mean(0.5 * (VALUES - ROWS.target)[:4] ** 2)
+    assert (means["value_loss"] > unclipped + 0.1) == (config.value_clip is not None)
     assert {name: float(value) for name, value in metrics.items()} == pytest.approx(means, rel=1e-4)
     expected = means["policy_loss"] + config.value_cost * means["value_loss"] - 0.7 * means["entropy"]
     assert float(loss) == pytest.approx(expected + config.kl_cost * means["kl"], rel=1e-4)
