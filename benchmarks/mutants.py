@@ -46,29 +46,30 @@ CPU_SECONDS, WALL_SECONDS = 200, 900.0
 TESTS: dict[str, tuple[str, ...]] = {
     "losses/continuous": ("losses/test_continuous.py",),
     "losses/distributional": ("losses/test_distributional.py", "losses/test_categorical.py"),
-    "losses/planning": ("losses/test_distributional.py", "agents/test_gumbel_muzero.py"),
+    "losses/planning": ("losses/test_planning.py",),
     "losses/regression": ("losses/test_offline.py",),
     "losses/v_trace": ("losses/test_vtrace.py",),
     "losses/value": ("losses/test_value.py", "losses/test_offline.py"),
-    "adders/base": ("adders",),
+    "adders": ("adders",),
     "learning/gradients": ("learning/test_apply_gradients.py",),
     "learning/optimizers": ("learning", "agents/test_updates_by_hand.py"),
     "replay/in_process": ("replay/in_process", "replay/test_lockstep.py"),
     "replay/in_process/slots": ("replay/in_process/test_slots.py", "replay/in_process"),
     "replay/in_process/sum_tree": ("replay/in_process/test_sum_tree.py", "replay/in_process"),
-    "agents/common/advantages": ("agents/test_a2c.py",),
+    "agents/common/advantages": ("agents/test_losses_by_hand.py", "agents/test_a2c.py"),
     "agents/common/agent": ("agents/test_composition.py", "agents/test_dqn.py"),
     "agents/common/epochs": ("agents/test_minibatches.py",),
     "agents/common/experience": ("agents/test_dqn.py", "agents/test_r2d2.py", "agents/test_a2c.py"),
     "agents/common/experience_wrappers": ("agents/test_composition.py", "experiment/test_reverb_run.py"),
     "agents/common/natural_gradient": ("agents/test_natural_gradient.py", "agents/test_npg.py"),
-    "agents/common/prioritized": ("losses/test_value.py", "agents/test_schedules.py"),
+    "agents/common/prioritized": ("losses/test_value.py", "agents/test_losses_by_hand.py", "agents/test_schedules.py"),
     "agents/common/ranges": ("agents/test_ranges.py",),
     "agents/addons/rewards": ("agents/addons",),
+    "agents/dqn": ("agents/test_losses_by_hand.py", "agents/test_dqn.py"),
     "agents/munchausen_dqn": ("agents/test_munchausen.py",),
-    "agents/ppo": ("agents/test_ppo.py", "agents/test_minibatches.py"),
+    "agents/ppo": ("agents/test_losses_by_hand.py", "agents/test_ppo.py", "agents/test_minibatches.py"),
 }
-"""Files and folders of tests/ that are nearest to a file or folder of agentkit/; others have the file of their name."""
+"""Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
 
 BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac")
 LOADED = "jax jax.numpy haiku optax rlax chex numpy scipy.stats tree dm_env hypothesis.extra.numpy psutil rich mctx"
@@ -85,11 +86,9 @@ def tests_of(path: str) -> tuple[str, ...]:
     """Returns the nearest tests of a file of agentkit, as paths below tests/."""
     module = path.removeprefix("agentkit/").removesuffix(".py")
     folder, name = os.path.split(module)
-    found = TESTS.get(module) or TESTS.get(folder)
-    if not found and (ROOT / "tests" / folder / f"test_{name}.py").exists():
-        found = (f"{folder}/test_{name}.py",)
+    own = (f"{folder}/test_{name}.py",) if (ROOT / "tests" / folder / f"test_{name}.py").exists() else ()
     by_hand = ("agents/test_updates_by_hand.py",) if folder == "agents" and name in BY_HAND else ()
-    return by_hand + (found or ())
+    return by_hand + (TESTS.get(module) or own + TESTS.get(folder, ()))
 
 
 def sample(folder: str, seed: int) -> list[Mutant]:
@@ -166,7 +165,8 @@ def _test(copy: pathlib.Path, tests: tuple[str, ...], log: pathlib.Path) -> None
         assert agentkit.__file__.startswith(str(copy)), agentkit.__file__
         options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", "not slow", "-k", "not it_learns"]
-        status = int(pytest.main([*options, *(f"tests/{name}" for name in tests)]))
+        there = [f"tests/{name}" for name in tests if (copy / "tests" / name.partition("::")[0]).exists()]
+        status = int(pytest.main([*options, *there]))
     except BaseException:
         traceback.print_exc()
     finally:
