@@ -392,6 +392,7 @@ def assert_items(found: Sequence[Nest], expected: Sequence[Nest], signature: Nes
     assert len(found) == len(expected), f"expected {len(expected)} items, found {len(found)}: {found}"
     for i, (item, wanted) in enumerate(zip(found, expected, strict=True)):
         specs.validate(item, signature, f"item {i}")
+        tree.assert_same_structure(item, wanted)  # What maps over both takes () for a nest of nothing.
         tree.map_structure_with_path(
             lambda path, x, y, i=i: np.testing.assert_array_equal(x, y, err_msg=f"item {i}, leaf {path}"),
             item,

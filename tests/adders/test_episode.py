@@ -1,6 +1,7 @@
 """The episode adder against the hand-computed cases, on bad input and across saving."""
 
 import dm_env
+import numpy as np
 import pytest
 
 from agentkit.adders import EpisodeAdder
@@ -57,6 +58,18 @@ def test_saved_in_mid_episode(cut):
         return [item.data for item in items]
 
     cases.assert_items(run(cut), run(None), EpisodeAdder.signature(SPEC, 3))
+
+
+@pytest.mark.parametrize("end", ["terminate", "die"])
+def test_an_episode_after_one_that_was_split_begins_at_its_own_first_row(end):
+    writer = recorder(3)
+    adder = EpisodeAdder(writer, SPEC, tables="table", max_length=3, too_long="split")
+    cases.play(adder, cases.Episode([1.0] * 4, end))
+    count = len(writer.items)
+    cases.play(adder, cases.Episode([1.0], offset=20))
+    assert count == (2 if end == "terminate" else 1) and len(writer.items) == count + 1
+    np.testing.assert_array_equal(writer.items[-1].data.observation[0], cases.observation(20))
+    assert writer.items[-1].data.start_of_episode.tolist() == [True, False, False]
 
 
 def test_restoring_what_does_not_fit():

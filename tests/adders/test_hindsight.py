@@ -273,6 +273,8 @@ def test_impossible_settings(settings, message):
         ({"observation": GOAL, "desired_goal": GOAL}, r"found \['desired_goal', 'observation'\]"),
         ({**SPEC.observations, "desired_goal": specs.Array((2,), np.float32)}, "one shape"),
         ({**SPEC.observations, "desired_goal": specs.Array((1,), np.int32)}, "one shape"),
+        ({**SPEC.observations, "desired_goal": {"place": GOAL}}, "one shape"),
+        ({**SPEC.observations, "achieved_goal": {"place": GOAL}}, "one shape"),
     ],
 )
 def test_environments_without_goals(observations, message):

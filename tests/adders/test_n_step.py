@@ -24,6 +24,7 @@ def test_hand_computed(case):
     for episode in case.episodes:
         cases.play(adder, episode, nested=case.nested, extras=case.extras)
     cases.assert_items([item.data for item in writer.items], case.items, case.layout.signature)
+    assert writer.save() == {"rows": {}}, "an episode's rows are forgotten with it"
     adder.close()
     assert writer.is_closed
 

@@ -270,6 +270,16 @@ def test_what_cannot_be_is_refused():
         adder.add_first(first)
     adder.reset()
     adder.add_first(first)
+    alone = single(recorder(3))
+    with pytest.raises(SpecError, match="before add_first"):
+        alone.add(np.int32(0), dm_env.transition(1.0, observation(1)))
+    play(alone, Episode([1]))
+    with pytest.raises(SpecError, match="before add_first"):  # Though a segment is unfinished.
+        alone.add(np.int32(0), dm_env.transition(1.0, observation(1)))
+    batch = batched(recorder(3), 2)
+    batch.add_first(first)
+    with pytest.raises(SpecError, match="add_first was called with rows"):
+        batch.add_first(first)
     with pytest.raises(SpecError, match="in mid-episode"):
         one = single(recorder(3))
         one.add_first(dm_env.restart(observation(0)))

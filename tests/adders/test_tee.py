@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.adders import NStepAdder, TeeAdder
+from agentkit.adders import NStepAdder, TeeAdder, WithoutExtras
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError
 from agentkit.replay import InProcessReplay, MinSize, Table
 
@@ -95,6 +95,25 @@ def test_goes_on_in_mid_episode_after_save_and_restore(tmp_path):
     assert results[0] == results[1]
     with pytest.raises(CheckpointError):
         tee.restore({"0": state["0"]})
+
+
+def test_without_extras_it_is_the_adder_that_expects_none():
+    environment, (replay,), (adder,) = make_parts((3,))
+    bare = WithoutExtras(adder)
+    bare.add_first(environment.reset())
+    bare.reset()
+    timestep = environment.reset()
+    bare.add_first(timestep)
+    with pytest.raises(CheckpointError, match="lacks"):
+        bare.restore({})
+    while not timestep.last():
+        timestep = environment.step(1)
+        bare.add(np.int32(1), timestep, {"log_prob": np.float32(-1.0)})
+    assert replay.info("t").num_inserted == 11 and bare.save().keys() == adder.save().keys()
+    bare.close()
+    with pytest.raises(ReplayClosedError):
+        bare.add_first(environment.reset())
+        bare.add(np.int32(1), environment.step(1))
 
 
 def test_of_none_is_refused():

@@ -84,6 +84,16 @@ def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lam
         np.testing.assert_allclose(np.asarray(after) - before, -step, rtol=1e-2, atol=1e-6)
 
 
+def test_rmsprops_epsilon_is_inside_of_the_root() -> None:
+    """As in the paper's (algorithm S1): g / sqrt(mean of squares + epsilon), over steps whose mean decays from 1."""
+    optimizer = a2c.make_optimizer(a2c.Config(rms_decay=0.75, rms_epsilon=0.5, max_grad_norm=None))
+    state, squares = optimizer.init({"a": np.zeros(2)}), np.ones(2)
+    for gradient in (np.array([2.0, -0.1]), np.array([0.3, 1.0])):
+        squares = 0.75 * squares + 0.25 * gradient**2
+        steps, state = optimizer.update({"a": gradient}, state)
+        np.testing.assert_allclose(steps["a"], -gradient / np.sqrt(squares + 0.5), rtol=1e-5)
+
+
 def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
     weights, batch = by_hand.weights("discrete"), by_hand.segments("discrete")
     params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}

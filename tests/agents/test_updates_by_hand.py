@@ -122,13 +122,12 @@ def _soft_losses(module: ModuleType) -> Any:
     return module.Losses(critic_loss, policy_loss)
 
 
-def _soft_update(module: ModuleType, **changes: Any) -> Any:
+def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -> Any:
     own = {redq: {"num_critics": 2}, discrete_sac: {"target_entropy_ratio": 0.0}}.get(module, {"target_entropy": 0.0})
     delay = {"policy_delay": 1} if module in (redq, droq) else {}
     if module is redq:
         own = {**own, "target_entropy": 0.0}
     settings = {"learning_rate": 0.1, "tau": 0.5, "initial_temperature": 0.5, **own, **delay, **changes}
-    networks: Any = NETWORKS
     if module is discrete_sac:
         networks = discrete_sac.Networks(NETWORKS.policy, NETWORKS.critic, 2)
     return module.make_update(networks, _soft_losses(module), module.Config(**settings))
@@ -179,6 +178,27 @@ def test_a_temperature_that_is_not_learned_stays(module: ModuleType) -> None:
     for _ in range(3):
         state, _ = step(state, _batch(0.0))
     assert state.log_alpha == jnp.log(jnp.float32(0.5)) and state.policy != 1.0
+
+
+@pytest.mark.parametrize("module", [sac, cql, redq, droq])
+def test_the_target_entropy_is_minus_the_number_of_action_dimensions(module: ModuleType) -> None:
+    """Where nothing else is asked for; the temperature then follows Adam's steps along entropy + 3."""
+    networks = NETWORKS._replace(action_shape=(3,))
+    update = _soft_update(module, networks, target_entropy=None)
+    state, step, log_alpha = update.init(KEY), jax.jit(update.update), _Adam(jnp.log(0.5), 0.1)
+    for _ in range(5):
+        log_alpha.step(state.policy + 3.0)  # The losses' entropy is the policy.
+        state, _ = step(state, _batch(0.0))
+        np.testing.assert_allclose(state.log_alpha, log_alpha.value, rtol=1e-5)
+
+
+def test_the_target_entropy_of_discrete_actions_is_its_share_of_the_largest() -> None:
+    update = _soft_update(discrete_sac, target_entropy_ratio=0.25)
+    state, step, log_alpha = update.init(KEY), jax.jit(update.update), _Adam(jnp.log(0.5), 0.1)
+    for _ in range(5):
+        log_alpha.step(state.policy - 0.25 * np.log(2))
+        state, _ = step(state, _batch(0.0))
+        np.testing.assert_allclose(state.log_alpha, log_alpha.value, rtol=1e-5)
 
 
 @pytest.mark.parametrize("module", [redq, droq])

@@ -32,9 +32,8 @@ class _Config:
         ("1_000", int, 1000),
         ("1e5", int, 100_000),
         ("-3", int, -3),
-        ("False", bool, False),
-        ("on", bool, True),
-        ("0", bool, False),
+        *((word, bool, True) for word in ("true", "True", "TRUE", "yes", "on", "1")),
+        *((word, bool, False) for word in ("false", "False", "FALSE", "no", "off", "0")),
         ("256,128", tuple[int, ...], (256, 128)),
         ("(256, 128)", tuple[int, ...], (256, 128)),
         ("64", tuple[int, ...], (64,)),
@@ -99,6 +98,7 @@ def test_a_field_twice():
 
 
 def test_several_fields():
+    assert parse_settings(["double=false", "batch_size=8"], _Config, "sac") == {"double": False, "batch_size": 8}
     assert parse_settings(["batch_size=8", "clip=0.5"], _Config, "sac") == {"batch_size": 8, "clip": 0.5}
 
 

@@ -128,6 +128,37 @@ def test_a_system_that_is_short_of_descriptors_for_a_while_ends_nothing():
     assert node["restarts"] == 1 and "could not be started: Too many open files" in node["last_error"]
 
 
+def live_a_while(context):
+    context.ready()
+    context.wait(0.6)
+    if context.incarnation < 3:
+        raise RuntimeError("once in a while")
+
+
+def test_restarts_long_ago_do_not_count(tmp_path):
+    """A node that works for longer than the window before it crashes, more often than a window allows."""
+    policy = RestartPolicy(max_restarts=1, window_seconds=0.3, first_delay_seconds=0.01)
+    _, status = run(one_role(live_a_while, restart=policy), tmp_path, engine=ThreadEngine())
+    assert status["nodes"]["node-0"]["restarts"] == 3 and status["nodes"]["node-0"]["state"] == "done"
+
+
+def ready_but_once(context):
+    if context.incarnation != 1:
+        context.ready()
+    if context.incarnation == 0:
+        raise RuntimeError("was ready")
+    while context.incarnation == 1 and not context.wait(0.05):
+        pass
+
+
+def test_a_node_is_not_ready_because_the_one_before_it_was():
+    """What an incarnation published says nothing about the next one, which here never gets so far."""
+    program = one_role(ready_but_once, start_seconds=1.0)
+    _, status = run(program, engine=ThreadEngine(), seconds=20.0)
+    node = status["nodes"]["node-0"]
+    assert node["restarts"] == 2 and "was not ready within 1 s" in node["last_error"]
+
+
 def wrong(context):
     raise ConfigError("learning_rate must be positive, found -1.")
 

@@ -42,6 +42,16 @@ def test_one_update_per_step_is_exactly_that() -> None:
     assert [b - a for a, b in itertools.pairwise(updates[20:])] == [1] * 39
 
 
+@pytest.mark.parametrize("plan", [BatchPlan("t", 0, 2), BatchPlan("t", 2, 0)])
+def test_an_empty_batch_is_refused(plan: BatchPlan) -> None:
+    with pytest.raises(ConfigError, match=f"found {plan.batch_size} and {plan.num_updates}"):
+        rate_limit(plan, 1.0, 1)
+
+
+def test_one_item_and_one_update_a_call_are_enough() -> None:
+    assert rate_limit(BatchPlan("t", 1, 1), 1.0, 1).can_sample(1, size=1, inserted=1, sampled=0)
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_rate_that_is_not_positive_is_refused(rate: float) -> None:
     with pytest.raises(ConfigError, match="positive number of updates per step"):

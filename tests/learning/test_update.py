@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agentkit.learning import adam, periodic, polyak, sgd
+from agentkit.learning import Linear, adam, optimizer_step, periodic, polyak, sgd
 from agentkit.types import LossOutput, ReplaySample
 
 KEY = jax.random.PRNGKey(3)
@@ -87,3 +87,21 @@ def test_adam_clips_to_a_global_norm_only_if_told() -> None:
     # The norm of grads is 500: clipping to 5 is scaling by 1 / 100. The second step is below the limit.
     jax.tree.map(np.testing.assert_allclose, two_steps(clipped, 1.0), two_steps(expected, 0.01))
     assert float(two_steps(clipped, 1.0)["b"]) != float(two_steps(expected, 1.0)["b"])
+
+
+def test_adam_in_numpy() -> None:
+    """Kingma & Ba's algorithm 1, with an epsilon that matters and a step size that falls with environment steps."""
+    beta_1, beta_2, epsilon, steps_per_update = 0.9, 0.999, 0.5, 4.0
+    optimizer = adam(Linear(0.1, 0.02, 16), epsilon=epsilon, steps_per_update=steps_per_update)
+    params, state = {"a": jnp.ones(2), "b": jnp.zeros((1,))}, None
+    state = optimizer.init(params)
+    value, mean, square = np.array([1.0, 1.0, 0.0]), np.zeros(3), np.zeros(3)
+    for number, gradient in enumerate(np.random.default_rng(0).normal(size=(6, 3)), 1):
+        mean = beta_1 * mean + (1 - beta_1) * gradient
+        square = beta_2 * square + (1 - beta_2) * gradient**2
+        rate = max(0.1 - 0.08 * (number - 1) * steps_per_update / 16, 0.02)
+        root = np.sqrt(square / (1 - beta_2**number))
+        value = value - 0.5 * rate * mean / (1 - beta_1**number) / (root + epsilon)
+        grads = {"a": jnp.asarray(gradient[:2]), "b": jnp.asarray(gradient[2:])}
+        params, state = optimizer_step(optimizer, grads, params, state, scale=0.5)
+        np.testing.assert_allclose(np.concatenate([params["a"], params["b"]]), value, rtol=1e-4)

@@ -63,6 +63,14 @@ def test_the_loss_is_the_oracles(penalty):
     np.testing.assert_allclose(measures.weights_kl, (weights * np.log(weights * NUM_SAMPLES)).sum(0).mean(), rtol=1e-5)
 
 
+def test_a_sample_of_no_weight_adds_nothing_to_the_weights_kl():
+    """exp(-1000) is 0, whose logarithm is none: all weight is on one sample of six."""
+    policy, target, samples, q = _inputs()
+    q = jnp.zeros_like(q).at[2].set(700.0)
+    _, measures = losses.mpo_loss(policy, target, samples, q, DUALS, BOUNDS)
+    np.testing.assert_allclose(measures.weights_kl, np.log(NUM_SAMPLES), rtol=1e-5)
+
+
 def test_the_temperatures_gradient_vanishes_where_the_weights_kl_is_its_bound():
     """The dual's minimum, found by scipy, and the KL of the weights that it gives."""
     policy, target, samples, q = _inputs()

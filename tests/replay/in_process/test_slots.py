@@ -35,6 +35,24 @@ def test_order_of_age_under_any_removals(capacity, operations):
         check(slots, order)
 
 
+@pytest.mark.parametrize(("capacity", "length"), [(1, 1), (3, 3), (3, 2), (5, 4)])
+def test_a_ring_goes_round_and_hands_out_each_slot_in_turn(capacity, length):
+    """As a full table does that frees its oldest: four times round, and restored after every step."""
+    slots, order = Slots(capacity), []
+    for i in range(4 * capacity):
+        if len(order) == length:
+            slots.remove(order.pop(0))
+        assert slots.add() == i % capacity
+        order.append(i % capacity)
+        check(slots, order)
+        assert slots.num_used == min(i + 1, capacity)
+        values, lists = slots.save()
+        assert not lists, "where only the oldest was ever freed, two numbers say everything"
+        slots = Slots(capacity)
+        slots.restore(values, lists)
+        check(slots, order)
+
+
 def test_contradictions_are_refused():
     slots = Slots(5)
     for _ in range(4):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkit.replay.in_process.sum_tree import SumTree
+from agentkit.replay.in_process.sum_tree import TOP, SumTree
 
 
 @settings(max_examples=50, deadline=None)
@@ -44,6 +44,18 @@ def test_no_drift_and_a_refilled_tree_is_the_same_bit_for_bit(size):
     assert other.total == tree.total == pytest.approx(weights.sum(), rel=1e-12)
     uniforms = rng.random(1000)
     np.testing.assert_array_equal(other.sample(uniforms), tree.sample(uniforms))
+
+
+@pytest.mark.parametrize("size", [TOP, TOP + 1, 20_000])
+def test_every_slot_of_several_levels_has_its_share(size):
+    """Whole weights add up without rounding: one target in the middle of each slot's stretch finds that slot."""
+    weights = np.random.default_rng(size).integers(0, 4, size).astype(float)
+    weights[[0, 1, size - 1]] = [0.0, 3.0, 2.0]
+    tree = SumTree(size)
+    tree.fill(weights)
+    positive = np.flatnonzero(weights)
+    middle = weights.cumsum()[positive] - 0.5 * weights[positive]
+    np.testing.assert_array_equal(tree.sample(middle / weights.sum()), positive)
 
 
 def test_chi_square_at_a_hundred_thousand():
