@@ -21,11 +21,12 @@ from typing import Any
 
 from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.context import AFTER_CALL_SECONDS
-from agentkit.distributed.engine import Engine, Running
-from agentkit.distributed.program import Node, Program, Role
+from agentkit.distributed.engine import Engine
+from agentkit.distributed.program import Program
 from agentkit.distributed.pulse import Pulse, diagnose
-from agentkit.distributed.restarts import FROM_OUTSIDE, Restarts, TooManyRestartsError, describe_end
+from agentkit.distributed.restarts import FROM_OUTSIDE, TooManyRestartsError, describe_end
 from agentkit.distributed.run_store import RunStore
+from agentkit.distributed.watched import Watched
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
@@ -44,26 +45,6 @@ PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 class ProgramError(AgentkitError, RuntimeError):
     """Says that a fault stopped a program: names the node, its error, and where its log is."""
-
-
-@dataclasses.dataclass
-class _Watched:
-    """A node, as the supervisor sees it."""
-
-    node: Node
-    role: Role
-    state: str = "waiting"
-    running: Running | None = None
-    incarnation: int = -1
-    started: float = 0.0
-    start_at: float = 0.0
-    kill_at: float | None = None
-    leaving: bool = False
-    counted: int = 0
-    pulse: Pulse = dataclasses.field(default_factory=Pulse)
-
-    def __post_init__(self) -> None:
-        self.restarts = Restarts(self.role.restart)
 
 
 class Supervisor:
@@ -100,7 +81,7 @@ class Supervisor:
         self._stopping = False
         self._polled = self._awake_since = time.monotonic()
         self.store = RunStore(self.run_id, host=engine.store_host, port=store_port, program=program.name)
-        self._nodes = {name: _Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
+        self._nodes = {name: Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
         for watched in self._nodes.values():
             self._note(watched)
         if run_directory is not None:
@@ -158,7 +139,7 @@ class Supervisor:
             taken.add(index)
             node = dataclasses.replace(mine[0].node, name=f"{role}-{index}", index=index)
             self.store.allow_node(node.name)
-            self._nodes[node.name] = watched = _Watched(node, mine[0].role)
+            self._nodes[node.name] = watched = Watched(node, mine[0].role)
             self._note(watched)
 
     def kill_all(self) -> None:
@@ -214,16 +195,16 @@ class Supervisor:
                 with contextlib.suppress(AgentkitError):
                     self.scale(str(arguments.get("role")), int(arguments.get("count", 0)))
 
-    def _due(self, watched: _Watched) -> bool:
+    def _due(self, watched: Watched) -> bool:
         return watched.state in ("waiting", "restarting") and time.monotonic() >= watched.start_at
 
-    def _dependencies_ready(self, watched: _Watched) -> bool:
+    def _dependencies_ready(self, watched: Watched) -> bool:
         """A node is started at once, so that its imports take no time later, but is not timed before this."""
         return all(
             self._nodes[name].state in ("ready", "done") for name in watched.node.dependencies() if name in self._nodes
         )
 
-    def _start(self, watched: _Watched) -> None:
+    def _start(self, watched: Watched) -> None:
         watched.incarnation += 1
         run_address = RunAddress(
             self.store.address,
@@ -246,7 +227,7 @@ class Supervisor:
         watched.pulse = Pulse()
         self._note(watched, incarnation=watched.incarnation, beat_time=None)  # The old beats are not its own.
 
-    def _check(self, watched: _Watched) -> None:
+    def _check(self, watched: Watched) -> None:
         assert watched.running is not None
         code, now = watched.running.poll(), time.monotonic()
         if code is not None:
@@ -272,7 +253,7 @@ class Supervisor:
         if not busy:
             self._check_pulse(watched, now)
 
-    def _check_pulse(self, watched: _Watched, now: float) -> None:
+    def _check_pulse(self, watched: Watched, now: float) -> None:
         """A node that is silent, or whose main loop stands still, is taken for dead."""
         heard = self.store.last_heartbeat(watched.node.name)
         silence, idle = now - watched.started, 0.0
@@ -287,12 +268,12 @@ class Supervisor:
         if why is not None:
             self._lost(watched, why)
 
-    def _lost(self, watched: _Watched, why: str) -> None:
+    def _lost(self, watched: Watched, why: str) -> None:
         assert watched.running is not None
         watched.running.kill()
         self._ended(watched, watched.running.poll(), why)
 
-    def _ended(self, watched: _Watched, code: int | None, why: str | None = None) -> None:
+    def _ended(self, watched: Watched, code: int | None, why: str | None = None) -> None:
         """A node has ended: is it done, to be restarted, or the program's end?"""
         asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
         lost = why is not None
@@ -321,7 +302,7 @@ class Supervisor:
         self._restart_or_fail(watched, why, record, from_outside=code in FROM_OUTSIDE and not lost)
 
     def _restart_or_fail(
-        self, watched: _Watched, why: str, record: dict[str, Any] | None = None, from_outside: bool = False
+        self, watched: Watched, why: str, record: dict[str, Any] | None = None, from_outside: bool = False
     ) -> None:
         counts = self.store.status()["nodes"][watched.node.name]["counts"]
         counted = sum(counts.values())
@@ -335,12 +316,12 @@ class Supervisor:
         watched.state = "restarting"
         self._note(watched, last_error=why)
 
-    def _log_hint(self, watched: _Watched) -> str:
+    def _log_hint(self, watched: Watched) -> str:
         if self._directory is None:
             return ""
         return f" (its log: {self._directory / 'nodes' / watched.node.name}.log)"
 
-    def _fail(self, watched: _Watched, why: str, record: dict[str, Any] | None = None) -> None:
+    def _fail(self, watched: Watched, why: str, record: dict[str, Any] | None = None) -> None:
         """The program's end; the first one is what the user is told."""
         watched.state = "failed"
         self._note(watched, last_error=why)
@@ -368,7 +349,7 @@ class Supervisor:
                 if watched.role.stop_order == order:
                     self._ask_to_stop(watched)
 
-    def _ask_to_stop(self, watched: _Watched) -> None:
+    def _ask_to_stop(self, watched: Watched) -> None:
         if watched.running is not None and watched.kill_at is None:
             watched.kill_at = time.monotonic() + watched.role.stop_seconds
             self.store.stop_node(watched.node.name)
@@ -377,7 +358,7 @@ class Supervisor:
             else:
                 watched.running.terminate()
 
-    def _note(self, watched: _Watched, **changes: Any) -> None:
+    def _note(self, watched: Watched, **changes: Any) -> None:
         self.store.node(
             watched.node.name,
             role=watched.node.role,

@@ -33,6 +33,7 @@ def test_a_program_reaches_its_steps_is_saved_and_goes_on(tmp_path):
     saved = checkpoint.read_latest(run / "checkpoints")
     assert saved.step == saved.state["num_steps"] >= 1500 and (saved.path / "replay").is_dir()
     updates = saved.state["learner"]["num_updates"]
+    assert saved.state["totals"]["updates"] == updates  # Those after the actors had stopped included.
     # 0.1 updates for each inserted item, of which catch's episodes of 9 steps make 18.
     assert 0.5 < updates / (0.1 * 2 * saved.step - 10) < 1.3
     evaluations = rows(run / "logs" / "evaluation.csv")

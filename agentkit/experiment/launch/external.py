@@ -47,7 +47,7 @@ NUM_INDICES = 10**9
 CLAIM_SECONDS = 0.2
 
 STOP_SECONDS = 120.0
-"""How long external nodes may take to save and leave."""
+"""How long external nodes may take to save and leave, beside the calls that they announce."""
 
 
 def host_run(
@@ -161,9 +161,12 @@ def _process_commands(store: RunStore, asked: threading.Event, stop: threading.E
             name, arguments = store.commands.get(timeout=0.2)
             if name == "stop":
                 store.stop(str(arguments.get("reason") or "asked to stop"))
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline:
-        others = [node for name, node in store.status()["nodes"].items() if name != "replay-0"]
+    start, announced = time.monotonic(), 0.0
+    while time.monotonic() < start + STOP_SECONDS + announced:
+        status = store.status()
+        calls = [call for key, call in status["values"].items() if key.startswith("busy/")]
+        announced = max([announced, *(float(call["seconds"]) for call in calls)])  # Of a large replay, say.
+        others = [node for name, node in status["nodes"].items() if name != "replay-0"]
         if not any(node["state"] != "done" and (node["beat_age_seconds"] or 0.0) < LOST_SECONDS for node in others):
             break
         time.sleep(0.1)
