@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -260,6 +261,8 @@ def test_metrics_are_floats_and_means_over_stacked_updates() -> None:
     assert metrics.keys() == {"updates", "updates_per_second", "loss", "grad_norm", "noise"}
     assert all(isinstance(value, float) for value in metrics.values())
     assert metrics["updates"] == 3 and metrics["updates_per_second"] > 0
+    in_a_while = single.metrics(time.monotonic() + 1e4)
+    assert in_a_while["updates_per_second"] == pytest.approx(3 / 1e4, rel=0.05)
     for name in ("loss", "grad_norm", "noise"):
         np.testing.assert_allclose(metrics[name], np.mean([m[name] for m in seen]), rtol=1e-4, atol=1e-6)
 

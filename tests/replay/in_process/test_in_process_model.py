@@ -350,6 +350,20 @@ def test_writers_that_are_gone_free_their_steps(closed):
         assert replay._shared.stores[0].num_rows <= 12
 
 
+def test_a_writer_that_is_gone_is_in_no_checkpoint_and_in_nobodys_way(tmp_path):
+    def begin_and_go(replay):
+        writer = replay.writer(5)
+        for i in range(3):
+            writer.append(make_step(i))  # And never ends its episode.
+
+    with InProcessReplay([pair_table()]) as replay:
+        begin_and_go(replay)
+        replay.save(tmp_path)
+        assert json.loads((tmp_path / "replay.json").read_text())["windows"] == []
+        begin_and_go(replay)
+        replay.restore(tmp_path)
+
+
 def test_each_step_is_stored_once():
     """Sequences that overlap, in two tables, over a thousand steps: rows are steps, and no more."""
     tables = [Table(f"{n}", sequence_layout(n), 1000) for n in (8, 16)] + [pair_table(max_size=1000)]

@@ -53,6 +53,16 @@ def test_a_ring_goes_round_and_hands_out_each_slot_in_turn(capacity, length):
         check(slots, order)
 
 
+def test_an_emptied_table_begins_with_the_first_slot_again():
+    """A queue that is read at once stays in few slots, whose memory grows with the greatest one."""
+    slots = Slots(9)
+    for removals in ([0], [0], [0, 1], [1, 0, 2], [2, 1, 0], [0]):
+        assert [slots.add() for _ in removals] == list(range(len(removals)))
+        for slot in removals:
+            slots.remove(slot)
+    assert slots.size == 0 and slots.num_used == 3
+
+
 def test_contradictions_are_refused():
     slots = Slots(5)
     for _ in range(4):
