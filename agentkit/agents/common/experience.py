@@ -73,10 +73,12 @@ class Transitions:
     Attributes:
         config: says how many rewards are summed, and what is held and drawn.
         table: the table's name.
+        scale_rewards: whether rewards of a data set are scaled by its range of returns (`datasets.scale_rewards`).
     """
 
     config: ReplayConfig
     table: str = "transitions"
+    scale_rewards: bool = False
 
     @property
     def batch_plan(self) -> BatchPlan:
