@@ -21,11 +21,11 @@ class NoiseState(NamedTuple):
 
     Attributes:
         noise: what was added last, float32 ``[A]``; zero at the start of an episode.
-        count: of all environments of its actor.
+        steps: the count of those of all environments of its actor.
     """
 
     noise: Array
-    count: StepCount
+    steps: StepCount
 
 
 def deterministic_policy(network: Deterministic) -> Policy:
@@ -70,14 +70,14 @@ def gaussian_noise_policy(
         noise = correlation * state.noise + fresh * jax.random.normal(noise_key, action_shape)
         explored = jnp.clip(_single(network, params, observation) + noise, -1.0, 1.0)
         uniform = jax.random.uniform(uniform_key, action_shape, minval=-1.0, maxval=1.0)
-        action = jnp.where(state.count.num_steps < num_random_steps, uniform, explored)
-        return action, NoiseState(noise, state.count.next()), ()
+        action = jnp.where(state.steps.num_steps < num_random_steps, uniform, explored)
+        return action, NoiseState(noise, state.steps.next()), ()
 
     def silence(state: NoiseState) -> NoiseState:
         return state._replace(noise=jnp.zeros_like(state.noise))
 
     def with_num_envs(state: NoiseState, num_envs: int) -> NoiseState:
-        return state._replace(count=of_all_envs(state.count, num_envs))
+        return state._replace(steps=of_all_envs(state.steps, num_envs))
 
     return Policy(act, init, reset=silence if correlation else unchanged, with_num_envs=with_num_envs)
 
