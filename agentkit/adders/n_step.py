@@ -46,7 +46,8 @@ class NStepAdder(core.Adder):
     so that ``reward + discount * value(next_observation)`` is the target, and no loss applies gamma
     again. On every arrival at o_t, the transition over the last k = min(n, t) steps is written; at
     the end of an episode follow those over the last k - 1, ..., 1 steps. An episode of L steps gives
-    L + n - 1 items if L >= n, else 2 L - 1; for n = 1 one item per step.
+    L + n - 1 items if L >= n, else 2 L - 1; for n = 1 one item per step. So o_0 is the first of n items, others of
+    one: as in Acme, and other than in DQN Zoo, which writes nothing before step n.
 
     Termination (d_L = 0) makes the discount of all items that end at o_L zero; truncation (d_L = 1)
     leaves it gamma^k, so they bootstrap from o_L.

@@ -10,7 +10,7 @@ Differences from the paper:
     end of the segment.
   * Observations and returns are normalised by running statistics, gradients clipped to a global norm. Policy and
     value share nothing but the convolutions of images. The standard deviation of Gaussian actions does not depend on
-    the observation; actions are clipped to the bounds on their way to the environment, and their means are within.
+    the observation; they are clipped to the bounds on their way to the environment.
   * RMSProp's mean of squares begins at 1, which keeps the first steps small (as in github.com/openai/baselines, a2c).
     Its epsilon, inside the root, is 1e-10: clipped to a norm of 0.5, gradients of 10,000 parameters are 5e-3 each in
     mean, and beside baselines' 1e-5 the squares of small ones do not count. The learning rate stays by default;

@@ -138,8 +138,10 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
         keys = jax.random.split(key, len(parts))
         return tuple(part.init(k, *example) for part, k, example in zip(parts, keys, examples, strict=True))
 
-    ends = (config.vmin, config.vmax)
-    atoms = nets.evenly_spaced_atoms(*(map(_rescale, ends) if config.rescale_values else ends), num_atoms)
+    vmin, vmax = config.vmin, config.vmax
+    if config.rescale_values:
+        vmin, vmax = _rescale(vmin), _rescale(vmax)
+    atoms = nets.evenly_spaced_atoms(vmin, vmax, num_atoms)
 
     def to_value(logits: jax.Array) -> jax.Array:
         mean = nets.categorical_mean(logits, atoms)

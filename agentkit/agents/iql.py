@@ -218,7 +218,7 @@ def make_agent(
     check_config(config, Config)
     return Agent(
         config,
-        Transitions(config),
+        Transitions(config, scale_rewards=config.scale_rewards),
         Configured(make_networks, config),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),

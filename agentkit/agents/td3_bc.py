@@ -197,6 +197,8 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     def normalized(
         state: State, batch: ReplaySample[Transition]
     ) -> tuple[tuple[nets.RunningStatistics, ...], ReplaySample[Transition]]:
+        if not config.normalize_observations:
+            return (), batch
         data = batch.data
         statistics = nets.update_nest_statistics(state.statistics, data.observation)
         seen = actors.PolicyVariables(state.policy, statistics).normalized

@@ -190,7 +190,7 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
     episodes = fit_episodes(data.episodes, spec, data.actions)
-    if getattr(agent.config, "scale_rewards", False):  # of IQL, whose weights are made for such rewards
+    if getattr(agent.experience, "scale_rewards", False):  # `Transitions` of IQL, whose weights are made for these.
         episodes = scale_rewards(episodes)
     for episode in episodes:
         add_episode(adder, episode)

@@ -84,8 +84,6 @@ def policy_head(
 ) -> Categorical | DiagonalNormal | Joint:
     """Applies tanh layers; returns a distribution of actions that hardly depends on the features at first.
 
-    A Gaussian's mean is within [-1, 1], the bounds that its samples are clipped to.
-
     Args:
         features: ``[B, F]``.
         actions: their specs; see `check_policy_actions`.
@@ -126,8 +124,7 @@ def _distribution(
         ends = np.cumsum(_num_values(spec))[:-1]
         return Joint(tuple(Categorical(logits) for logits in jnp.split(outputs, ends, axis=-1)))
     log_std = hk.get_parameter(name, outputs.shape[1:], init=hk.initializers.Constant(np.log(initial_std)))
-    # Actions are clipped to [-1, 1], so beyond it nothing would hold a mean back from drifting away.
-    return DiagonalNormal(jnp.tanh(outputs), jnp.broadcast_to(log_std, outputs.shape))
+    return DiagonalNormal(outputs, jnp.broadcast_to(log_std, outputs.shape))
 
 
 def sample_to_action(actions: Nest) -> Callable[[Any], Nest]:

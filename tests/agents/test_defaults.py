@@ -38,16 +38,6 @@ def test_learning_begins_where_random_actions_end(module: Any) -> None:
     assert config.min_replay_size == config.num_random_steps >= 5_000
 
 
-@pytest.mark.parametrize("module", [a2c, ppo, trpo, npg, reinforce, impala])
-def test_the_means_of_continuous_actions_stay_within_the_bounds(module: Any) -> None:
-    """With weights as large as a drift would make them."""
-    networks = module.make_agent().make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass")))
-    params = jax.tree.map(lambda x: 100.0 * x, networks.init(KEY))
-    distribution, _ = networks.apply(params, jax.random.normal(KEY, (64, 2)))
-    assert jnp.max(jnp.abs(distribution.mode())) <= 1.0
-    assert jnp.max(jnp.abs(distribution.sample(KEY))) > 1.0  # Samples go on beyond, where they are clipped.
-
-
 @pytest.mark.parametrize(("lstm_size", "shares"), [(None, False), (4, True)])
 def test_impalas_value_leaves_the_policy_alone_where_there_is_no_memory(lstm_size: int | None, shares: bool) -> None:
     agent = impala.make_agent(impala.Config(lstm_size=lstm_size))

@@ -85,7 +85,8 @@ def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) 
     losses = module.Losses(
         critic=lambda critics, state, batch, key: LossOutput((critics - batch.data) ** 2, {}), policy=policy_loss
     )
-    update = module.make_update(NETWORKS, losses, module.Config(policy_delay=3, learning_rate=0.1))
+    plain = {"normalize_observations": False} if module is td3_bc else {}
+    update = module.make_update(NETWORKS, losses, module.Config(policy_delay=3, learning_rate=0.1, **plain))
     state, step, moved, seen = update.init(KEY), jax.jit(update.update), [], []
     for _ in range(7):
         before = state
@@ -127,6 +128,8 @@ def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -
     delay = {"policy_delay": 1} if module in (redq, droq) else {}
     if module is redq:
         own = {**own, "target_entropy": 0.0}
+    if module is cql:
+        own = {**own, "policy_learning_rate": 0.1}
     settings = {"learning_rate": 0.1, "tau": 0.5, "initial_temperature": 0.5, **own, **delay, **changes}
     if module is discrete_sac:
         networks = discrete_sac.Networks(NETWORKS.policy, NETWORKS.critic, 2)

@@ -30,7 +30,8 @@ class ReplayConfig:
         discount: gamma, in [0, 1].
         n_step: rewards summed before bootstrapping (Sutton 1988).
         batch_size: items per update.
-        updates_per_step: gradient updates per transition inserted: one a step, and n_step - 1 more an episode.
+        updates_per_step: gradient updates per transition inserted: one a step, and n_step - 1 more an episode,
+            whose first state is in n_step of them.
         updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
         replay_size: items held.
         min_replay_size: items held before learning begins.
@@ -72,10 +73,12 @@ class Transitions:
     Attributes:
         config: says how many rewards are summed, and what is held and drawn.
         table: the table's name.
+        scale_rewards: whether rewards of a data set are scaled by its range of returns (`datasets.scale_rewards`).
     """
 
     config: ReplayConfig
     table: str = "transitions"
+    scale_rewards: bool = False
 
     @property
     def batch_plan(self) -> BatchPlan:
