@@ -125,6 +125,16 @@ def _accept_only(listening: socket.socket, devices: Sequence[int]) -> None:
     listening.setsockopt(socket.SOL_SOCKET, so_attach_filter, struct.pack("HL", len(program), ctypes.addressof(code)))
 
 
+def check_device(device: str) -> None:
+    """Refuses a network device that is not there, or has no address, before anything listens on it.
+
+    Raises:
+        ConfigError: it names those there are.
+    """
+    if device not in ("lo", "all"):
+        device_address(device)
+
+
 def device_address(device: str) -> str:
     """Returns the address at which others reach a server that listens on a device.
 
