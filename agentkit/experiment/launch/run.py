@@ -30,7 +30,6 @@ from agentkit.experiment.run_lock import run_lock
 from agentkit.replay.base import index_tables
 from agentkit.specs import EnvironmentSpec
 
-
 _LOGGER = logging.getLogger(__name__)
 
 
