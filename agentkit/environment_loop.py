@@ -220,6 +220,7 @@ class BatchedEnvironmentLoop:
         counts = self._counter.increment(steps=int(self._lengths[i]), episodes=1)
         record: dict[str, float] = {
             **counts,
+            "steps": self.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
             "episode_return": float(self._returns[i]),
             "episode_length": int(self._lengths[i]),
         }

@@ -274,7 +274,7 @@ def test_a_batch_counts_each_environment_by_itself() -> None:
     found = [loop.step() for _ in range(5)]
     assert [None if f is None else [r["episode_return"] for r in f] for f in found] == [None, [2.0], [6.0], None, [2.0]]
     assert [r["episode_length"] for r in logged] == [2, 3, 2]
-    assert [(r["steps"], r["episodes"]) for r in logged] == [(2, 1), (5, 2), (7, 3)]
+    assert [(r["steps"], r["episodes"]) for r in logged] == [(4, 1), (5, 2), (8, 3)]
     assert loop.num_steps == 8 and counter.get("steps") == 7
     assert [call[0] for call in actor.calls].count("first") == 1
     last = [call[2] for call in actor.calls if call[0] == "observe"][1]

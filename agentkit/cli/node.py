@@ -16,6 +16,7 @@ from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
 from agentkit.cli.train import INTERRUPTED, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
+from agentkit.ports import check_device
 
 RUN_ID_VARIABLE = "AGENTKIT_RUN_ID"
 DEFAULT_BOARD_PORT = 7700
@@ -46,7 +47,7 @@ def node(arguments: argparse.Namespace) -> int:
     if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
         for name, value in ONE_CORE.items():
             os.environ.setdefault(name, value)
-    ports.check_device(getattr(arguments, "listen", None) or "lo")
+    check_device(getattr(arguments, "listen", None) or "lo")
     try:
         meeting = find_meeting(arguments)
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)

@@ -66,8 +66,8 @@ class RunStoreClient:
             RunStoreError: no run store answers within `timeout`.
         """
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigError(f"Expected the run store's address as host:port, found {address!r}.")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"Expected the run store's address as host:port, port 1 to 65535, found {address!r}.")
         self.address = address
         self._target = (host.strip("[]"), int(port))
         self.run_id = run_id

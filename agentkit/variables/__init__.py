@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentkit.variables.background import BackgroundPublisher
 from agentkit.variables.client import VariableClient
-from agentkit.variables.shared_memory import SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
+from agentkit.variables.shared_memory import (
+    SharedMemoryPublisher,
+    SharedMemorySource,
+    remove_shared_memory,
+    remove_unused_shared_memory,
+)
 from agentkit.variables.store import VariableStore
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ __all__ = [
     "VariableClient",
     "VariableStore",
     "remove_shared_memory",
+    "remove_unused_shared_memory",
 ]
 
 

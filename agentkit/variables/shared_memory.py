@@ -28,9 +28,11 @@ import numpy as np
 
 from agentkit.core import VariableSource, Versioned
 from agentkit.errors import ConfigError, SpecError, VariablesTimeoutError
+from agentkit.scratch import hold, remove_unused
 from agentkit.types import Nest
 from agentkit.variables import layout
 
+_PREFIX = "agentkit-parameters-"
 _MAGIC = int.from_bytes(b"agentkv1", "little")
 _ALIGNMENT = 64
 
@@ -57,7 +59,7 @@ def shared_memory_path(name_or_path: str | os.PathLike[str]) -> pathlib.Path:
         return pathlib.Path(name)
     memory = pathlib.Path("/dev/shm")
     folder = memory if memory.is_dir() else pathlib.Path(tempfile.gettempdir())
-    return folder / f"agentkit-{os.getuid()}-{name}"
+    return folder / f"{_PREFIX}{os.getuid()}-{name}"
 
 
 def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
@@ -66,6 +68,12 @@ def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
     for leftover in (path, *path.parent.glob(f"{path.name}.new-*")):
         with contextlib.suppress(OSError):
             leftover.unlink()
+
+
+def remove_unused_shared_memory() -> None:
+    """Deletes this user's shared memory of killed runs: what no process on this machine has mapped."""
+    path = shared_memory_path("any")
+    remove_unused(path.parent.glob(f"{_PREFIX}{os.getuid()}-*"))
 
 
 class SharedMemoryPublisher:
@@ -254,6 +262,7 @@ class _Segment:
         )
         size = _aligned(_HEADER_BYTES + len(text)) + 2 * slot_bytes
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        hold(file)  # The mapping goes on holding it.
         try:
             # Not ftruncate: where memory ends, that succeeds, and the first write kills the process (SIGBUS).
             if hasattr(os, "posix_fallocate"):
@@ -277,6 +286,7 @@ class _Segment:
             raise
         except OSError as error:
             raise ConfigError(f"The shared parameters {path} cannot be read: {error}.") from error
+        hold(file)
         try:
             status = os.fstat(file)
             if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode) or status.st_size < _HEADER_BYTES:

@@ -266,3 +266,10 @@ def test_a_malformed_beat_is_refused_and_changes_nothing(store, part):
         made._ask({**beat, "idle_seconds": 0.0, "ready": True, "leaving": False, **part}, 2.0)
     assert (store.last_heartbeat("actor-0")[2], store.totals()) == before == (0.25, {"steps": 3})
     made.close()
+
+
+def test_an_address_that_cannot_be_is_refused_at_once():
+    with pytest.raises(ConfigError, match=r"port 1 to 65535, found .127\.0\.0\.1:99999"):
+        RunStoreClient("127.0.0.1:99999", RUN, timeout=60.0)
+    with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:99999"):
+        RunStore(RUN, port=99999)

@@ -127,7 +127,7 @@ def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
     """The parameters in shared memory, and the files of a replay server that was killed."""
 
     def shared():
-        return set(pathlib.Path("/dev/shm").glob(f"agentkit-{os.getuid()}-*"))
+        return set(pathlib.Path("/dev/shm").glob(f"agentkit-parameters-{os.getuid()}-*"))
 
     words = ("--actors", "1", "--eval-every", "0", "--checkpoint-every", "200")
     with Launched(tmp_path, 1_000_000, *words) as program:

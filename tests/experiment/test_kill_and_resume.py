@@ -18,6 +18,32 @@ _CASES = {
 }
 _NUM_KILLS = 10
 
+_BATCHED = """
+import os, sys
+import agentkit
+from agentkit.agents import registry
+from agentkit import checkpoint
+
+folder, die_at, num_envs = sys.argv[1], int(sys.argv[2]), 4
+settings = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": 50, "replay_size": 400}
+plan = agentkit.ExperimentConfig(
+    registry.make("dqn", settings), "agentkit:catch", 400, num_envs=num_envs, run_directory=folder,
+    checkpoint_period=90, evaluation_period=0,
+)
+if die_at:  # As kill -9 would, in the middle between two checkpoints: rows of later steps are in the log.
+    make = agentkit.ExperimentConfig.make_environment
+    class Deadly:
+        def __init__(self, inner): self.inner, self.count = inner, 0
+        def __getattr__(self, name): return getattr(self.inner, name)
+        def step(self, action):
+            self.count += num_envs
+            if self.count >= die_at:
+                os._exit(9)
+            return self.inner.step(action)
+    agentkit.ExperimentConfig.make_environment = lambda self, *args: Deadly(make(self, *args))
+agentkit.run(plan, resume=os.path.exists(folder + "/config.json"))
+"""
+
 
 def _folder(agent: str, out: pathlib.Path) -> pathlib.Path:
     return out / f"{agent}-{_CASES[agent][0].replace(':', '_')}-seed3"
@@ -97,6 +123,26 @@ def test_killed_ten_times_equals_uninterrupted(agent: str, tmp_path: pathlib.Pat
     for log in ("train.csv", "evaluation.csv"):
         columns = ("steps", "episodes", "episode_return")
         assert _column(reference / "logs" / log, columns) == _column(folder / "logs" / log, columns)
+
+
+@pytest.mark.slow
+@pytest.mark.one_stack
+def test_batched_environments_resume_with_equal_files(tmp_path: pathlib.Path) -> None:
+    """Logs and each file of the last checkpoint: all but the times in them."""
+    for name, lives in (("whole", (0,)), ("killed", (290, 0))):
+        for die_at in lives:
+            command = [sys.executable, "-c", _BATCHED, str(tmp_path / name), str(die_at)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == (9 if die_at else 0), done.stderr
+    logs = [(tmp_path / name / "logs" / "train.csv").read_text() for name in ("whole", "killed")]
+    assert logs[0] == logs[1] and logs[0].count("\n") > 10
+    whole, killed = (checkpoint.read_latest(tmp_path / name / "checkpoints") for name in ("whole", "killed"))
+    assert whole is not None and killed is not None and whole.step == killed.step == 400
+    expected, found = _files(whole.path), _files(killed.path)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
+    assert "replay/replay.json" in expected
 
 
 def _newest(folder: pathlib.Path) -> int:

@@ -148,7 +148,7 @@ def test_a_name_is_a_file_in_memory():
     publisher, source = SharedMemoryPublisher(name), SharedMemorySource(name)
     publisher.publish(0, filled(0))
     try:
-        assert shared_memory_path(name).name == f"agentkit-{os.getuid()}-{name}"
+        assert shared_memory_path(name).name == f"agentkit-parameters-{os.getuid()}-{name}"
         assert source.get(["policy"]).version == 0
     finally:
         remove_shared_memory(name)

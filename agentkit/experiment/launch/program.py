@@ -20,6 +20,7 @@ from agentkit.experiment.launch.inference import inference_node, inference_role
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.transports import TRANSPORTS
+from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 
 ENGINES = ("processes", "ray", "threads")
@@ -36,7 +37,7 @@ class LaunchConfig:
         ray_address: of an existing Ray cluster; None starts a private one on this machine.
         listen: the network device that servers listen on: "lo" is this machine alone.
         transport: how parameters travel, see `transports.make_publisher`; None for the engine's own.
-        max_parameter_age_seconds: actors wait where their parameters are older; None for no limit.
+        max_parameter_age_seconds: actors wait where their parameters are older; above 0.1; None for no limit.
         max_restarts: of one node within ten minutes; one more stops the program.
         learner_gpus: accelerators that engine "ray" reserves for the learner, which then sees these alone; a part,
             such as 0.5, shares one. Nothing is reserved for 0, nor by other engines: there the learner sees all
@@ -68,11 +69,13 @@ class LaunchConfig:
         if self.learner_gpus > 1 and self.learner_gpus % 1:
             raise ConfigError(f"learner_gpus must be a part of one or a whole number, found {self.learner_gpus}.")
         age = self.max_parameter_age_seconds
-        if age is not None and age <= PARAMETER_SECONDS:
+        if age is not None and not age > PARAMETER_SECONDS:
             raise ConfigError(
-                f"max_parameter_age_seconds must be more than {PARAMETER_SECONDS:g}, in which actors look for newer "
-                f"parameters, found {age}."
+                f"max_parameter_age_seconds must be longer than {PARAMETER_SECONDS} s, since actors look for newer "
+                f"parameters as often as that; found {age}."
             )
+        if self.ray_address is None:  # On a cluster, the devices are those of other machines.
+            check_device(self.listen)
         if self.ray_address is not None and self.engine != "ray":
             raise ConfigError(f"ray_address belongs to engine='ray', found engine={self.engine!r}.")
 

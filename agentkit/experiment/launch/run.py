@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class LaunchResult(NamedTuple):
@@ -230,7 +233,12 @@ def _make_engine(config: LaunchConfig) -> Engine:
         return ThreadEngine()
     from agentkit.distributed.ray import RayEngine
 
-    return RayEngine(address=config.ray_address)
+    engine = RayEngine(address=config.ray_address)
+    _LOGGER.warning(
+        "Ray's own ports listen on every network device of its machines, with nothing but its token before them: set "
+        "a firewall (launch/README.md). Engine 'processes' listens on this machine alone."
+    )
+    return engine
 
 
 def _result(status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]]) -> LaunchResult:

@@ -15,7 +15,13 @@ from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.ports import device_address
 from agentkit.types import Nest
-from agentkit.variables import BackgroundPublisher, SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
+from agentkit.variables import (
+    BackgroundPublisher,
+    SharedMemoryPublisher,
+    SharedMemorySource,
+    remove_shared_memory,
+    remove_unused_shared_memory,
+)
 
 TRANSPORTS = ("shared_memory", "reverb", "ray")
 
@@ -96,6 +102,7 @@ def make_publisher(
         endpoint["ray"] = parameters_name(context.store.run_id, context.name)
         return TransportPublisher([RayVariables(endpoint["ray"])], endpoint, publish_seconds)
     endpoint["shared_memory"] = parameters_name(context.store.run_id, context.name)
+    remove_unused_shared_memory()
     parts: list[Any] = [SharedMemoryPublisher(endpoint["shared_memory"])]
     if transport == "reverb":
         from agentkit.variables.reverb import ReverbPublisher

@@ -163,12 +163,13 @@ class SharedTables:
             raise CheckpointError(f"Replay cannot be saved in {directory}: {error}") from error
 
     def _write_arrays(self, directory: pathlib.Path) -> dict[str, Any]:
+        windows = sorted((history.store, list(history)) for history in self.histories)  # A resumed run writes the same.
         return {
             "format": FORMAT,
             "fingerprints": [table.fingerprint() for table in self.tables.values()],
             "stores": [x.save(directory, f"steps{i}.") for i, x in enumerate(self.stores)],
             "tables": [x.save(directory, f"table{i}.") for i, x in enumerate(self.items.values())],
-            "windows": [{"store": history.store, "rows": list(history)} for history in self.histories],
+            "windows": [{"store": store, "rows": rows} for store, rows in windows],
         }
 
     def restore(self, directory: pathlib.Path, state: dict[str, Any]) -> None:

@@ -14,8 +14,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -27,6 +25,7 @@ import numpy as np
 from agentkit import ports
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
+from agentkit.scratch import make_scratch, remove_scratch
 
 PING_SECONDS = 1
 """How long a server may take to say what it holds; Reverb wants whole seconds."""
@@ -78,11 +77,11 @@ class ReverbParameterServer:
         self._calls = BoundedCalls()
         self._lock = threading.Lock()
         self._number = 0
-        self._folder = tempfile.mkdtemp(prefix="agentkit-parameters-")  # Reverb makes one too, and leaves it behind
+        self._folder = make_scratch("parameter-server")  # Reverb makes one too, and leaves it behind
         try:
             self._server: Any = self._start(port, listen)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
             raise
         self.port = int(self._server.port)
         self.address = f"localhost:{self.port}"
@@ -100,7 +99,7 @@ class ReverbParameterServer:
             max_size=1,
             rate_limiter=reverb.rate_limiters.MinSize(1),
         )
-        checkpointer = reverb.checkpointers.DefaultCheckpointer(self._folder)
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(os.fspath(self._folder))
         with quiet_stderr():
             server = reverb.Server([table], port=port, checkpointer=checkpointer)
         try:
@@ -162,7 +161,7 @@ class ReverbParameterServer:
             self._calls.close()
             with quiet_stderr():
                 server.stop()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
 
 
 class ParameterServerClient:

@@ -10,7 +10,6 @@ import math
 import os
 import pathlib
 import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -43,6 +42,7 @@ from agentkit.replay.reverb.streams import make_pieces, make_writer
 from agentkit.replay.reverb.tables import describe, is_free, make_table, table_info
 from agentkit.replay.reverb.writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
 from agentkit.replay.table import Table
+from agentkit.scratch import make_scratch, remove_scratch
 from agentkit.types import TableInfo
 
 PING_SECONDS = 2
@@ -132,13 +132,12 @@ class ReverbReplay(Replay):
             self._client = reverb.Client(address)
             self._check_server(check_timeout(connect_timeout, self.default_timeout))
         else:
-            parent = None if checkpoint_directory is None else os.fspath(checkpoint_directory)
-            self._folder = pathlib.Path(tempfile.mkdtemp(prefix="agentkit-reverb-", dir=parent))
+            self._folder = make_scratch("reverb", checkpoint_directory)
             self._root = self._folder / "server"  # Reverb deletes whatever else it finds in there
             try:
                 self._start()
             except BaseException:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                remove_scratch(self._folder)
                 raise
         self._at_exit = _closer(weakref.ref(self))
         atexit.register(self._at_exit)
@@ -360,7 +359,7 @@ class ReverbReplay(Replay):
         self._calls.close()
         self._stop()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
 
     # --- waiting ---------------------------------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""Temporary folders and shared memory of killed programs: removed by the next one; of living ones, never."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agentkit import scratch
+from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, remove_unused_shared_memory
+from agentkit.variables.shared_memory import shared_memory_path
+
+HOLD = """
+import sys, time
+import numpy as np
+from agentkit.scratch import make_scratch
+from agentkit.variables import SharedMemoryPublisher
+publisher = SharedMemoryPublisher(sys.argv[2])
+publisher.publish(1, {"a": np.zeros(3)})
+print(make_scratch("test", sys.argv[1]), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(name="name")
+def _name():
+    name = f"test-{os.getpid()}"
+    yield name
+    shared_memory_path(name).unlink(missing_ok=True)
+
+
+def test_what_a_killed_program_leaves_is_removed_and_what_a_living_one_uses_is_not(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(scratch, "YOUNG_SECONDS", 0.0)
+    command = [sys.executable, "-c", HOLD, str(tmp_path), name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        (folder,) = (tmp_path / other.stdout.readline().strip() for _ in range(1))
+        (folder / "data").write_text("x")
+        mine = scratch.make_scratch("test", tmp_path)
+        remove_unused_shared_memory()
+        assert folder.is_dir() and shared_memory_path(name).exists()
+        other.kill()
+    reader = SharedMemorySource(name)
+    assert reader.get(["a"]).version == 1
+    remove_unused_shared_memory()
+    assert shared_memory_path(name).exists(), "a reader has it mapped"
+    reader.close()
+    remove_unused_shared_memory()
+    assert not shared_memory_path(name).exists()
+    again = scratch.make_scratch("test", tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([mine, again])
+    for made in (mine, again, again):
+        scratch.remove_scratch(made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_young_or_of_another_kind_stays(tmp_path):
+    for kind in ("test", "other"):
+        (tmp_path / f"agentkit-{kind}-{os.getuid()}-old").mkdir()
+    os.utime(tmp_path / f"agentkit-other-{os.getuid()}-old", (time.time() - 60,) * 2)
+    scratch.remove_scratch(scratch.make_scratch("test", tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_publisher_whose_memory_was_removed_makes_it_again(name):
+    import numpy as np
+
+    publisher = SharedMemoryPublisher(name)
+    publisher.publish(1, {"a": np.zeros(3)})
+    shared_memory_path(name).unlink()
+    publisher.publish(2, {"a": np.ones(3)})
+    assert SharedMemorySource(name).get(["a"]).version == 2
+    publisher.close()
