@@ -61,7 +61,7 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
     """Returns the run's address and secret from ``--connect``, ``--run-id``, ``--run-id-file`` and AGENTKIT_RUN_ID.
 
     Raises:
-        ConfigError: the secret is too short to be one, or the file holds none.
+        ConfigError: the secret is too short to be one, the file holds none, or the address is none.
         FileNotFoundError: the file is not there: its run has not begun, or has ended.
     """
     address = getattr(arguments, "connect", None)
@@ -76,6 +76,10 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
             f"The run id must have at least {_MIN_SECRET} characters, found {len(run_id)}: who guesses it may join "
             "and stop the run. Make one with: openssl rand -hex 16"
         )
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"--connect: expected HOST:PORT with a port from 1 to 65535, found {address!r}.")
     return Meeting(address, run_id)
 
 

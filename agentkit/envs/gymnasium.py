@@ -51,9 +51,10 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise
     except ModuleNotFoundError as error:
         module, colon, _ = name.partition(":")
-        if colon and (error.name or "").split(".")[0] == module.split(".")[0]:
+        missing = {error.name, getattr(error.__cause__, "name", None)}  # Gymnasium raises one of its own.
+        if colon and any(module == name or module.startswith(f"{name}.") for name in missing):
             raise ConfigError(
-                f"gymnasium:{name} names the module {module!r}, which cannot be imported: {error}. Install it, run from "
+                f"gymnasium:{name} names the module {module!r}, which cannot be imported here. Install it, run from "
                 "the folder that it is in, or correct the name."
             ) from error
         raise

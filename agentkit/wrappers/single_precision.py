@@ -131,11 +131,7 @@ def _caster(spec: Nest, scalars: bool = False) -> Any:
     def cast(value: Nest) -> Nest:
         flat = tree.flatten(value)
         cast_flat = [
-            leaf
-            if dtype is None
-            else _narrow_whole(leaf, each.name)
-            if dtype.kind == "i"
-            else np.asarray(leaf, dtype)
+            leaf if dtype is None else _narrow_whole(leaf, each.name) if dtype.kind == "i" else np.asarray(leaf, dtype)
             for leaf, dtype, each in zip(flat, dtypes, leaves, strict=True)
         ]
         return tree.unflatten_as(value, cast_flat)
