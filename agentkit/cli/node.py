@@ -46,7 +46,8 @@ def node(arguments: argparse.Namespace) -> int:
     if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
         for name, value in ONE_CORE.items():
             os.environ.setdefault(name, value)
-    ports.check_device(getattr(arguments, "listen", None) or "lo")
+    listen = getattr(arguments, "listen", None)
+    ports.check_device("lo" if listen is None else listen)
     try:
         meeting = find_meeting(arguments)
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)
