@@ -46,6 +46,8 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise missing_extra(str(error), "gymnasium") from error
+    except gymnasium.error.Error as error:  # A version that is no more.
+        raise ConfigError(f"gymnasium:{name}: {error}") from error
     except TypeError as error:
         _explain(error, name, kwargs)
         raise

@@ -159,6 +159,7 @@ WORDS = [
         "names the module 'nomodule', which cannot be imported",
     ),
     (["train", "dqn", "--env", "gymnasium:no.such.module:X", *NEW], "names the module 'no.such.module'"),
+    (["train", "dqn", "--env", "gymnasium:CartPole-v99", *NEW], "CartPole-v1"),
     (["train", "dqn", "--env", "gymnasium:json:X-v0", *NEW], "Unknown gymnasium environment"),
     (["train", "dqn", "--env", "agentkit:point_mass", *NEW], "discrete"),
     (["train", "sac", "--env", "agentkit:catch", *NEW], "continuous"),
