@@ -32,13 +32,25 @@ class EnvironmentSpec(NamedTuple):
 
 
 def make_environment_spec(environment: Any) -> EnvironmentSpec:
-    """Reads the four specs off a dm_env environment, or off a batch of them (without its [N])."""
-    return EnvironmentSpec(
+    """Reads the four specs off a dm_env environment, or off a batch of them (without its [N]).
+
+    Raises:
+        SpecError: a leaf is no spec.
+    """
+    spec = EnvironmentSpec(
         observations=environment.observation_spec(),
         actions=environment.action_spec(),
         rewards=environment.reward_spec(),
         discounts=environment.discount_spec(),
     )
+    for part, nest in zip(("observation", "action", "reward", "discount"), spec, strict=True):
+        for leaf in tree.flatten(nest):
+            if not is_spec(leaf):
+                raise SpecError(
+                    f"{type(environment).__name__}.{part}_spec(): expected a dm_env spec (or a nest of them), found "
+                    f"{leaf!r:.80}. See dm_env.specs."
+                )
+    return spec
 
 
 def is_spec(value: Any) -> bool:
@@ -114,9 +126,10 @@ def validate(value: Nest, spec: Nest, what: str = "value") -> None:
     try:
         tree.assert_same_structure(spec, value)
     except (ValueError, TypeError) as error:
+        expected, found = leaf_names(spec), leaf_names(value)
+        why = f" {error}" if expected == found else ""  # dm-tree's own words are long.
         raise SpecError(
-            f"{what} has another structure than its spec: expected leaves {leaf_names(spec)}, "
-            f"found {leaf_names(value)}. {error}"
+            f"{what} has another structure than its spec: expected leaves {expected}, found {found}.{why}"
         ) from error
     for name, leaf_spec, leaf in zip(leaf_names(spec), tree.flatten(spec), tree.flatten(value), strict=True):
         array = np.asarray(leaf)

@@ -42,7 +42,7 @@ def launch(arguments: argparse.Namespace) -> int:
     chosen = {name: getattr(arguments, option) for name, option in _SETTINGS.items()}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if arguments.engine != "ray":  # Whose nodes may be on machines with other devices.
-        ports.check_device(arguments.listen or "lo")
+        ports.check_device("lo" if arguments.listen is None else arguments.listen)
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         check_installed(arguments.engine)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentkit import ports
 from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
 from agentkit.cli.train import INTERRUPTED, in_new_folder, new_experiment
@@ -47,7 +46,8 @@ def node(arguments: argparse.Namespace) -> int:
     if arguments.role != "learner":  # Before JAX and TensorFlow are loaded.
         for name, value in ONE_CORE.items():
             os.environ.setdefault(name, value)
-    check_device(getattr(arguments, "listen", None) or "lo")
+    listen = getattr(arguments, "listen", None)
+    check_device("lo" if listen is None else listen)
     try:
         meeting = find_meeting(arguments)
         return _host(arguments, meeting) if arguments.role == "replay" else _join(arguments, meeting)
@@ -62,7 +62,7 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
     """Returns the run's address and secret from ``--connect``, ``--run-id``, ``--run-id-file`` and AGENTKIT_RUN_ID.
 
     Raises:
-        ConfigError: the secret is too short to be one, or the file holds none.
+        ConfigError: the secret is too short to be one, the file holds none, or the address is none.
         FileNotFoundError: the file is not there: its run has not begun, or has ended.
     """
     address = getattr(arguments, "connect", None)
@@ -77,6 +77,10 @@ def find_meeting(arguments: argparse.Namespace) -> Meeting:
             f"The run id must have at least {_MIN_SECRET} characters, found {len(run_id)}: who guesses it may join "
             "and stop the run. Make one with: openssl rand -hex 16"
         )
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"--connect: expected HOST:PORT with a port from 1 to 65535, found {address!r}.")
     return Meeting(address, run_id)
 
 

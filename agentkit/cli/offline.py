@@ -77,7 +77,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
-    check_fit(plan.as_experiment())
+    check_fit(plan.as_experiment(), holds_replay=False)
     return in_new_folder(plan, arguments)
 
 

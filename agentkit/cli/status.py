@@ -85,7 +85,7 @@ def connected(run: str) -> Iterator[Any]:
     advice = f"If it was killed, go on with: agentkit launch --resume {run}"
     try:
         board = connect_to_run(Path(run))
-    except (RunStoreError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (RunStoreError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise  # It says itself what is wrong.
         raise ConfigError(f"Nothing answers for {run}: {error} {advice}") from error

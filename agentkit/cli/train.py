@@ -193,17 +193,18 @@ def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str
     raise AssertionError("itertools.count ended")
 
 
-def check_fit(plan: Any) -> None:
+def check_fit(plan: Any, holds_replay: bool = True) -> None:
     """Finds an environment that does not exist or suit the agent before a run folder is made.
 
     Args:
         plan: an `ExperimentConfig`.
+        holds_replay: whether the run fills a replay, for which there must be memory.
 
     Raises:
         ConfigError: it does not suit, or does not take the arguments given.
     """
     from agentkit import specs
-    from agentkit.experiment.fit import check_fit as check_plan
+    from agentkit.experiment import fit
 
     try:
         made = plan.make_environment(seed=0)
@@ -211,9 +212,14 @@ def check_fit(plan: Any) -> None:
         if not plan.environment_settings:
             raise
         raise refuse_settings(error, plan.environment, list(plan.environment_settings)) from error
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
     with contextlib.closing(made):
         try:
-            check_plan(plan, specs.make_environment_spec(made))
+            spec = specs.make_environment_spec(made)
+            fit.check_fit(plan, spec)
+            if holds_replay:
+                fit.check_memory(plan, spec)
         except SpecError as error:
             raise ConfigError(str(error)) from error
 

@@ -82,10 +82,12 @@ class BatchedEnvironment(dm_env.Environment):
 
     def _stack(self, timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
         for number, timestep in enumerate(timesteps):
-            if not isinstance(timestep, dm_env.TimeStep) or (timestep.reward is None and timestep.step_type != FIRST):
+            if not isinstance(timestep, dm_env.TimeStep) or (
+                (timestep.reward is None or timestep.discount is None) and timestep.step_type != FIRST
+            ):
                 raise SpecError(
-                    f"Environment {number} of a batch gave {timestep!r:.100}; expected a dm_env.TimeStep, with a reward "
-                    "unless it is an episode's first."
+                    f"Environment {number} of a batch gave {timestep!r:.100}; expected a dm_env.TimeStep, with a "
+                    "reward and a discount unless it is an episode's first."
                 )
         return dm_env.TimeStep(
             step_type=np.array([timestep.step_type for timestep in timesteps], np.int32),
@@ -190,7 +192,8 @@ def _filler(spec: Nest, fill: float) -> Callable[[list[Nest]], Nest]:
     def fill_and_stack(values: list[Nest]) -> Nest:
         filled = [missing if value is None else value for value in values]
         try:
-            return stack(filled)
+            with np.errstate(over="ignore"):  # What is infinite then is told of by who checks the step.
+                return stack(filled)
         except (TypeError, ValueError) as error:
             raise SpecError(
                 f"A reward or discount of a batch: expected {spec}, found {filled!r:.200}: {error}."

@@ -46,14 +46,17 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise missing_extra(str(error), "gymnasium") from error
+    except gymnasium.error.Error as error:  # A version that is no more.
+        raise ConfigError(f"gymnasium:{name}: {error}") from error
     except TypeError as error:
         _explain(error, name, kwargs)
         raise
     except ModuleNotFoundError as error:
         module, colon, _ = name.partition(":")
-        if colon and (error.name or "").split(".")[0] == module.split(".")[0]:
+        missing = {error.name, getattr(error.__cause__, "name", None)}  # Gymnasium raises one of its own.
+        if colon and any(module == name or module.startswith(f"{name}.") for name in missing):
             raise ConfigError(
-                f"gymnasium:{name} names the module {module!r}, which cannot be imported: {error}. Install it, run from "
+                f"gymnasium:{name} names the module {module!r}, which cannot be imported here. Install it, run from "
                 "the folder that it is in, or correct the name."
             ) from error
         raise

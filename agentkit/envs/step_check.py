@@ -41,8 +41,9 @@ class StepCheck:
         self._observation_is_good = fits(self._spec.observations, and_finite=True)
         # A single environment gives rewards as Python's floats; those of a batch are arrays.
         self._scalars = num_envs is None and all(
-            specs.is_spec(s) and s.shape == () for s in (spec.rewards, spec.discounts)
+            specs.is_spec(s) and s.shape == () and s.dtype.kind == "f" for s in (spec.rewards, spec.discounts)
         )
+        self._most = float(np.finfo(spec.rewards.dtype).max) if self._scalars else 0.0  # More is infinite when stored.
 
     def __call__(self, timestep: Any, action: Nest = None, step: int = 0) -> None:
         """Checks the time step that followed an action.
@@ -66,7 +67,7 @@ class StepCheck:
             specs.validate(observation, self._spec.observations, f"At step {step:,} the environment's observation")
             self._tell("observation", observation, action, step)
         if self._scalars:
-            if type(reward) not in _NUMBERS or not math.isfinite(reward):
+            if type(reward) not in _NUMBERS or not -self._most <= reward <= self._most:
                 self._look_at_reward(reward, step_type == FIRST, action, step)
             if type(discount) not in _NUMBERS or not 0.0 <= discount <= 1.0:
                 self._look_at_discount(discount, step_type == FIRST, step)
@@ -77,15 +78,15 @@ class StepCheck:
     def _look_at_reward(self, reward: Nest, is_first: bool, action: Nest, step: int) -> None:
         if not (is_first and reward is None):
             _refuse_none(reward, "reward", step)
-            leaves = _numbers(reward, self._spec.rewards, f"At step {step:,} the environment's reward")
-            if not all(is_finite(leaf) for leaf in leaves):
+            reward = _cast(reward, self._spec.rewards, f"At step {step:,} the environment's reward")
+            if not all(is_finite(leaf) for leaf in tree.flatten(reward)):
                 self._tell("reward", reward, action, step)
 
     def _look_at_discount(self, discount: Nest, is_first: bool, step: int) -> None:
         if is_first and discount is None:
             return
         _refuse_none(discount, "discount", step)
-        for leaf in _numbers(discount, self._spec.discounts, f"At step {step:,} the environment's discount"):
+        for leaf in tree.flatten(_cast(discount, self._spec.discounts, f"At step {step:,} the environment's discount")):
             if not ((leaf >= 0) & (leaf <= 1)).all():
                 raise SpecError(
                     f"At step {step:,} the environment's discount is {leaf}; expected 0 (the episode terminated) to "
@@ -139,19 +140,19 @@ def _refuse_none(value: Nest, what: str, step: int) -> None:
         )
 
 
-def _numbers(value: Nest, spec: Nest, what: str) -> list[np.ndarray]:
-    """Returns the leaves of a reward or discount as arrays; any dtype of numbers is taken."""
+def _cast(value: Nest, spec: Nest, what: str) -> Nest:
+    """Returns a reward or discount as arrays of its spec; any dtype of numbers is taken."""
 
     def cast(leaf_spec: specs.Array, leaf: Any) -> np.ndarray:
         array = np.asarray(leaf)
         return array.astype(leaf_spec.dtype) if array.dtype.kind in "fiub" else array
 
-    cast_value = value
+    found = value
     if value is not None:
         with contextlib.suppress(TypeError, ValueError), np.errstate(over="ignore"):  # `validate` says it better.
-            cast_value = tree.map_structure(cast, spec, value)
-    specs.validate(cast_value, spec, what)
-    return [np.asarray(leaf) for leaf in tree.flatten(cast_value)]
+            found = tree.map_structure(cast, spec, value)
+    specs.validate(found, spec, what)
+    return found
 
 
 def fits(spec: Nest, and_finite: bool = False) -> Callable[[Nest], bool]:

@@ -275,9 +275,11 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        if not isinstance(record, dict) or any(type(record.get(name)) not in kinds for name, kinds in _RECORD.items()):
-            parts = ", ".join(_RECORD)
-            raise ValueError(f"expected an object with {parts}, found {json.dumps(record)[:60]}")
+        if not isinstance(record, dict) or not {"agent", "agent_config", "environment"} <= record.keys():
+            raise ValueError(f"expected an object with agent and environment, found {json.dumps(record)[:60]}")
+        for name, kinds in _RECORD.items():
+            if name in record and type(record[name]) not in kinds:
+                raise ValueError(f"{name} is {record[name]!r:.60}")
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
     return record
@@ -328,6 +330,8 @@ def experiment_from_record(
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
     settings = {name: value for name, value in record.items() if name in names}
+    if "num_steps" not in settings | changes:
+        raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))
     experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))
     saved = {name: record[name] for name in wanted if name in record}
     identity.warn_of_changes(saved, experiment.describe(), run_directory)

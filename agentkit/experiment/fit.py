@@ -25,7 +25,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
 
     Raises:
         SpecError: the spec is impossible, or none that the agent takes.
-        ConfigError: the agent's settings contradict each other, or ask for more memory than there is.
+        ConfigError: the agent's settings contradict each other.
     """
     agent = experiment.agent
     check_spec(spec)
@@ -33,8 +33,16 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
     agent.make_update(agent.make_networks(spec))
     tables, plan = agent.make_tables(spec), agent.batch_plan
     index_tables(tables)[plan.table].check_batch(plan.batch_size)
+
+
+def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:
+    """Refuses an in-process replay that will not fit into the machine's memory when the run ends.
+
+    Raises:
+        ConfigError: it says how large which table will be.
+    """
     if experiment.replay == "in_process":
-        for table in tables:
+        for table in experiment.agent.make_tables(spec):
             _check_memory(table, experiment.num_steps)
 
 
@@ -47,8 +55,6 @@ def check_spec(spec: specs.EnvironmentSpec) -> None:
     for part, nest in spec._asdict().items():
         for name, leaf in tree.flatten_with_path(nest):
             label = "/".join([part.removesuffix("s"), *map(str, name)])
-            if not specs.is_spec(leaf):
-                raise SpecError(f"{label}: expected a dm_env spec, found {leaf!r:.80}. See dm_env.specs.")
             if leaf.dtype.kind not in "fiub":
                 raise SpecError(f"{label}: expected numbers, found dtype {leaf.dtype}. Encode them as numbers.")
             if isinstance(leaf, specs.BoundedArray) and not np.all(leaf.minimum <= leaf.maximum):  # NaN, too.
@@ -79,15 +85,15 @@ def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
 
 
 def _check_memory(table: Table, num_steps: int) -> None:
-    """Refuses a table that will be larger than the machine's memory when the run ends."""
     step = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.step))
     item = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.inline))
     num_items = min(table.max_size, num_steps)
     needed, there = num_items * (step + item), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise ConfigError(
-            f"Replay table {table.name!r} will hold {num_items:,} items of {step + item:,} bytes, {needed / 1e9:,.1f} GB; "
-            f"this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store smaller observations."
+            f"Replay table {table.name!r} will hold {num_items:,} items of {step + item:,} bytes, "
+            f"{needed / 1e9:,.1f} GB; this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store "
+            "smaller observations."
         )
 
 

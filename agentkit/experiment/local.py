@@ -21,7 +21,7 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
@@ -177,6 +177,7 @@ def _build(
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
     check_fit(experiment, spec)
+    check_memory(experiment, spec)
     begin(experiment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)

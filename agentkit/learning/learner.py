@@ -192,8 +192,8 @@ class Learner:
         finite = np.isfinite(priorities)
         if not finite.all():
             tell_not_finite(
-                f"After update {self._version:,}, {np.sum(~finite)} of {finite.size} new priorities are nan or inf: the "
-                "training is no longer finite. Lower the learning rate, or scale the rewards down.",
+                f"After update {self._version:,}, {np.sum(~finite)} of {finite.size} new priorities are nan or inf: "
+                "the training is no longer finite. Lower the learning rate, or scale the rewards down.",
                 self._on_nan,
             )
             keys, priorities = keys[finite], priorities[finite]
