@@ -60,10 +60,11 @@ lowest priority on a busy machine, so their seconds say nothing, and with the se
 | munchausen_dqn | 500, 466, 500 with `n_step=20` and `discount=0.995` | 500, 500 (seeds 0, 1), with its defaults |
 
 IMPALA still falls short of 475 in two seeds of three: its step size does not fall. With
-`learning_rate='linear(3e-4, 0, 1250, "updates")'`, to 0 at the end, seed 0 ended at 454 and was between 420 and 500 from
-100,000 steps on; a policy that gives up what it had remains to be explained.
+`learning_rate='linear(3e-4, 0, 1250, "updates")'`, to 0 at the end, seed 0 ended at 454 and was between 420 and 500
+from 100,000 steps on; a policy that gives up what it had remains to be explained.
 
-The other on-policy agents' rows are of the segments that were the default then: 128 rows (PPO, REINFORCE), 64 (TRPO, NPG), 5 (A2C).
+The other on-policy agents' rows are of the segments that were the default then: 128 rows (PPO, REINFORCE), 64
+(TRPO, NPG), 5 (A2C).
 
 """
 
