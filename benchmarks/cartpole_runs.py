@@ -63,8 +63,8 @@ IMPALA still falls short of 475 in two seeds of three: its step size does not fa
 `learning_rate='linear(3e-4, 0, 1250, "updates")'`, to 0 at the end, seed 0 ended at 454 and was between 420 and 500
 from 100,000 steps on; a policy that gives up what it had remains to be explained.
 
-The other on-policy agents' rows are of the segments that were the default then: 128 rows (PPO, REINFORCE), 64 (TRPO,
-NPG), 5 (A2C).
+The other on-policy agents' rows are of the segments that were the default then: 128 rows (PPO, REINFORCE), 64
+(TRPO, NPG), 5 (A2C).
 
 """
 

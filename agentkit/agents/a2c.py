@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,9 @@ from agentkit.types import Array, Params, ReplaySample, Step
 if TYPE_CHECKING:
     import optax
 
+UPDATE_ROWS = 80
+"""Rows of an update where no segment_length is given: 5 of 16 environments."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Config(SegmentsConfig):
@@ -66,8 +69,6 @@ class Config(SegmentsConfig):
         normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
-
-    UPDATE_ROWS: ClassVar[int] = 80
 
     hidden_sizes: Sizes = (64, 64)
     gae_lambda: Fraction = 0.95
@@ -216,7 +217,7 @@ def make_agent(
     check_config(config, Config)
     return Agent(
         config,
-        Segments(config),
+        Segments(config, update_rows=UPDATE_ROWS),
         Configured(make_networks, config),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),

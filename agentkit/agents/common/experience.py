@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, final
+from typing import final
 
 import jax
 
@@ -182,7 +182,7 @@ class SegmentsConfig:
 
     Attributes:
         segment_length: rows that an environment fills for each update, T; None for so many that an update has
-            `UPDATE_ROWS` at least, however many environments there are.
+            `Segments.update_rows` at least, however many environments there are.
         batch_size: segments per update; None for one of each environment of an actor, so that an update follows
             every T steps of all environments.
         discount: gamma, in [0, 1].
@@ -191,8 +191,6 @@ class SegmentsConfig:
     segment_length: Count | None = None
     batch_size: Count | None = None
     discount: Fraction = 0.99
-
-    UPDATE_ROWS: ClassVar[int] = 2_048
 
     def __post_init__(self) -> None:
         """Refuses a value outside of its field's range."""
@@ -212,6 +210,7 @@ class Segments:
         queue_size: segments that wait for the learner, at most: so far may actors be ahead; None for as few as can be.
         num_envs: environments of an actor.
         table: the table's name.
+        update_rows: rows of an update, at least, where the config has no segment_length.
     """
 
     config: SegmentsConfig
@@ -219,6 +218,7 @@ class Segments:
     queue_size: int | None = None
     num_envs: int = 1
     table: str = "segments"
+    update_rows: int = 2_048
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -231,7 +231,7 @@ class Segments:
         """Returns T: that of the config, or what gives an update enough rows, which minibatches divide."""
         if self.config.segment_length is not None:
             return self.config.segment_length
-        least = max(math.ceil(self.config.UPDATE_ROWS / self.batch_plan.batch_size), _SHORTEST_SEGMENT)
+        least = max(math.ceil(self.update_rows / self.batch_plan.batch_size), _SHORTEST_SEGMENT)
         return math.ceil(least / self.num_minibatches) * self.num_minibatches
 
     def with_num_envs(self, num_envs: int) -> Segments:
