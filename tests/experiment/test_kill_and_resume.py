@@ -28,7 +28,7 @@ folder, die_at, num_envs = sys.argv[1], int(sys.argv[2]), 4
 settings = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": 50, "replay_size": 400}
 plan = agentkit.ExperimentConfig(
     registry.make("dqn", settings), "agentkit:catch", 400, num_envs=num_envs, run_directory=folder,
-    checkpoint_period=90, evaluation_period=0,
+    checkpoint_period=100, evaluation_period=0,  # No multiple of the batch's episodes: some are under way then.
 )
 if die_at:  # As kill -9 would, in the middle between two checkpoints: rows of later steps are in the log.
     make = agentkit.ExperimentConfig.make_environment
