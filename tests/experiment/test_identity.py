@@ -110,6 +110,9 @@ def _node(folder, monkeypatch):
         def get(self, name, timeout):
             return posted
 
+        def claim(self, node, life):
+            return None  # The name is free.
+
         def close(self):
             pass
 
