@@ -467,8 +467,9 @@ def test_what_has_no_name_goes_on_from_code_with_a_warning_where_it_differs(tmp_
         return make(None, environment, run_directory=tmp_path, num_envs=None)
 
     run(experiment(lambda seed: Catch(seed=seed)))
+    assert local.prepare(experiment(_closure()), resume=True) is not None
     with pytest.warns(ChangedCodeWarning, match="cannot be compared"):
-        local.prepare(experiment(_closure()), resume=True)
+        local.begin(experiment(_closure()))
     with pytest.raises(CheckpointError, match="environment"):
         local.prepare(experiment("agentkit:catch"), resume=True)
 
