@@ -227,7 +227,7 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setitem(sys.modules, "mctx", None)
     agent, networks, _ = _learner()
-    with pytest.raises(MissingExtraError, match=r"agentkit\[planning\]"):
+    with pytest.raises(MissingExtraError, match=r"agentkit-rl\[planning\]"):
         agent.make_policy(networks)
 
 

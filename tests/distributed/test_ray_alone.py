@@ -54,7 +54,7 @@ def test_only_an_explicit_address_is_taken(address, reason):
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"agentkit\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"agentkit-rl\[ray\]"):
         RayEngine()
 
 

@@ -219,7 +219,7 @@ def test_a_run_without_a_profile_has_the_parts_themselves(monkeypatch):
     build = local._build
     monkeypatch.setattr(local, "_build", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
     for profile in (None, Profile()):
-        run(make_experiment(num_steps=30), profile=profile)
+        run(make_experiment(num_steps=30, step_timeout=0.0), profile=profile)
     plain, timed = made
     stand_ins = {TimedPart, TimedDataset}
     for name in ("replay", "dataset", "actor", "learner"):

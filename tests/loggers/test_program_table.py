@@ -296,4 +296,4 @@ def test_a_long_call_that_a_node_announced_is_shown():
         "seconds": 9,
     }
     status["values"]["busy/learner-0"] = {"incarnation": 7, "number": 1, "what": "of one that died", "seconds": 9}
-    assert "replay 0/1 (1 starting, restoring replay), learner 1/1, " in as_line(status)
+    assert "replay 0/1 (1 starting, restoring 96 MB of replay), learner 1/1, " in as_line(status)

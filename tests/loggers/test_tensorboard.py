@@ -49,5 +49,5 @@ def test_no_tensorflow_is_imported(tmp_path):
 
 def test_its_absence_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(MissingExtraError, match=r"agentkit\[tensorboard\]"):
+    with pytest.raises(MissingExtraError, match=r"agentkit-rl\[tensorboard\]"):
         TensorboardLogger(tmp_path, "a")
