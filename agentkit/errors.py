@@ -5,9 +5,14 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable
+from typing import Literal
 
 DISTRIBUTION = "agentkit-rl"
 """What pip installs; the package that is imported is `agentkit`. The registry's `agentkit` is somebody else's."""
+
+
+OnNan = Literal["stop", "warn"]
+"""What to do about a number that is NaN or infinite: end the run, or warn and go on."""
 
 
 class AgentkitError(Exception):

@@ -14,7 +14,7 @@ Discounts (decision 4 of the design; whoever sums rewards applies gamma):
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,6 @@ Array = Any
 Params = Any
 """Parameters of networks: Haiku's dicts of arrays, or tuples of them. Networks and losses know the form."""
 
-OnNan = Literal["stop", "warn"]
-"""What to do about a number that is NaN or infinite: end the run, or warn and go on."""
 
 T = TypeVar("T")
 

@@ -51,6 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "losses/v_trace": ("losses/test_vtrace.py",),
     "losses/value": ("losses/test_value.py", "losses/test_offline.py"),
     "adders": ("adders",),
+    "learning/finite": ("learning/test_learner.py", "experiment/test_not_finite.py"),
     "learning/gradients": ("learning/test_apply_gradients.py",),
     "learning/optimizers": ("learning", "agents/test_updates_by_hand.py"),
     "replay/in_process": ("replay/in_process", "replay/test_lockstep.py"),

@@ -8,8 +8,7 @@ from typing import NoReturn, final, get_args
 
 import agentkit
 from agentkit.cli.values import parse_whole
-from agentkit.errors import ConfigError, unknown_name
-from agentkit.types import OnNan
+from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
     "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",

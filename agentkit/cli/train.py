@@ -134,7 +134,8 @@ def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
         yield
     except AgentkitError:
         with contextlib.suppress(OSError):  # There is something in it.
-            Path(plan.run_directory).rmdir()
+            with contextlib.suppress(FileNotFoundError):  # Who gave its lock back has deleted it.
+                Path(plan.run_directory).rmdir()
             if arguments.out is None:
                 Path(plan.run_directory).parent.rmdir()
         raise

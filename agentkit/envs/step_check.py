@@ -12,8 +12,8 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import SpecError, tell_not_finite
-from agentkit.types import FIRST, Nest, OnNan
+from agentkit.errors import OnNan, SpecError, tell_not_finite
+from agentkit.types import FIRST, Nest
 
 _NUMBERS = (float, np.float32, np.float64)
 

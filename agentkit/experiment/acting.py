@@ -15,9 +15,9 @@ from agentkit.core import Actor, Adder
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log
 from agentkit.envs.step_check import StepCheck
+from agentkit.errors import OnNan
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
-from agentkit.types import OnNan
 from agentkit.variables import VariableClient
 
 

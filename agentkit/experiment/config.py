@@ -21,12 +21,11 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, che
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
-from agentkit.errors import AgentkitError, ConfigError, unknown_name
+from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.specs import check_is_environment
-from agentkit.types import OnNan
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]

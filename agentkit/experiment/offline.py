@@ -16,7 +16,7 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, che
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
 from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec, scale_rewards
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import CheckpointError, ConfigError, OnNan
 from agentkit.experiment.config import (
     ExperimentConfig,
     Seed,
@@ -36,7 +36,7 @@ from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import OnNan, TableInfo
+from agentkit.types import TableInfo
 from agentkit.variables import VariableStore
 
 if TYPE_CHECKING:

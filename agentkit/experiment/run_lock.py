@@ -38,7 +38,8 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
         return
     folder = pathlib.Path(directory).resolve()
-    is_new = not folder.is_dir() or not any(folder.iterdir())
+    made = [path for path in (folder, *folder.parents) if not path.exists()]  # From the innermost.
+    is_new = bool(made) or not any(folder.iterdir())
     with _mine_lock:
         if folder in _mine:  # The system's locks are a process's: it would grant this one again.
             raise _taken(folder, f"in this process, {os.getpid()}")
@@ -49,7 +50,7 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
             yield
     except BaseException:
         if is_new:
-            _remove_empty(folder)
+            _remove_empty(folder, made or [folder])
         raise
     finally:
         with _mine_lock:
@@ -80,12 +81,13 @@ def _lock(folder: pathlib.Path, file: IO[str]) -> None:
         file.flush()
 
 
-def _remove_empty(folder: pathlib.Path) -> None:
-    """Takes a folder back in which nothing was begun: what was asked for was refused."""
+def _remove_empty(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
+    """Takes a folder back in which nothing was begun, and the empty ones around it that were made for it."""
     with contextlib.suppress(OSError):
         if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
             (folder / LOCK_FILE).unlink()
-            folder.rmdir()
+            for path in made:
+                path.rmdir()
 
 
 def _taken(folder: pathlib.Path, holder: str) -> ConfigError:

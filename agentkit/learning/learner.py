@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentkit import nests
-from agentkit.errors import ConfigError, tell_not_finite
+from agentkit.errors import ConfigError, OnNan, tell_not_finite
 from agentkit.learning.finite import NONE_BAD, all_finite, describe_bad, note_bad
 from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import DrawnBatch, Nest, OnNan, ReplaySample
+from agentkit.types import DrawnBatch, Nest, ReplaySample
 
 
 class Publisher(Protocol):

@@ -96,7 +96,7 @@ READING = {
 @pytest.mark.parametrize("what", bad_words.NOT_JSON)
 def test_a_config_that_is_none_is_refused(what, command, run, capsys):
     (run / "config.json").write_bytes(bad_words.NOT_JSON[what])
-    check_refused(READING[command], "config.json is damaged|agentkit.reverb", capsys)
+    check_refused(READING[command], "config.json is damaged|agentkit-rl.reverb", capsys)
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
