@@ -234,7 +234,7 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = Config(
-        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.0, vmax=1.0, rescale_values=False,
+        hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.5, vmax=1.5, rescale_values=False,
         num_simulations=8, min_replay_size=10, updates_per_step=0.5, learning_rate=3e-3, target_update_period=20,
     )  # fmt: skip
     assert len(learns(make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)) == 3
