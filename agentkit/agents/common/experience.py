@@ -268,6 +268,11 @@ class Segments:
 
     def _check_minibatches(self, has_memory: bool) -> None:
         num_segments, length = self.batch_plan.batch_size, self.segment_length
+        if self.config.segment_length is None and self.num_minibatches > self.update_rows:
+            raise ConfigError(
+                f"num_minibatches must be at most {self.update_rows}, the rows of an update, found "
+                f"{self.num_minibatches}. Choose fewer, or give a segment_length."
+            )
         if num_segments * length % self.num_minibatches:
             raise ConfigError(
                 f"num_minibatches={self.num_minibatches} does not divide the rows of an update: {num_segments} "
