@@ -42,6 +42,7 @@ ONE_STACK = (
     "tests/adders/test_tee.py",
     "tests/agents/",
     "tests/benchmarks/",
+    "tests/cli/test_bad_commands.py",
     "tests/cli/test_main.py",
     "tests/cli/test_offline.py",
     "tests/cli/test_plot.py",
