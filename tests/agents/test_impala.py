@@ -320,7 +320,7 @@ def test_without_a_core_it_stays_at_chance_there() -> None:
 
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
-    config = impala.Config(segment_length=10, learning_rate=1e-2, discount=0.95)
+    config = impala.Config(segment_length=10, learning_rate=3e-3, discount=0.95)
     returns = learns(impala.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
     assert len(returns) == 3
 

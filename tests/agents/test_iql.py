@@ -23,13 +23,19 @@ CHANGES = {**settings.OFF_POLICY_CHANGES, "learning_rate": 1e-2, "tau": 0.5, "te
 class TestIql(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {**REFUSED, "expectile": 1.0}
-    changes: ClassVar = {**CHANGES, "expectile": 0.5}
+    changes: ClassVar = {**CHANGES, "expectile": 0.5, "scale_rewards": False}
 
     def make_agent(self, **changes: Any) -> Any:
         return iql.make_agent(iql.Config(**{**settings.SMALL, **changes}))
 
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
+
+    def test_every_setting_changes_what_the_agent_does(self) -> None:
+        """Leaves out what data sets are read with: `tests/experiment/test_offline.py` has that."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delitem(self.changes, "scale_rewards")
+            super().test_every_setting_changes_what_the_agent_does()
 
 
 @pytest.mark.parametrize("terminates", [True, False])

@@ -89,7 +89,7 @@ def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() ->
         config = dataclasses.replace(agent.config, risk_level=risk_level)
         policy = iqn.make_policy(networks, config, evaluation=True)
         keys = jax.random.split(jax.random.PRNGKey(1), 50)
-        actions = jax.vmap(lambda key, policy=policy: policy.act(params, key, observation, np.int32(0))[0])(keys)
+        actions = jax.vmap(lambda key, policy=policy: policy.act(params, key, observation, policy.init(key))[0])(keys)
         assert np.mean(actions == best) > 0.9
 
 

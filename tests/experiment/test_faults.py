@@ -145,4 +145,4 @@ def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
     with Launched(tmp_path, checkpoints(program)[-1] + 300, resume=run) as program:
         assert program.end() == 0, program.output()
     assert left not in shared()
-    assert {path.name for path in run.iterdir()} <= {"config.json", "logs", "nodes", "checkpoints"}
+    assert {path.name for path in run.iterdir()} <= {"config.json", "lock", "logs", "nodes", "checkpoints"}
