@@ -51,6 +51,7 @@ def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
     gamma, tau, alpha = 0.8, 0.5, 0.5
     config = munchausen_dqn.Config(
         hidden_sizes=(32,),
+        n_step=1,
         discount=gamma,
         temperature=tau,
         munchausen_coefficient=alpha,
