@@ -18,13 +18,18 @@ from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.step_watch import StepWatch
 from agentkit.learning import Learner, LearnerCallbacks
-from agentkit.specs import make_environment_spec
+from agentkit.specs import EnvironmentSpec, make_environment_spec
+from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
+from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.wrappers.single_precision import SinglePrecision
 from agentkit.wrappers.video import VideoRecorder
 
 
@@ -145,7 +150,8 @@ def evaluate(
         raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    experiment, networks, store, found = restore_policy(run_directory, **options)
+    restored = restore_policy(run_directory, **options)
+    experiment, networks, store, found = restored.experiment, restored.networks, restored.store, restored.found
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
     with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
@@ -166,12 +172,16 @@ class RestoredPolicy(NamedTuple):
         networks: its agent's.
         store: has the parameters.
         found: the checkpoint.
+        environment_spec: what the networks were made for.
+        own_actions: spec of the actions that the environment itself takes.
     """
 
     experiment: ExperimentConfig
     networks: Any
     store: VariableStore
     found: checkpoint.Checkpoint
+    environment_spec: EnvironmentSpec
+    own_actions: Nest
 
 
 def restore_policy(run_directory: str | pathlib.Path, **options: Any) -> RestoredPolicy:
@@ -191,7 +201,8 @@ def restore_policy(run_directory: str | pathlib.Path, **options: Any) -> Restore
         raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
     store = VariableStore()
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        networks = experiment.agent.make_networks(make_environment_spec(environment))
+        spec, actions = make_environment_spec(environment), own_actions(environment)
+    networks = experiment.agent.make_networks(spec)
     learner = Learner(
         experiment.agent.make_update(networks),
         iter(()),
@@ -200,7 +211,20 @@ def restore_policy(run_directory: str | pathlib.Path, **options: Any) -> Restore
         callbacks=LearnerCallbacks(publisher=store),
     )
     learner.restore(found.state["learner"])
-    return RestoredPolicy(experiment, networks, store, found)
+    return RestoredPolicy(experiment, networks, store, found, spec, actions)
+
+
+def own_actions(environment: Any) -> Nest:
+    """Returns the spec of the actions that the environment itself takes, below what makes it ready for an agent."""
+    layer = environment
+    while isinstance(layer, EnvironmentWrapper | ResumableEnvironment):
+        inner = layer.environment
+        if isinstance(layer, CanonicalActions):
+            return inner.action_spec()
+        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision):
+            break  # A wrapper of the user's own: its actions are meant.
+        layer = inner
+    return environment.action_spec()
 
 
 @contextlib.contextmanager

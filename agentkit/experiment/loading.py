@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -14,17 +13,13 @@ import tree
 from agentkit import nests
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
-from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import SpecError
 from agentkit.experiment import identity
 from agentkit.experiment.evaluate import restore_policy
 from agentkit.experiment.policy_file import PolicyFile, read_policy, write_policy
-from agentkit.specs import make_environment_spec
 from agentkit.types import Nest
 from agentkit.variables import VariableClient
-from agentkit.wrappers.base import EnvironmentWrapper
-from agentkit.wrappers.canonical_actions import CanonicalActions, to_bounds
-from agentkit.wrappers.single_precision import SinglePrecision
+from agentkit.wrappers.canonical_actions import to_bounds
 
 
 class ActingState(NamedTuple):
@@ -151,13 +146,12 @@ def load(
     path = pathlib.Path(path)
     if path.is_file():
         return _load_file(path, explore, seed, imports, **changes)
-    experiment, networks, store, _ = restore_policy(path, imports=imports, **changes)
-    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        environment_spec, actions = make_environment_spec(environment), own_actions(environment)
-    record = identity.describe_agent(experiment.agent, experiment.num_envs or 1)
-    file = PolicyFile(record, environment_spec, actions)
-    policy = experiment.agent.make_policy(networks, evaluation=not explore)
-    return LoadedPolicy(experiment.agent, policy, VariableClient(store).params, file, seed)
+    restored = restore_policy(path, imports=imports, **changes)
+    agent = restored.experiment.agent
+    record = identity.describe_agent(agent, restored.experiment.num_envs or 1)
+    file = PolicyFile(record, restored.environment_spec, restored.own_actions)
+    policy = agent.make_policy(restored.networks, evaluation=not explore)
+    return LoadedPolicy(agent, policy, VariableClient(restored.store).params, file, seed)
 
 
 def _load_file(
@@ -174,16 +168,3 @@ def _load_file(
     like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     params = nests.restore_from_paths(like, arrays, f"The policy file {path}")
     return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed)
-
-
-def own_actions(environment: Any) -> Nest:
-    """Returns the spec of the actions that the environment itself takes, below what makes it ready for an agent."""
-    layer = environment
-    while isinstance(layer, EnvironmentWrapper | ResumableEnvironment):
-        inner = layer.environment
-        if isinstance(layer, CanonicalActions):
-            return inner.action_spec()
-        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision):
-            break  # A wrapper of the user's own: its actions are meant.
-        layer = inner
-    return environment.action_spec()

@@ -43,8 +43,9 @@ def record_episodes(
     """
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    experiment, networks, store, _ = restore_policy(run_directory, **options)
-    policy = experiment.agent.make_policy(networks, evaluation=not explore)
+    restored = restore_policy(run_directory, **options)
+    experiment, store = restored.experiment, restored.store
+    policy = experiment.agent.make_policy(restored.networks, evaluation=not explore)
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
     with contextlib.closing(experiment.make_environment(environment_seed)) as environment:

@@ -15,8 +15,7 @@ from agentkit.agents import r2d2, sac
 from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import Evaluator
-from agentkit.experiment.evaluate import restore_policy
-from agentkit.experiment.loading import own_actions
+from agentkit.experiment.evaluate import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
 
@@ -50,7 +49,7 @@ def rows_for(policy, num_rows=4):
 
 def test_it_plays_the_episode_that_the_evaluator_plays(pendulum):
     """In gymnasium's own environment, with gymnasium's bounds and dtypes, and nothing of agentkit's around it."""
-    experiment, networks, store, _ = restore_policy(pendulum)
+    experiment, networks, store = restore_policy(pendulum)[:3]
     seeds = []
 
     class Watched(gymnasium.Wrapper):
