@@ -7,7 +7,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, StepCount, count_from, no_steps
+from agentkit.actors.policy import Params, Policy
+from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
 
@@ -35,7 +36,7 @@ def random_legal(uniform: Array, legal: Array) -> Array:
 def epsilon_greedy_policy(
     q_values: Callable[..., Array], epsilon: float | Callable[[Array], Array], takes_key: bool = False
 ) -> Policy:
-    """Makes an epsilon-greedy policy; its state is the `StepCount` of all environments of its actor.
+    """Makes an epsilon-greedy policy; its state is the step count of all environments of its actor.
 
     Args:
         q_values: ``(params, observation [B, ...]) -> [B, A]``; where it `takes_key`, with a PRNG key as third argument.
@@ -43,9 +44,9 @@ def epsilon_greedy_policy(
         takes_key: whether `q_values` takes a key.
     """
 
-    def act(params: Params, key: jax.Array, observation: Nest, count: StepCount) -> tuple[Nest, Nest, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, count: Array) -> tuple[Nest, Nest, Nest]:
         q, key = _single(q_values, takes_key, params, observation, key)
-        return explore(key, q, epsilon(count.num_steps) if callable(epsilon) else epsilon), count.next(), ()
+        return explore(key, q, epsilon(steps_taken(count)) if callable(epsilon) else epsilon), count_one_more(count), ()
 
     return Policy(act, init=no_steps, begin=count_from)
 

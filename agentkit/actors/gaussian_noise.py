@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, StepCount, count_from, no_steps, stateless_policy, unchanged
+from agentkit.actors.policy import Params, Policy, stateless_policy, unchanged
+from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest
 
@@ -21,11 +22,11 @@ class NoiseState(NamedTuple):
 
     Attributes:
         noise: what was added last, float32 ``[A]``; zero at the start of an episode.
-        steps: of all environments of its actor.
+        steps: the step count of all environments of its actor, see `step_count`.
     """
 
     noise: Array
-    steps: StepCount
+    steps: Array
 
 
 def deterministic_policy(network: Deterministic) -> Policy:
@@ -70,8 +71,8 @@ def gaussian_noise_policy(
         noise = correlation * state.noise + fresh * jax.random.normal(noise_key, action_shape)
         explored = jnp.clip(_single(network, params, observation) + noise, -1.0, 1.0)
         uniform = jax.random.uniform(uniform_key, action_shape, minval=-1.0, maxval=1.0)
-        action = jnp.where(state.steps.num_steps < num_random_steps, uniform, explored)
-        return action, NoiseState(noise, state.steps.next()), ()
+        action = jnp.where(steps_taken(state.steps) < num_random_steps, uniform, explored)
+        return action, NoiseState(noise, count_one_more(state.steps)), ()
 
     def silence(state: NoiseState) -> NoiseState:
         return state._replace(noise=jnp.zeros_like(state.noise))

@@ -75,35 +75,6 @@ class Policy(NamedTuple):
     extras_spec: Nest = ()
 
 
-class StepCount(NamedTuple):
-    """Counts the steps of all environments of an actor, as the state of a policy that changes with them.
-
-    Attributes:
-        num_steps: taken by all environments together, int32 ``[]``; each of them holds the same number.
-        num_envs: environments, each of which takes one more at every call, int32 ``[]``.
-    """
-
-    num_steps: Any
-    num_envs: Any
-
-    def next(self) -> StepCount:
-        """Returns the count after one more step of each environment."""
-        return self._replace(num_steps=self.num_steps + self.num_envs)
-
-
-def no_steps(key: Any) -> StepCount:
-    """Returns the count of an actor of one environment that has taken no step."""
-    import jax.numpy as jnp  # Not at import time: who only asks a server for actions needs none.
-
-    del key
-    return StepCount(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
-
-
-def count_from(count: StepCount, num_steps: Any, num_envs: int) -> StepCount:
-    """Returns the count of an actor whose `num_envs` environments have taken `num_steps` together."""
-    return StepCount(count.num_steps + num_steps, count.num_envs * num_envs)
-
-
 def stateless_policy(function: Callable[[Params, Any, Nest], Nest]) -> Policy:
     """Makes a policy without state or extras from ``(params, key, observation) -> action``."""
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy, StepCount, count_from, no_steps, stateless_policy
+from agentkit.actors.policy import Params, Policy, stateless_policy
+from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.types import Array, Nest
 
 DistributionAt = Callable[[Params, Nest], Any]
@@ -39,7 +40,7 @@ def sampling_policy(
 ) -> Policy:
     """Returns a policy that samples a distribution after uniform actions at first.
 
-    Its state is the `StepCount` of all environments of its actor.
+    Its state is the step count of all environments of its actor.
 
     Args:
         distribution_at: the network.
@@ -48,13 +49,13 @@ def sampling_policy(
         num_random_steps: uniform actions that each actor begins with, in all its environments together.
     """
 
-    def act(params: Params, key: jax.Array, observation: Nest, count: StepCount) -> tuple[Nest, Nest, Nest]:
+    def act(params: Params, key: jax.Array, observation: Nest, count: Array) -> tuple[Nest, Nest, Nest]:
         batch = jax.tree.map(lambda x: x[None], observation)
         distribution = distribution_at(params, batch)
         sample_key, uniform_key = jax.random.split(key)
         action = sample(distribution, sample_key)[0]
-        is_early = count.num_steps < num_random_steps
-        return jnp.where(is_early, uniform(uniform_key, batch), action), count.next(), ()
+        is_early = steps_taken(count) < num_random_steps
+        return jnp.where(is_early, uniform(uniform_key, batch), action), count_one_more(count), ()
 
     return Policy(act, init=no_steps, begin=count_from)
 

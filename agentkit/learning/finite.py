@@ -20,34 +20,40 @@ def all_finite(nest: Nest) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves] or [jnp.array(True)]))
 
 
-NONE_BAD = np.array([-1, 0], np.int32)
-"""The first update with a metric that was not finite, and the metrics' numbers as bits: none yet."""
+def start_tally(num_updates: int) -> np.ndarray:
+    """Returns what a learner's compiled calls hand on to each other beside the training state, int32 ``[3]``.
+
+    That is the number of updates so far; the first one since with a metric that was not finite, -1 for none; and which
+    metrics these were, as bits.
+    """
+    return np.array([num_updates, -1, 0], np.int32)
 
 
-def note_bad(bad: jax.Array, metrics: Mapping[str, Any], num_updates: jax.Array) -> jax.Array:
-    """Returns `bad` (see `NONE_BAD`) with the metrics of one more update; to be compiled with it.
+def add_to_tally(tally: jax.Array, metrics: Mapping[str, Any], num_updates: int) -> jax.Array:
+    """Returns the tally (see `start_tally`) after `num_updates` more updates; to be compiled with them.
 
     A loss may be infinite once and the parameters stay finite: who looks at the newest metrics alone would miss it.
     """
+    after = tally[0] + num_updates
     names = sorted(metrics)[:31]
     bits = sum((~jnp.isfinite(jnp.mean(metrics[name]))).astype(jnp.int32) << i for i, name in enumerate(names))
-    bits = jnp.asarray(bits, jnp.int32)
-    return jnp.where((bad[0] < 0) & (bits != 0), jnp.stack([num_updates.astype(jnp.int32), bits]), bad)
+    is_first = (tally[1] < 0) & (bits != 0)
+    return jnp.stack([after, jnp.where(is_first, after, tally[1]), jnp.where(is_first, bits, tally[2])])
 
 
-def describe_bad(state: Nest, names: Sequence[str], found: np.ndarray, num_updates: int) -> str:
+def describe_bad(state: Nest, names: Sequence[str], tally: np.ndarray) -> str:
     """Returns a sentence on which metrics, and which array of a training state, are not finite.
 
     Args:
         state: the training state: parameters, optimiser states.
         names: of all metrics, sorted.
-        found: what `note_bad` returned.
-        num_updates: updates so far.
+        tally: see `start_tally`.
     """
     bad = []
-    if found[0] >= 0:
-        names = [name for i, name in enumerate(names[:31]) if found[1] >> i & 1]
-        bad.append(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} nan or inf at update {found[0]:,}")
+    num_updates, first_bad, bits = (int(number) for number in tally)
+    if first_bad >= 0:
+        names = [name for i, name in enumerate(names[:31]) if bits >> i & 1]
+        bad.append(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} nan or inf at update {first_bad:,}")
     arrays = nests.flatten_to_paths(jax.device_get(state))
     counts = {path: int(np.sum(~np.isfinite(array))) for path, array in arrays.items() if _is_float(array)}
     broken = [path for path, count in counts.items() if count]

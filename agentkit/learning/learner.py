@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentkit import nests
 from agentkit.errors import ConfigError, OnNan, tell_not_finite
-from agentkit.learning.finite import NONE_BAD, all_finite, describe_bad, note_bad
+from agentkit.learning.finite import add_to_tally, all_finite, describe_bad, start_tally
 from agentkit.learning.update import Update, UpdateOutput
 from agentkit.types import DrawnBatch, Nest, ReplaySample
 
@@ -69,8 +69,8 @@ def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     return lowered.compile()(key)
 
 
-_Step = Callable[[Nest, ReplaySample[Nest], Any, Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
-"""``(state, batch, num_updates, bad) -> (state, output, variables, bad)``; `bad` as in `finite.note_bad`."""
+_Step = Callable[[Nest, ReplaySample[Nest], Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
+"""``(state, batch, tally) -> (state, output, variables, tally)``; the tally as in `finite.start_tally`."""
 
 
 class Learner:
@@ -108,8 +108,7 @@ class Learner:
         self._callbacks = callbacks or LearnerCallbacks()
         self._on_nan = on_nan
         self._was_finite = True
-        self._bad: Any = NONE_BAD
-        self._offsets = np.arange(num_updates, dtype=np.int32)  # Of the updates in one call.
+        self._tally: Any = start_tally(0)
         self._version = 0
         self._metrics: dict[str, Any] = {}
         self._log_time = time.monotonic()
@@ -132,23 +131,22 @@ class Learner:
 
     def _compile(self) -> _Step:
         def run(
-            state: Nest, batch: ReplaySample[Nest], num_updates: jax.Array, bad: jax.Array
+            state: Nest, batch: ReplaySample[Nest], tally: jax.Array
         ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
-            batch = batch._replace(num_updates=num_updates)
             if self._num_updates == 1:
-                state, output = self._update.update(state, batch)
+                state, output = self._update.update(state, batch._replace(num_updates=tally[0]))
             else:
+                batch = batch._replace(num_updates=tally[0] + jnp.arange(self._num_updates, dtype=jnp.int32))
                 state, outputs = jax.lax.scan(self._update.update, state, batch)
                 output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
-            bad = note_bad(bad, output.metrics, jnp.max(num_updates) + 1)
-            return state, output, self._variables(state), bad
+            return state, output, self._variables(state), add_to_tally(tally, output.metrics, self._num_updates)
 
         if self._mesh is None:
             return jax.jit(run, donate_argnums=0)
         everywhere = NamedSharding(self._mesh, PartitionSpec())
         split = NamedSharding(self._mesh, PartitionSpec(*([None] * (self._num_updates > 1)), "batch"))
         # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        in_shardings = (everywhere, split, everywhere, everywhere)
+        in_shardings = (everywhere, split, everywhere)
         return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
 
     def _variables(self, state: Nest) -> dict[str, Nest]:
@@ -179,8 +177,7 @@ class Learner:
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        num_updates = np.int32(self._version) if self._num_updates == 1 else self._version + self._offsets
-        self._state, output, variables, self._bad = self._compiled(self._state, batch, num_updates, self._bad)
+        self._state, output, variables, self._tally = self._compiled(self._state, batch, self._tally)
         self._version += self._num_updates
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:
@@ -234,13 +231,13 @@ class Learner:
         Raises:
             NonFiniteError: there is one, and `on_nan` is "stop".
         """
-        bad, is_finite = jax.device_get((self._bad, all_finite(self._state)))
-        if bad[0] < 0 and is_finite:
+        tally, is_finite = jax.device_get((self._tally, all_finite(self._state)))
+        if tally[1] < 0 and is_finite:
             self._was_finite = True
         elif self._was_finite:
             self._was_finite = False  # To warn once is enough.
-            tell_not_finite(describe_bad(self._state, sorted(self._metrics), bad, self._version), self._on_nan)
-        self._bad = NONE_BAD
+            tell_not_finite(describe_bad(self._state, sorted(self._metrics), tally), self._on_nan)
+        self._tally = start_tally(self._version)
 
     def save(self) -> dict[str, Any]:
         """Returns the training state by path, and the number of updates.
@@ -262,4 +259,5 @@ class Learner:
         restored = nests.restore_from_paths(self._state, state["state"], "Learner state")
         self._state = self._place(jax.tree.map(jnp.array, restored))
         self._version = self._log_version = int(state["num_updates"])
+        self._tally = start_tally(self._version)
         self._publish(jax.jit(self._variables)(self._state))

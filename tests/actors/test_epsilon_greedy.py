@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit.actors import epsilon_greedy_policy, explore
+from agentkit.actors.step_count import steps_taken
 
 KEYS = jax.random.split(jax.random.PRNGKey(0), 20_000)
 Q = jnp.array([0.0, 3.0, 1.0])
@@ -24,9 +25,9 @@ def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
     state, actions = policy.init(KEYS[0]), []
     for t in range(30):
         action, state, extras = policy.act(Q[None], KEYS[t], jnp.ones(4), state)
-        assert extras == () and state.num_steps.dtype == jnp.int32
+        assert extras == () and state.dtype == jnp.int32
         actions.append(int(action))
-    assert state.num_steps == 30 and set(actions[3:]) == {1}
+    assert steps_taken(state) == 30 and set(actions[3:]) == {1}
 
 
 def test_an_epsilon_that_is_a_number_stays() -> None:

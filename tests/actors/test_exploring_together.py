@@ -21,6 +21,7 @@ from agentkit.actors import (
     uniform_action,
 )
 from agentkit.actors.policy import first_state
+from agentkit.actors.step_count import count_one_more, steps_taken
 from agentkit.agents import dqn, r2d2
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
@@ -103,7 +104,7 @@ def test_evaluation_has_no_ladder() -> None:
     agent = dqn.make_agent(dqn.Config(epsilon_ladder=True))
     networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
     assert agent.make_policy(networks).init(KEY).dtype == jnp.float32
-    assert agent.make_policy(networks, evaluation=True).init(KEY)._fields == ("num_steps", "num_envs")
+    assert agent.make_policy(networks, evaluation=True).init(KEY).tolist() == [0, 1]  # A count of steps.
 
 
 def _place(board: RunStore, name: str) -> ActorIndex:
@@ -154,4 +155,5 @@ def test_a_recurrent_policy_counts_them_too() -> None:
     agent = r2d2.make_agent(r2d2.Config(hidden_sizes=(4,), lstm_size=4))
     networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
     state = first_state(agent.make_policy(networks), KEY, num_envs=4)
-    np.testing.assert_array_equal(state.exploration.next().num_steps, [4] * 4)
+    after = jax.vmap(count_one_more)(state.exploration)
+    np.testing.assert_array_equal(jax.vmap(steps_taken)(after), [4] * 4)

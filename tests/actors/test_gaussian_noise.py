@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit.actors import Policy, deterministic_policy, gaussian_noise_policy
+from agentkit.actors.step_count import steps_taken
 from agentkit.errors import ConfigError
 
 KEY = jax.random.PRNGKey(0)
@@ -61,9 +62,9 @@ def test_an_actors_first_actions_are_uniform() -> None:
 def test_an_episode_begins_without_the_last_ones_noise_and_goes_on_counting() -> None:
     policy = gaussian_noise_policy(network, (2,), 1.0, correlation=0.9)
     _, state, _ = policy.act(jnp.float32(1.0), KEY, jnp.zeros(1), policy.init(KEY))
-    assert np.all(np.asarray(state.noise) != 0.0) and int(state.steps.num_steps) == 1
+    assert np.all(np.asarray(state.noise) != 0.0) and int(steps_taken(state.steps)) == 1
     state = policy.reset(state)
-    assert not np.any(state.noise) and int(state.steps.num_steps) == 1
+    assert not np.any(state.noise) and int(steps_taken(state.steps)) == 1
 
 
 def test_impossible_noise_is_refused() -> None:
