@@ -19,8 +19,8 @@ Whether it learns is another question: see `agentkit.testing.learning`.
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -34,6 +34,7 @@ import pytest
 import tree
 
 from agentkit import checkpoint, envs, nests, specs
+from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -94,7 +95,6 @@ class AgentContract(abc.ABC):
         refused: values (or `Change`), by field, that must be refused with a ConfigError that shows them.
         num_steps: of a training; half of it should fall into mid-episode.
         steps_before_learning: as many as `make_agent`'s agent explores before its first update.
-        compile: compiles each update and policy that is looked at; sooner done where they have loops inside.
     """
 
     unsuitable_environment: str
@@ -102,7 +102,6 @@ class AgentContract(abc.ABC):
     refused: ClassVar[Mapping[str, Any]]
     num_steps = 130
     steps_before_learning = 15
-    compile = False
 
     @abc.abstractmethod
     def make_agent(self, **settings: Any) -> Agent:
@@ -196,17 +195,21 @@ class AgentContract(abc.ABC):
         with pytest.raises(SpecError, match="found"):
             run(ExperimentConfig(self.make_agent(), self.unsuitable_environment, num_steps=1))
 
-    def test_termination_and_truncation_are_learned_from_differently(self) -> None:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def update(cls) -> Update:
+        """Compiles the agent's update once, for all cases that learn from batches of their own."""
+        return cls()._make_update(cls().make_agent())
+
+    def test_termination_and_truncation_are_learned_from_differently(self, update: Update) -> None:
         """Learns from the same episodes, ended by LAST with discount 0, and by LAST with discount 1."""
         agent = self.make_agent()
-        update = self._make_update(agent)
         learned = [self._learned(update, self._batch(agent, last)) for last in (0.0, 1.0)]
         assert any(np.any(learned[0][name] != learned[1][name]) for name in learned[0])
 
-    def test_where_the_discount_is_zero_nothing_is_bootstrapped(self) -> None:
+    def test_where_the_discount_is_zero_nothing_is_bootstrapped(self, update: Update) -> None:
         """Checks that the next observation matters where the discount is 1, and not where the discount is 0."""
-        agent = self.make_agent()
-        update, batch = self._make_update(agent), self._batch(agent, 0.0)
+        batch = self._batch(self.make_agent(), 0.0)
         if not isinstance(batch.data, Transition):
             return  # Only a transition names what it bootstraps from.
 
@@ -227,14 +230,13 @@ class AgentContract(abc.ABC):
         assert fields == set(self.changes), "`changes` needs exactly the fields of the agent's Config"
 
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Checks that something reads each setting."""
-        with _quickly_compiled():
-            without_effect = self._without_effect()
-        assert not without_effect, f"nothing that the agent does depends on {without_effect}"
+        """Checks that something reads each setting: it changes tables, a batch, or a program that XLA would compile.
 
-    def _without_effect(self) -> list[str]:
+        Nothing is compiled for it, which would take ten times as long.
+        """
         without_effect: list[str] = []
         usual_behaviour: dict[str, Iterator[Any]] = {}  # By the settings that a change is given with.
+        assert not any(itertools.starmap(_differ, zip(self._behaviour(), self._behaviour(), strict=True)))
         for name, change in self.changes.items():
             value, given = _change(change)
             usual = getattr(self.make_agent(**given).config, name)
@@ -243,7 +245,7 @@ class AgentContract(abc.ABC):
             usual_behaviour[repr(given)], before = itertools.tee(before)
             if not any(_differ(*seen) for seen in zip(before, self._behaviour(**{**given, name: value}), strict=True)):
                 without_effect.append(name)
-        return without_effect
+        assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
     def test_impossible_settings_are_refused_when_built(self) -> None:
         """Expects a ConfigError, or an UnknownNameError, that shows the value."""
@@ -306,7 +308,7 @@ class AgentContract(abc.ABC):
         state = policy.init(_KEY)
         if not jax.tree.leaves(jax.eval_shape(policy.act, shapes, _KEY, specs.zeros(spec.observations), state)[2]):
             return lambda observation: (_random_action(spec.actions, rng), ())
-        params, step = update.variables(update.init(_KEY))["policy"], self._compiled(policy.act)
+        params, step = update.variables(_quickly_compiled(update.init)(_KEY))["policy"], _quickly_compiled(policy.act)
 
         def act(observation: Any) -> tuple[Any, Any]:
             nonlocal state
@@ -317,50 +319,48 @@ class AgentContract(abc.ABC):
         return act
 
     def _make_update(self, agent: Agent) -> Update:
-        """Returns the agent's update in its environment, compiled where `compile` says so."""
+        """Returns the agent's update in its environment, compiled."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
-        return update._replace(update=self._compiled(update.update))
+        return update._replace(init=_quickly_compiled(update.init), update=_quickly_compiled(update.update))
 
     def _learned(self, update: Update, batch: ReplaySample) -> dict[str, np.ndarray]:
         """The training state after three updates on `batch`, and the last priorities, by name."""
-        *_, last = _learning(update, update.init(_KEY), batch)
-        return last
-
-    def _compiled(self, function: Any) -> Any:
-        return jax.jit(function) if self.compile else function
+        state = update.init(_KEY)
+        for _ in range(3):
+            state, output = update.update(state, batch)
+        return _by_name({"state": state, "priorities": output.priorities})
 
     def _behaviour(self, **settings: Any) -> Iterator[Any]:
-        """Yields what can be seen of the agent with these settings, what is sooner found out first.
+        """Yields all that decides what the agent does with these settings, what is sooner found out first.
 
-        So that a comparison can end at the first difference: plan and tables, a batch, what each of three updates makes
-        of it, and actions.
+        So that a comparison can end at the first difference: plan and tables, the programs of its policies and of its
+        first state, a batch, and the program of its update.
         """
         agent = self.make_agent(**settings)
-        environment = self.make_environment(0)
-        spec = specs.make_environment_spec(environment)
+        spec = specs.make_environment_spec(self.make_environment(0))
         yield agent.batch_plan, [table.fingerprint() for table in agent.make_tables(spec)]
-        batch = self._batch(agent, 0.0)
-        yield _by_name(batch)
-        update = self._make_update(agent)
-        initial = update.init(_KEY)
-        yield from _learning(update, initial, batch)
-        networks, params = agent.make_networks(spec), update.variables(initial)["policy"]
-        timestep, rng = environment.reset(), np.random.default_rng(0)
+        networks = agent.make_networks(spec)
+        update = agent.make_update(networks)
+        state, observation = jax.eval_shape(update.init, _KEY), specs.zeros(spec.observations)
+        params = jax.eval_shape(update.variables, state)["policy"]
         for evaluation in (False, True):
             policy = agent.make_policy(networks, evaluation)
-            state, act = policy.init(_KEY), self._compiled(policy.act)
-            for number in range(40):
-                key = jax.random.fold_in(_KEY, number)
-                action, state, extras = act(params, key, timestep.observation, state)
-                yield _by_name((action, extras))
-                timestep = environment.step(_random_action(spec.actions, rng))
+            yield _program(functools.partial(_third_of_four, policy), _KEY)
+            yield _program(policy.act, params, _KEY, observation, jax.eval_shape(policy.init, _KEY))
+        yield _program(update.init, _KEY)
+        batch = self._batch(agent, 0.0)
+        yield _by_name(batch)
+        yield _program(update.update, state, batch)
 
 
-def _learning(update: Update, state: Any, batch: ReplaySample) -> Iterator[dict[str, np.ndarray]]:
-    """The training state and the priorities after each of three updates on `batch`, by name."""
-    for _ in range(3):
-        state, output = update.update(state, batch)
-        yield _by_name({"state": state, "priorities": output.priorities})
+def _third_of_four(policy: Policy, key: jax.Array) -> Any:
+    """Returns the state in which the third of four actors that explore together starts, after 5 steps."""
+    return first_state(policy, key, ActorIndex(2, 4, 5))
+
+
+def _program(function: Any, *args: Any) -> str:
+    """Returns what XLA would compile for a function of these arguments, as text."""
+    return jax.jit(function).lower(*args).as_text()
 
 
 def _contents(path: pathlib.Path) -> Any:
@@ -376,14 +376,18 @@ def _contents(path: pathlib.Path) -> Any:
     return ordered(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
 
 
-@contextlib.contextmanager
-def _quickly_compiled() -> Iterator[None]:
-    """Leaves out most of XLA's optimisations: here compiling takes long, and what is compiled runs once or twice."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+def _quickly_compiled(function: Any) -> Any:
+    """Compiles a function without most of XLA's optimisations: what is compiled here runs a few times."""
+    compiled = jax.jit(function)
+
+    def run(*args: Any) -> Any:
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            return compiled(*args)
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
+
+    return run
 
 
 def _change(change: Any) -> Change:

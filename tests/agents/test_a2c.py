@@ -19,7 +19,6 @@ UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False
 
 
 class TestA2c(AgentContract):
-    compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {**on_policy_settings.REFUSED, "rms_decay": 1.5, "rms_epsilon": 0.0}
     changes: ClassVar = {
@@ -30,11 +29,6 @@ class TestA2c(AgentContract):
         "rms_decay": 0.5,
         "rms_epsilon": 1e-3,
     }
-
-    @pytest.mark.slow
-    def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
-        super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
         return a2c.make_agent(a2c.Config(**{**on_policy_settings.SMALL, **changes}))

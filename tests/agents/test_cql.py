@@ -42,7 +42,6 @@ class TestCql(AgentContract):
         "policy_learning_rate": 1e-2,
         "backup_entropy": True,
     }
-    compile = True
 
     def make_agent(self, **changes: Any) -> Any:
         small = {**settings.SMALL, "num_random_steps": 20}

@@ -37,7 +37,6 @@ class TestCrr(AgentContract):
         "weights": "binary",
         "num_sampled_actions": 2,
     }
-    compile = True
 
     def make_agent(self, **changes: Any) -> Any:
         return crr.make_agent(crr.Config(**{**settings.SMALL, **changes}))

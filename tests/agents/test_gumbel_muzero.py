@@ -21,7 +21,6 @@ KEY = jax.random.PRNGKey(0)
 
 class TestGumbelMuZero(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
-    compile = True
     num_steps = 130
     refused: ClassVar = {
         **settings.OFF_POLICY_REFUSED,

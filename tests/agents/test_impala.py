@@ -32,7 +32,6 @@ SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 6}
 
 class _ImpalaContract(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
-    compile = True
     steps_before_learning = 5
     refused: ClassVar = {
         "segment_length": 0,

@@ -21,7 +21,6 @@ UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False
 
 
 class TestNpg(AgentContract):
-    compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {
         **on_policy_settings.FITTED_REFUSED,
@@ -33,7 +32,7 @@ class TestNpg(AgentContract):
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
+        """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:

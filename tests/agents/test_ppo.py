@@ -55,7 +55,6 @@ CHANGES: dict[str, Any] = {
 
 
 class _PpoContract(AgentContract):
-    compile = True
     refused: ClassVar = REFUSED
     changes: ClassVar = CHANGES
 
@@ -78,7 +77,7 @@ class TestPpoContinuous(_PpoContract):
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
+        """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_environment(self, seed: int) -> Any:

@@ -62,7 +62,6 @@ REFUSED = {
 
 class TestR2d2(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
-    compile = True
     refused: ClassVar = REFUSED
     changes: ClassVar = CHANGES
 
@@ -74,7 +73,7 @@ class TestR2d2(AgentContract):
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
+        """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
 
 

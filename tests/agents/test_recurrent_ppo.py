@@ -25,7 +25,6 @@ pytestmark = pytest.mark.one_stack
 
 
 class TestRecurrentPpo(AgentContract):
-    compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {**REFUSED, "num_minibatches": 3}
     changes: ClassVar = {
@@ -43,7 +42,7 @@ class TestRecurrentPpo(AgentContract):
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
+        """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
 
 

@@ -19,15 +19,9 @@ UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False
 
 
 class TestReinforce(AgentContract):
-    compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = on_policy_settings.FITTED_REFUSED
     changes: ClassVar = on_policy_settings.FITTED_CHANGES
-
-    @pytest.mark.slow
-    def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
-        super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
         return reinforce.make_agent(reinforce.Config(**{**on_policy_settings.SMALL_FITTED, **changes}))

@@ -20,7 +20,6 @@ ENVIRONMENTS = ["agentkit:catch", "agentkit:point_mass"]
 
 
 class TestTrpo(AgentContract):
-    compile = True
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {
         **on_policy_settings.FITTED_REFUSED,
@@ -41,7 +40,7 @@ class TestTrpo(AgentContract):
 
     @pytest.mark.slow
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Each is compiled anew."""
+        """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
 
     def make_agent(self, **changes: Any) -> Any:
