@@ -30,7 +30,7 @@ from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
-from agentkit.types import LossOutput, Params, ReplaySample, Transition
+from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Transition
 
 NUM_CRITICS = 2
 
@@ -87,7 +87,12 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     size = specs.canonical_action_size(actions, "DroQ")
     sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
     policy = nets.make_network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds), observations)
-    critic = hk.transform(lambda o, action: nets.dropout_critic(o, action, sizes, config.dropout_rate))
+
+    def value(observation: Nest, action: Array) -> Array:
+        observation = nets.encode_inputs(observations, observation)
+        return nets.dropout_critic(observation, action, sizes, config.dropout_rate)
+
+    critic = hk.transform(value)
     examples = jax.tree.map(lambda x: x[None], (specs.zeros(observations), specs.zeros(actions)))
     return Networks(policy, nets.Network(lambda key: critic.init(key, *examples), critic.apply), (size,))
 

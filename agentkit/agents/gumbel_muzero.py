@@ -119,6 +119,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Ne
     sizes, num_atoms = config.hidden_sizes, config.num_atoms
 
     def represent(observation: Nest) -> jax.Array:
+        observation = nets.encode_inputs(environment_spec.observations, observation)
         return _scale_to_unit(nets.mlp(nets.torso(observation), sizes, config.model_size))
 
     def predict(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:

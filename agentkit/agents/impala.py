@@ -76,8 +76,8 @@ class Config(SegmentsConfig):
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
     """Builds layers for the policy and others for the value; with images or an LSTM both share ReLU layers and it."""
-    is_image = any(len(leaf.shape) == 3 for leaf in jax.tree.leaves(environment_spec.observations))
-    if config.lstm_size is None and not config.residual_torso and not is_image:
+    has_image = any(nets.is_image(leaf.shape) for leaf in jax.tree.leaves(environment_spec.observations))
+    if config.lstm_size is None and not config.residual_torso and not has_image:
         return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
     torso = nets.residual_torso if config.residual_torso else nets.torso
     return nets.recurrent_policy_value(

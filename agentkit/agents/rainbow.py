@@ -92,6 +92,7 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Rainbow")
 
     def logits(observation: Nest) -> jax.Array:
+        observation = nets.encode_inputs(environment_spec.observations, observation)
         return nets.noisy_duelling_logits(observation, num_actions, config.num_atoms, config.hidden_sizes, config.noise)
 
     network: hk.Transformed = hk.transform(logits)

@@ -6,6 +6,7 @@ import math
 import os
 from typing import Any
 
+import jax
 import numpy as np
 import tree
 
@@ -30,7 +31,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
     agent = experiment.agent
     check_spec(spec)
     _check_scalars(agent, spec)
-    agent.make_update(agent.make_networks(spec))
+    jax.eval_shape(agent.make_update(agent.make_networks(spec)).init, jax.ShapeDtypeStruct((2,), np.uint32))
     tables, plan = agent.make_tables(spec), agent.batch_plan
     index_tables(tables)[plan.table].check_batch(plan.batch_size)
 

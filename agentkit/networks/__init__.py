@@ -23,14 +23,12 @@ from agentkit.networks.distributional import (
 from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
 from agentkit.networks.mlp import (
-    AtariTorso,
     critic,
     duelling_q_values,
     mlp,
     orthogonal_mlp,
     q_values,
     tanh_action,
-    torso,
 )
 from agentkit.networks.network import Network, PolicyCritic, make_network
 from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
@@ -70,6 +68,7 @@ from agentkit.networks.recurrent import (
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
+from agentkit.networks.torsos import AtariTorso, GridTorso, encode_inputs, is_image, torso
 
 __all__ = [
     "ActorCriticNetworks",
@@ -78,6 +77,7 @@ __all__ = [
     "CategoricalNetwork",
     "DiagonalNormal",
     "Distribution",
+    "GridTorso",
     "Joint",
     "Memory",
     "Network",
@@ -100,12 +100,14 @@ __all__ = [
     "deterministic_networks",
     "dropout_critic",
     "duelling_q_values",
+    "encode_inputs",
     "evenly_spaced_atoms",
     "gaussian_action",
     "hidden_layers",
     "implicit_quantiles",
     "init_nest_statistics",
     "init_statistics",
+    "is_image",
     "make_network",
     "mask_illegal",
     "mean_legal",

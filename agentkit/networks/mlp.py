@@ -9,43 +9,9 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from agentkit.errors import SpecError
-from agentkit.networks.action_mask import mask_illegal, refuse_action_mask, split_action_mask
+from agentkit.networks.action_mask import mask_illegal, refuse_action_mask
+from agentkit.networks.torsos import torso
 from agentkit.types import Array, Nest
-
-_MIN_PIXELS = 36
-
-
-class AtariTorso(hk.Module):
-    """Applies the convolutions of Mnih et al. (2015): uint8 images ``[B, H, W, C]`` to features ``[B, F]``.
-
-    Raises:
-        SpecError: images of less than 36 x 36 pixels, of which the convolutions would leave nothing.
-    """
-
-    def __call__(self, observation: Array) -> jax.Array:
-        """Returns the features of a batch of images."""
-        if min(observation.shape[1:3]) < _MIN_PIXELS:
-            raise SpecError(
-                f"These convolutions need images of at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, found "
-                f"{list(observation.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
-            )
-        x = observation.astype(jnp.float32) / 255.0
-        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = jax.nn.relu(hk.Conv2D(channels, kernel, stride, padding="VALID")(x))
-        return hk.Flatten()(x)
-
-
-def torso(observation: Nest) -> jax.Array:
-    """Returns features ``[B, F]`` of observations: convolutions for images, else concatenation without a mask.
-
-    Args:
-        observation: an array ``[B, ...]`` or a nest of them.
-    """
-    leaves, _ = split_action_mask(observation)
-    if len(leaves) == 1 and leaves[0].ndim == 4:
-        return AtariTorso()(leaves[0])
-    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in leaves], axis=-1)
 
 
 def mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int) -> jax.Array:

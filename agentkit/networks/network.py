@@ -9,6 +9,7 @@ import haiku as hk
 import jax
 
 from agentkit import specs
+from agentkit.networks.torsos import encode_inputs
 from agentkit.types import Array, Nest, Params
 
 
@@ -32,12 +33,16 @@ class PolicyCritic(NamedTuple):
 
 
 def make_network(function: Callable[..., Array], *input_specs: Nest) -> Network:
-    """Makes a `Network` of a function that uses Haiku modules.
+    """Makes a `Network` of a function that uses Haiku modules, and that gets its inputs by `torsos.encode_inputs`.
 
     Args:
         function: of inputs ``[B, ...]``.
         input_specs: of one input each, without the batch axis.
     """
-    transformed: hk.Transformed = hk.without_apply_rng(hk.transform(function))
+
+    def encoded(*inputs: Nest) -> Array:
+        return function(*(encode_inputs(spec, x) for spec, x in zip(input_specs, inputs, strict=True)))
+
+    transformed: hk.Transformed = hk.without_apply_rng(hk.transform(encoded))
     examples = jax.tree.map(lambda x: x[None], [specs.zeros(spec) for spec in input_specs])
     return Network(lambda key: transformed.init(key, *examples), transformed.apply)

@@ -8,7 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from agentkit.networks.mlp import torso
+from agentkit.networks.torsos import torso
 from agentkit.types import Array, Nest
 
 

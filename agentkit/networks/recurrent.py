@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.networks.mlp import torso
+from agentkit.networks.torsos import encode_inputs, torso
 from agentkit.types import Array, Nest
 
 
@@ -45,7 +45,7 @@ def recurrent_network(
     """Builds trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
 
     Args:
-        trunk: observations ``[B, ...]`` to features ``[B, F]``; uses Haiku modules.
+        trunk: observations ``[B, ...]``, by `torsos.encode_inputs`, to features ``[B, F]``; uses Haiku modules.
         head: features ``[B, lstm_size]`` (without an LSTM, those of the trunk) and observations ``[B, ...]``, which
             may have an action mask, to outputs ``[B, ...]``; likewise.
         lstm_size: units of the LSTM; None for a network without memory, whose `unroll` treats each row alone.
@@ -58,7 +58,7 @@ def recurrent_network(
         raise ConfigError(f"lstm_size must be None or at least 1, found {lstm_size}.")
 
     def step(observation: Nest, state: Nest) -> tuple[Any, Nest]:
-        features = trunk(observation)
+        features = trunk(encode_inputs(observation_spec, observation))
         if lstm_size is not None:
             features, state = hk.LSTM(lstm_size, name="core")(features, state)
         return head(features, observation), state
@@ -66,7 +66,7 @@ def recurrent_network(
     def unroll(observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
         shape = start_of_episode.shape
         observation = jax.tree.map(_merge, observation)
-        features = trunk(observation)  # [B T, F]
+        features = trunk(encode_inputs(observation_spec, observation))  # [B T, F]
         if lstm_size is not None:
             core = hk.ResetCore(hk.LSTM(lstm_size, name="core"))
             rows = (features.reshape(*shape, -1), start_of_episode)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import haiku as hk
 import jax
-import jax.numpy as jnp
 
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import split_action_mask
+from agentkit.networks.torsos import to_unit_image
 from agentkit.types import Array, Nest
 
 _MIN_PIXELS = 8
@@ -17,7 +17,7 @@ _NUM_FEATURES = 256
 
 
 class ResidualTorso(hk.Module):
-    """Turns images in [0, 255] ``[B, H, W, C]`` into features ``[B, 256]`` (Espeholt et al. 2018, figure 3 right).
+    """Turns images ``[B, H, W, C]`` into features ``[B, 256]`` (Espeholt et al. 2018, figure 3 right).
 
     Three sections of 16, 32 and 32 channels: a convolution, a max-pooling that halves height and width (rounded up),
     and two residual blocks, x + conv(relu(conv(relu(x)))). Then ReLU, a linear layer and ReLU. All windows are 3 x 3
@@ -28,13 +28,13 @@ class ResidualTorso(hk.Module):
     """
 
     def __call__(self, observation: Array) -> jax.Array:
-        """Returns the features of a batch of images of any dtype, float32."""
+        """Returns the features of a batch of images, as `torsos.to_unit_image` gives them, float32."""
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"The residual torso halves images three times and needs at least {_MIN_PIXELS} x {_MIN_PIXELS} "
                 f"pixels, found {list(observation.shape[1:3])}. Enlarge them, or set residual_torso=False."
             )
-        x = observation.astype(jnp.float32) / 255.0
+        x = observation
         for channels in _SECTIONS:
             x = hk.Conv2D(channels, kernel_shape=3)(x)
             x = hk.max_pool(x, window_shape=(3, 3, 1), strides=(2, 2, 1), padding="SAME")
@@ -54,9 +54,9 @@ def residual_torso(observation: Nest) -> jax.Array:
         SpecError: it is anything else, or the images are too small.
     """
     leaves, _ = split_action_mask(observation)
-    if len(leaves) != 1 or leaves[0].ndim != 4:
+    if len(leaves) != 1 or leaves[0].ndim not in (4, 5):
         raise SpecError(
             f"The residual torso needs observations that are one image [H, W, C], found arrays of shapes "
             f"{[list(leaf.shape[1:]) for leaf in leaves]}. Set residual_torso=False."
         )
-    return ResidualTorso()(leaves[0])
+    return ResidualTorso()(to_unit_image(leaves[0]))

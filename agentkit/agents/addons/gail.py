@@ -193,21 +193,22 @@ class State(NamedTuple):
 
 def make_discriminator(spec: specs.EnvironmentSpec, config: Config) -> Discriminator:
     """Builds the discriminator for an environment, whatever its observations and actions are."""
-    scales = jax.tree.map(lambda leaf: 255.0 if leaf.dtype == np.uint8 else 1.0, spec.observations)
 
     def encode_action(leaf: object, action: Array) -> Array:
         if isinstance(leaf, specs.DiscreteArray):
             return jax.nn.one_hot(action, leaf.num_values)
         return action.reshape(action.shape[0], -1).astype(jnp.float32)
 
+    def to_unit(x: Array) -> Array:
+        return x.astype(jnp.float32) / (255.0 if x.dtype == np.uint8 else 1.0)
+
     def encode(pairs: Pairs) -> Pairs:
-        observation = jax.tree.map(lambda scale, x: x.astype(jnp.float32) / scale, scales, pairs.observation)
+        observation = jax.tree.map(to_unit, nets.encode_inputs(spec.observations, pairs.observation))
         actions = jax.tree.leaves(jax.tree.map(encode_action, spec.actions, pairs.action))
         return Pairs(observation, jnp.concatenate(actions, axis=-1))
 
     def logits(pairs: Pairs) -> Array:
-        observation = jax.tree.map(lambda scale, x: x * scale, scales, pairs.observation)  # As `nets.torso` takes it.
-        features = jnp.concatenate([nets.torso(observation), pairs.action], axis=-1)
+        features = jnp.concatenate([nets.torso(pairs.observation), pairs.action], axis=-1)
         return nets.orthogonal_mlp(features, config.hidden_sizes, 1, activation=jnp.tanh)[:, 0]
 
     one = specs.zeros(specs.add_leading(Pairs(spec.observations, spec.actions), 1))

@@ -1,0 +1,148 @@
+"""From observations to features: convolutions for each image, and one vector of all that is no image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.errors import SpecError
+from agentkit.networks.action_mask import split_action_mask
+from agentkit.types import Array, Nest
+
+_ATARI_PIXELS = 36
+_GRID_PIXELS = 5
+_MAX_VALUES, _MAX_VALUES_OF_MANY = 1024, 64
+
+
+class AtariTorso(hk.Module):
+    """Applies the convolutions of Mnih et al. (2015): images ``[B, H, W, C]`` to features ``[B, F]``.
+
+    Raises:
+        SpecError: images of less than 36 x 36 pixels, of which the convolutions would leave nothing.
+    """
+
+    def __call__(self, image: Array) -> jax.Array:
+        """Returns the features of a batch of images, as `to_unit_image` gives them."""
+        if min(image.shape[1:3]) < _ATARI_PIXELS:
+            raise SpecError(
+                f"These convolutions need images of at least {_ATARI_PIXELS} x {_ATARI_PIXELS} pixels, found "
+                f"{list(image.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
+            )
+        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            image = jax.nn.relu(hk.Conv2D(channels, kernel, stride, padding="VALID")(image))
+        return hk.Flatten()(image)
+
+
+class GridTorso(hk.Module):
+    """Applies the one convolution of Young & Tian (2019, 1903.03176), 16 channels of 3 x 3, for small images."""
+
+    def __call__(self, image: Array) -> jax.Array:
+        """Returns the features ``[B, F]`` of images ``[B, H, W, C]`` of at least 5 x 5 pixels."""
+        return hk.Flatten()(jax.nn.relu(hk.Conv2D(16, 3, padding="VALID")(image)))
+
+
+def convolve(image: Array) -> jax.Array:
+    """Returns the features ``[B, F]`` of images: DQN's convolutions, or a `GridTorso` for less than 36 pixels."""
+    return (AtariTorso() if min(image.shape[1:3]) >= _ATARI_PIXELS else GridTorso())(image)
+
+
+def torso(observation: Nest, image_torso: Callable[[Array], jax.Array] = convolve) -> jax.Array:
+    """Returns features ``[B, F]`` of observations: of each image by convolutions, of all else the numbers themselves.
+
+    Leaves of three axes and at least 5 x 5 pixels are images. An action mask is left out.
+
+    Args:
+        observation: an array ``[B, ...]`` or a nest of them.
+        image_torso: from images ``[B, H, W, C]``, as `to_unit_image` gives them, to features.
+    """
+    leaves, _ = split_action_mask(observation)
+    parts = [image_torso(to_unit_image(leaf)) if is_image(leaf.shape[1:]) else _flat(leaf) for leaf in leaves]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Returns whether an array of this shape, without a batch axis, is taken for an image, or a stack of images."""
+    if len(shape) == 4:  # [S, H, W, C]
+        return is_image(shape[1:])
+    return len(shape) == 3 and min(_image_shape(shape)[:2]) >= _GRID_PIXELS
+
+
+def to_unit_image(leaf: Array) -> jax.Array:
+    """Returns images ``[B, H, W, C]`` in float32; integers are divided by 255, floats and bools stay as they are.
+
+    Args:
+        leaf: ``[B, H, W, C]``, ``[B, C, H, W]`` where the first axis is the smallest, or ``[B, S, H, W, C]``, a stack
+            of S images, whose channels are joined.
+    """
+    if leaf.ndim == 5:
+        leaf = jnp.moveaxis(leaf, 1, -2)
+        leaf = leaf.reshape(*leaf.shape[:3], -1)
+    elif _is_channels_first(leaf.shape[1:]):
+        leaf = jnp.moveaxis(leaf, 1, -1)
+    image = leaf.astype(jnp.float32)
+    return image / 255.0 if jnp.issubdtype(leaf.dtype, jnp.integer) else image
+
+
+def encode_inputs(spec: Nest, nest: Nest) -> Nest:
+    """Returns a network's inputs as it should see them: choices as indicators, images of floats in [0, 1].
+
+    A choice's number is no size. Choices are each DiscreteArray of at most 1,024 values, and each vector of int32 or
+    int64 that begin at 0 and have at most 64 values (gymnasium's MultiDiscrete). An action mask stays as it is.
+
+    Args:
+        spec: of `nest`, without a batch axis.
+        nest: leaves ``[B, ...]``.
+
+    Returns:
+        The nest with float32 ``[B, n]`` for each leaf of choices between n values in all; images of floats whose
+        bounds are 0 and a number above 1, such as 255, are divided by it.
+    """
+
+    def encode(path: tuple[Any, ...], leaf: specs.Array, x: Array) -> Array:
+        if path and getattr(path[-1], "key", None) == specs.ACTION_MASK:
+            return x
+        counts = _num_choices(leaf)
+        if not counts:
+            return x / brightest if (brightest := _brightest(leaf)) else x
+        columns = jnp.reshape(x, (x.shape[0], -1))  # [B, len(counts)]
+        return jnp.concatenate([jax.nn.one_hot(columns[:, i], n) for i, n in enumerate(counts)], axis=-1)
+
+    return jax.tree_util.tree_map_with_path(encode, spec, nest, is_leaf=specs.is_spec)
+
+
+def _brightest(spec: specs.Array) -> float:
+    """Returns the largest value of an image of floats that is not in [0, 1]; 0 for all else."""
+    is_image_of_floats = isinstance(spec, specs.BoundedArray) and spec.dtype.kind == "f" and is_image(spec.shape)
+    if not is_image_of_floats or (spec.minimum != 0).any():
+        return 0.0
+    highest = float(np.max(spec.maximum))
+    return highest if 1.0 < highest < np.inf else 0.0
+
+
+def _num_choices(spec: specs.Array) -> list[int]:
+    """Returns how many values each number of a leaf chooses from; nothing where its numbers are sizes."""
+    if isinstance(spec, specs.DiscreteArray):
+        return [int(spec.num_values)] if spec.num_values <= _MAX_VALUES else []
+    is_vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
+    if not is_vector or spec.dtype not in (np.int32, np.int64) or (spec.minimum != 0).any():
+        return []
+    counts = [int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape)]
+    return counts if max(counts, default=0) <= _MAX_VALUES_OF_MANY else []
+
+
+def _is_channels_first(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] < min(shape[1:])
+
+
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[1:], shape[0]) if _is_channels_first(shape) else shape
+
+
+def _flat(leaf: Array) -> jax.Array:
+    return leaf.reshape(leaf.shape[0], -1).astype(jnp.float32)
