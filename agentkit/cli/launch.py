@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkit import ports
+from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment, nothing_left
 from agentkit.errors import missing_extra
 
@@ -48,7 +49,8 @@ def launch(arguments: argparse.Namespace) -> int:
         check_installed(arguments.engine)
         from agentkit import experiment
 
-        resume = functools.partial(experiment.resume_launch, arguments.resume, **changes, **chosen)
+        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments.imports)
     plan = new_experiment(arguments, "launch", replay="reverb")
     from agentkit import experiment

@@ -24,16 +24,15 @@ from agentkit.distributed.context import LOST_SECONDS, NodeId
 from agentkit.distributed.program import Node
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.experiment import identity
+from agentkit.experiment import callback_record, identity
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
-from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
-from agentkit.experiment.launch.run import prepare_launch
+from agentkit.experiment.launch.run import prepare_launch, values_of
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.run_lock import run_lock
@@ -95,7 +94,7 @@ def _host(
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
             store.restore_totals(found.state["totals"])
-            for key, value in restored_values(found.state).items():
+            for key, value in values_of(found.state).items():
                 store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})
         store.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
@@ -128,7 +127,9 @@ def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathl
     if experiment.run_directory is None:
         raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
     directory = pathlib.Path(experiment.run_directory).absolute()
-    identity.check_rebuildable(record, directory, identity.packages_of(record))
+    packages = identity.packages_of(record)
+    identity.check_rebuildable(record, directory, packages)
+    callback_record.rebuild(record, directory, packages)
     return record, directory
 
 
@@ -198,6 +199,7 @@ def join_run(
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
     experiment = experiment_from_record(record, directory, imports=imports)
+    experiment = dataclasses.replace(experiment, callbacks=callback_record.rebuild(record, directory, imports))
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
         target: Any = learner_node
