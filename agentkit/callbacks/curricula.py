@@ -66,7 +66,9 @@ class Curriculum(Callback):
 
     def on_start(self, run: RunView, environment: Any) -> Stop | None:
         """Lets the next episodes begin where training stands."""
-        self.environments = [] if environment is None else each_environment(environment)
+        if environment is None:  # On a node that does not act.
+            return None
+        self.environments = each_environment(environment)
         steps, self.steps = self.steps or (run.steps,) * len(self.environments), ()
         for each, number in zip(self.environments, steps, strict=True):
             each.begin_curriculum_at(number)

@@ -7,6 +7,8 @@ them, and the learner writes them into checkpoints. Those of actors begin anew w
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +26,9 @@ _FAILURE = "callback_failure"
 
 def node_hooks(context: NodeContext, experiment: ExperimentConfig) -> Hooks:
     """Makes the `Hooks` of a node, with the state that they had; what ends a run ends the whole program, in order."""
-    hooks = Hooks(experiment, context.role)
+    # Nodes that are threads share the experiment: each has callbacks of its own, as processes have.
+    own = copy.deepcopy(tuple(experiment.callbacks))
+    hooks = Hooks(dataclasses.replace(experiment, callbacks=own), context.role)
 
     def end_program() -> None:
         if hooks.failure is not None:
