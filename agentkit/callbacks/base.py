@@ -86,7 +86,7 @@ class Episode(NamedTuple):
 
 
 class Callback:
-    """Reacts to a run: a subclass has the methods of the events that it wants.
+    """Handles events of a run: a subclass has the methods of those that it wants.
 
     Each may return `Stop("why")`. One that raises ends the run with its traceback, after a checkpoint. In a launched
     program each is called on the node that owns the event. Settings are best the fields of a dataclass: then a run
@@ -106,28 +106,28 @@ class Callback:
         return environment
 
     def on_start(self, run: RunView, environment: Any) -> Stop | None:
-        """Is called before the first step, when a checkpoint is restored; `environment` is None where nobody acts."""
+        """Handles the start, after a restore and before the first step; `environment` is None where nobody acts."""
 
     def on_step(self, run: RunView, step: Step) -> Stop | None:
-        """Is called after each step of training."""
+        """Handles each step of training."""
 
     def on_episode(self, run: RunView, episode: Episode) -> Stop | None:
-        """Is called after each episode of training, before its record is logged."""
+        """Handles each ended episode of training, before its record is logged."""
 
     def on_learner_log(self, run: RunView, record: dict[str, Any]) -> Stop | None:
-        """Is called with each row of the learner's log, before it is written."""
+        """Handles each row of the learner's log, before it is written."""
 
     def on_evaluation_episode(self, run: RunView, episode: Episode) -> Stop | None:
-        """Is called after each episode of an evaluation."""
+        """Handles each ended episode of an evaluation."""
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
-        """Is called with the record of each evaluation, before it is logged."""
+        """Handles the record of each evaluation, before it is logged."""
 
     def on_checkpoint(self, run: RunView, path: pathlib.Path) -> Stop | None:
-        """Is called after a checkpoint was written, with its folder."""
+        """Handles the folder of each checkpoint that was written."""
 
     def on_end(self, run: RunView) -> Stop | None:
-        """Is called when the run has ended and is saved."""
+        """Handles the end, when the run is saved."""
 
     def save(self) -> dict[str, Any]:
         """Returns the state for a checkpoint: a nest of dicts of numbers, strings, bools and None."""

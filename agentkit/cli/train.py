@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentkit.cli.callbacks import of_new_run, of_resumed_run
+from agentkit.cli.callbacks import describe_best, of_new_run, of_resumed_run
 from agentkit.cli.environments import (
     import_packages,
     parse_environment_settings,
@@ -169,7 +169,7 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"imports": import_packages(arguments.imports), **given_changes}
 
 
-def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
+def finish(result: Any, directory: str | Path, command: str, imports: Sequence[str] | None = None) -> int:
     """Says how a run ended and how to go on; returns the exit code."""
     named = "".join(f" --import {package}" for package in imports or ())
     if result.interrupted:
@@ -177,6 +177,8 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         return INTERRUPTED
     if result.stopped_by is not None:
         print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
+    if (best := describe_best(directory)) is not None:
+        print(best + named)
     print(f"Saved {directory}. Next: agentkit evaluate {directory}{named}; agentkit plot {directory}")
     return 0
 
