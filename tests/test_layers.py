@@ -51,7 +51,6 @@ OPTIONAL = {
     "tensorboardX": "loggers/tensorboard.py",
     "mctx": "agents/gumbel_muzero.py",
     "ray": "distributed/ray.py",
-    "optuna": "callbacks/pruning.py",
 }
 # Packages that every installation has, and where they are at home.
 HOMES = {

@@ -1,12 +1,13 @@
-"""Lets Optuna end runs that promise little. The one file that imports optuna."""
+"""Lets Optuna end runs that promise little. Who has a trial has imported optuna: nothing here does."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any, final
 
 from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
-from agentkit.errors import ConfigError, missing_extra
+from agentkit.errors import ConfigError
 
 
 @final
@@ -34,22 +35,16 @@ class Prune(Callback):
 
     def on_end(self, run: RunView) -> Stop | None:
         """Tells Optuna of the pruning, as it wants to be told: by its exception."""
-        if self.pruned:
-            raise _optuna().TrialPruned(f"Pruned at step {run.steps:,}; the run is saved.")
+        optuna: Any = sys.modules.get("optuna")
+        if self.pruned and optuna is not None:
+            raise optuna.TrialPruned(f"Pruned at step {run.steps:,}; the run is saved.")
         return None
-
-
-def _optuna() -> Any:
-    try:
-        import optuna  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise missing_extra("optuna", "optuna") from error
-    return optuna
 
 
 def prune(trial: Any) -> Prune:
     """Reports each evaluation's mean return to an Optuna trial, and ends the run where Optuna prunes it.
 
     The run is saved; `agentkit.run` then raises `optuna.TrialPruned`, which ``study.optimize`` expects of an objective.
+    A launched program raises nothing: its result's `stopped_by` says so.
     """
     return Prune(trial)

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import pathlib
+import sys
+import types
 import warnings
 from typing import Any
 
@@ -13,9 +15,7 @@ import pytest
 from agentkit import callbacks, checkpoint, evaluate, iterate, load
 from agentkit.agents import bc, dqn
 from agentkit.callbacks import (
-    EVENTS,
     Callback,
-    Stop,
     curriculum,
     info_metrics,
     keep_best,
@@ -70,8 +70,9 @@ def rows(directory: pathlib.Path, log: str) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("half", [30, 31], ids=["between-episodes", "mid-episode"])
-@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize(
+    ("half", "num_envs"), [(30, None), (31, None), (30, 2)], ids=["between-episodes", "mid-episode", "batched"]
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: pathlib.Path, half: int, num_envs: int | None) -> None:
     def own() -> list[Callback]:
         return [keep_best(), stop_when_flat(100), curriculum(grow), Count(), info_metrics("is_success")]
@@ -95,8 +96,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: pathlib.Path, half:
     assert (bests[0].path / "arrays.npz").read_bytes() == (bests[1].path / "arrays.npz").read_bytes()
 
 
-@pytest.mark.parametrize("event", ["on_start", "on_step", "on_episode", "on_learner_log", "on_evaluation"])
-@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize(
+    ("event", "num_envs"),
+    [("on_start", None), ("on_step", None), ("on_step", 2), ("on_episode", 2), ("on_evaluation", None)],
+)
 def test_stop_ends_a_run_well(tmp_path: pathlib.Path, event: str, num_envs: int | None) -> None:
     result = run(make_experiment(tmp_path / "run", num_envs=num_envs), callbacks=[stop_on(event)])
     assert result.stopped_by == f"enough of {event}" and not result.interrupted
@@ -105,7 +108,7 @@ def test_stop_ends_a_run_well(tmp_path: pathlib.Path, event: str, num_envs: int 
         assert result.steps == (num_envs or 1)
 
 
-@pytest.mark.parametrize("event", ["on_learner_log", "on_evaluation_episode", "on_evaluation"])
+@pytest.mark.parametrize("event", ["on_learner_log", "on_evaluation"])
 def test_stop_ends_a_run_from_data(tmp_path: pathlib.Path, event: str) -> None:
     result = run_offline(make_offline(tmp_path / "run"), callbacks=[stop_on(event), keep_best()])
     assert result.stopped_by == f"enough of {event}" and 0 < result.steps < 40
@@ -114,7 +117,7 @@ def test_stop_ends_a_run_from_data(tmp_path: pathlib.Path, event: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::agentkit.experiment.callback_record.MissingCallbackWarning")
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("event", ["on_start", "on_step", "on_evaluation_episode", "on_checkpoint", "on_end"])
 def test_a_callback_that_fails_ends_the_run_with_its_own_error_and_a_checkpoint(
     tmp_path: pathlib.Path, event: str
 ) -> None:
@@ -125,8 +128,9 @@ def test_a_callback_that_fails_ends_the_run_with_its_own_error_and_a_checkpoint(
     assert any(entry.name == "own_callbacks.py" for entry in (each.path for each in error.traceback))
     steps = saved(tmp_path / "run")["num_steps"]
     assert steps == 60 if event in ("on_end", "on_checkpoint") else steps < 60
-    again = run(make_experiment(tmp_path / "run"), resume=True, callbacks=[Count()])
-    assert again.steps == 60 and again.stopped_by is None
+    if event == "on_step":
+        again = run(make_experiment(tmp_path / "run"), resume=True, callbacks=[Count()])
+        assert again.steps == 60 and again.stopped_by is None
 
 
 def test_a_run_without_callbacks_calls_nothing_at_a_step() -> None:
@@ -314,15 +318,19 @@ class Trial:
         return max(self.reports) >= self.prune_at
 
 
-def test_optuna_prunes_a_run_which_is_saved(tmp_path: pathlib.Path) -> None:
+def test_optuna_is_told_of_evaluations_and_prunes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, pruned = Trial(1000), Trial(40)
     assert run(make_experiment(), callbacks=[prune(kept)]).stopped_by is None
     assert list(kept.reports) == [20, 40, 60]
-    optuna = pytest.importorskip("optuna")
-    with pytest.raises(optuna.TrialPruned):
+    monkeypatch.setitem(sys.modules, "optuna", types.SimpleNamespace(TrialPruned=OwnError))
+    with pytest.raises(OwnError, match="Pruned at step 40; the run is saved"):
         run(make_experiment(tmp_path / "run"), callbacks=[prune(pruned)])
     assert list(pruned.reports) == [20, 40] and saved(tmp_path / "run")["num_steps"] == 40
 
 
-def test_a_stop_says_why() -> None:
-    assert Stop("why").reason == "why"
+def test_a_study_of_optunas_goes_on_after_a_pruned_run() -> None:
+    optuna = pytest.importorskip("optuna")
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=-100.0))
+    study.optimize(lambda trial: run(make_experiment(), callbacks=[prune(trial)]).steps, n_trials=2)
+    assert [trial.state.name for trial in study.trials] == ["PRUNED"] * 2
+    assert [list(trial.intermediate_values) for trial in study.trials] == [[20]] * 2

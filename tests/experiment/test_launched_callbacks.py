@@ -60,7 +60,7 @@ def test_an_evaluation_stops_a_program_and_its_resume_knows_of_it(tmp_path: path
     assert len(again.evaluations) == 1 and int(again.stopped_by.split()[2]) >= 3
 
 
-@pytest.mark.parametrize("event", ["on_step", "on_learner_log", "on_evaluation"])
+@pytest.mark.parametrize("event", ["on_step", "on_evaluation"])
 def test_a_failing_callback_ends_a_program_with_its_traceback_and_a_checkpoint(
     tmp_path: pathlib.Path, event: str
 ) -> None:
