@@ -91,13 +91,14 @@ class Hooks:
                         'Stop("why") to end the run.'
                     )
             except Exception as error:
-                self._fail(error, f"{type(callback).__name__}.{event}")
+                self.fail(error, f"{type(callback).__name__}.{event}")
                 return
             if answer is not None:
                 self.stopped_by = self.stopped_by or answer.reason
                 self._request()
 
-    def _fail(self, error: Exception, where: str) -> None:
+    def fail(self, error: Exception, where: str) -> None:
+        """Takes what a callback has raised; the run ends."""
         error.add_note(f"Raised by the callback {where} at step {self.run.steps:,}, which ends the run.")
         self.failure = error
         self._request()
@@ -127,8 +128,15 @@ class Hooks:
         return (LoopObserver(self, "on_evaluation_episode", False),) if self.wants("on_evaluation_episode") else ()
 
     def save(self) -> dict[str, Any]:
-        """Returns the state of each callback, by its name."""
-        return {name: each.save() for name, each in self._named()}
+        """Returns the state of each callback, by its name; of one that fails, what `Callback.save` returns: nothing."""
+        states = {}
+        for name, each in self._named():
+            try:
+                states[name] = each.save()
+            except Exception as error:
+                states[name] = {}
+                self.fail(error, f"{name}.save")
+        return states
 
     def restore(self, states: Mapping[str, Any]) -> None:
         """Gives each callback its state; one without a state begins anew.

@@ -56,8 +56,11 @@ def test_an_evaluation_stops_a_program_and_its_resume_knows_of_it(tmp_path: path
     kept = checkpoint.read_all(directory / "best")[0].state["best"]["evaluation"]
     assert kept["episode_return"] == best and evaluate(directory, 1, checkpoint="best")["steps"] == kept["steps"]
 
+    (tmp_path / "where").unlink()
     again = resume_launch(directory)  # It has its count again: the first evaluation ends it.
     assert len(again.evaluations) == 1 and int(again.stopped_by.split()[2]) >= 3
+    starts = [json.loads(line) for line in (tmp_path / "where").read_text().splitlines() if "on_start" in line]
+    assert {role: steps for _, role, steps in starts}["actor"] >= result.steps  # Where a curriculum goes on.
 
 
 @pytest.mark.parametrize("event", ["on_step", "on_evaluation"])

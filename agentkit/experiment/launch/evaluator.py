@@ -62,7 +62,7 @@ def evaluator_node(
         next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
         while not context.wait(0.2):
             number = context.totals().get("steps", 0) // period if period else 0
-            if number >= next_number:
+            if number >= next_number and not hooks.requested.is_set():
                 next_number = number + 1
                 if number % num_evaluators == turn:
                     evaluate()

@@ -29,6 +29,7 @@ from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.launch.hooked import stopped_by
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
@@ -73,6 +74,9 @@ def host_run(
 
     Returns:
         Why it ended.
+
+    Raises:
+        ProgramError: a callback failed; the message has its traceback.
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record, directory = _check_external(experiment)
@@ -115,9 +119,10 @@ def _host(
                 replay_node(context, experiment, listen=listen, port=port)
             finally:
                 context.close()
-        reason = store.stop_reason or "stopped by a signal"
+        reason, status = store.stop_reason or "stopped by a signal", store.status()
     forget_parameters(run_id)
     (directory / "board.json").unlink(missing_ok=True)
+    stopped_by(status)  # Raises what a callback has raised.
     return reason
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import json
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,8 @@ def node_hooks(context: NodeContext, experiment: ExperimentConfig) -> Hooks:
 
     hooks.on_request = end_program
     hooks.watch(lambda: context.totals().get("steps", 0))
+    if hooks.callbacks:
+        context.sync()  # For the program's steps.
     if hooks.callbacks and context.role != "actor":
         hooks.restore(context.store.status()["values"].get(_STATES + context.name, {}))
     return hooks
@@ -48,8 +51,14 @@ def node_hooks(context: NodeContext, experiment: ExperimentConfig) -> Hooks:
 
 def keep_states(context: NodeContext, hooks: Hooks) -> None:
     """Puts the states of a node's callbacks into the run store."""
-    if states := {name: state for name, state in hooks.save().items() if state}:
-        context.store.put(_STATES + context.name, states)
+    states = {name: state for name, state in hooks.save().items() if state}
+    try:
+        json.dumps(states)
+    except TypeError as error:
+        hooks.fail(error, f"{', '.join(states)}: save, whose state has to be plain values in a launched program")
+    else:
+        if states:
+            context.store.put(_STATES + context.name, states)
 
 
 def save_states(context: NodeContext, known: dict[str, Any]) -> dict[str, Any]:
