@@ -15,6 +15,7 @@ from agentkit.callbacks.base import each_environment, has
 from agentkit.environment_loop import Observer
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.loggers import Logger
 from agentkit.types import Nest
 
 _Experiment = TypeVar("_Experiment", bound=Any)
@@ -61,6 +62,11 @@ class Hooks:
         self._calls: dict[str, list[tuple[Callback, Callable[..., Any]]]] = {
             event: [(each, getattr(each, event)) for each in self.callbacks if has(each, event)] for event in EVENTS
         }
+
+    def log_learner(self, logger: Logger, row: dict[str, Any]) -> None:
+        """Shows callbacks a row of the learner's log, and writes it."""
+        self.emit("on_learner_log", row)
+        logger.write(row)
 
     def watch(
         self,

@@ -233,18 +233,14 @@ def _build(
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
     loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
-
-    def log_learner(metrics: dict[str, float]) -> None:
-        row = learner_row(metrics, loop.num_steps, replay.info(plan.table))
-        hooks.emit("on_learner_log", row)
-        logs.learner.write(row)
-
     learner = Learner(
         update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
         callbacks=LearnerCallbacks(
             publisher=store if devices is None else FirstDevicePublisher(store),
             write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
-            log=log_learner,
+            log=lambda row: hooks.log_learner(
+                logs.learner, learner_row(row, loop.num_steps, replay.info(plan.table))
+            ),
             log_seconds=experiment.log_seconds,
         ),
     )  # fmt: skip
@@ -254,14 +250,12 @@ def _build(
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
-    policies = Policies(experiment, spec, networks, store)
-    training = Training(experiment, work, learner, evaluator, logs, hooks, policies, contents)
+    training = Training(
+        experiment, work, learner, evaluator, logs, hooks, Policies(experiment, spec, networks, store), contents
+    )
     hooks.watch(lambda: loop.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
-        learner.restore(found.state["learner"])
-        hooks.restore(found.state.get("callbacks", {}))
-        work.restore(found.state)
-        training.saved_step = found.step
+        training.restore(found)
     hooks.emit("on_start", environment)
     return training
 

@@ -272,6 +272,10 @@ class LearnFromData:
         """Returns the state of the drawing; not the data."""
         return {"offline": True, "dataset": self.dataset.save()}
 
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned."""
+        self.dataset.restore(state["dataset"])
+
 
 def _build(
     config: OfflineConfig, stack: contextlib.ExitStack, hooks: Hooks, resume: bool, devices: list[jax.Device] | None
@@ -298,15 +302,9 @@ def _build(
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     store = VariableStore()
-
-    def log_learner(metrics: dict[str, float]) -> None:
-        row = learner_row(metrics, learner.num_updates_done, work.table())
-        hooks.emit("on_learner_log", row)
-        logs.learner.write(row)
-
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),
-        log=log_learner,
+        log=lambda row: hooks.log_learner(logs.learner, learner_row(row, learner.num_updates_done, work.table())),
         log_seconds=config.log_seconds,
     )
     # The same key as of `agentkit.run`: before the first update, the same parameters.
@@ -324,9 +322,6 @@ def _build(
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, unit="update")
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
-        learner.restore(found.state["learner"])
-        hooks.restore(found.state.get("callbacks", {}))
-        dataset.restore(found.state["dataset"])
-        training.saved_step = found.step
+        training.restore(found)
     hooks.emit("on_start", None)
     return training

@@ -95,6 +95,10 @@ class Work(Protocol):
         """Returns the state for a checkpoint, but for the learner's."""
         ...
 
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned."""
+        ...
+
 
 class Timer(Protocol):
     """Measures the parts of a run; see `profile.Timer`."""
@@ -140,6 +144,13 @@ class Training:
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
     rows: collections.deque[Progress] = dataclasses.field(default_factory=collections.deque)
     result: Result | None = None
+
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Takes back a checkpoint: of learner, callbacks and work."""
+        self.learner.restore(found.state["learner"])
+        self.hooks.restore(found.state.get("callbacks", {}))
+        self.work.restore(found.state)
+        self.saved_step = found.step
 
     def train(self, stop: StopOnSignal) -> Result:
         """Trains to the end, or until a signal or a callback asks to stop; saves in either case."""

@@ -69,12 +69,6 @@ def learner_node(
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
-
-        def log_row(metrics: dict[str, float]) -> None:
-            row = {"steps": context.totals().get("steps", 0), **metrics}
-            hooks.emit("on_learner_log", row)
-            logger.write(row)
-
         learner = Learner(
             agent.make_update(agent.make_networks(spec)),
             data,
@@ -83,7 +77,7 @@ def learner_node(
             callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
-                log=log_row,
+                log=lambda row: hooks.log_learner(logger, {"steps": context.totals().get("steps", 0), **row}),
                 log_seconds=experiment.log_seconds,
             ),
             devices=devices,
