@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
+    from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "evaluate", "launch", "load", "resume", "resume_launch", "resume_offline",
-    "run", "run_offline",
+    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "resume", "resume_launch",
+    "resume_offline", "run", "run_offline",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",
     "adders",
     "agents",
+    "callbacks",
     "datasets",
     "distributed",
     "envs",

@@ -22,7 +22,7 @@ import shutil
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,18 +121,37 @@ def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoi
     Raises:
         CheckpointError: there are checkpoints and every one is damaged.
     """
-    found = [entry for entry in _list(directory) if holding is None or (entry[2] / holding).is_dir()]
-    problems = []
-    for step, _, path in reversed(found):
+    found = [path for _, _, path in _list(directory) if holding is None or (path / holding).is_dir()]
+    return next(_read_whole(reversed(found)), None)
+
+
+def read_all(directory: pathlib.Path, step: int | None = None) -> list[Checkpoint]:
+    """Reads every checkpoint whose files are all whole, the newest first; of one step only, if it is given.
+
+    A damaged one is passed over with a warning.
+
+    Raises:
+        CheckpointError: there are some and every one is damaged.
+    """
+    found = [path for number, _, path in _list(directory) if step in (None, number)]
+    return list(_read_whole(reversed(found)))
+
+
+def _read_whole(paths: Iterable[pathlib.Path]) -> Iterator[Checkpoint]:
+    """Yields the checkpoints that are whole; raises if there are some and none is."""
+    problems, num_whole = [], 0
+    for path in paths:
         try:
             _check_whole(path)
-            return Checkpoint(step, path, _read_state(path))
+            found = Checkpoint(int(_NAME.match(path.name)[1]), path, _read_state(path))  # type: ignore[index]
         except _DAMAGE as error:
             problems.append(f"{path}: {error}")
-            warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=2)
-    if problems:
+            warnings.warn(f"Passing over a damaged checkpoint: {path}: {error}", stacklevel=3)
+            continue
+        num_whole += 1
+        yield found
+    if problems and not num_whole:
         raise CheckpointError("No checkpoint can be read. " + "; ".join(problems))
-    return None
 
 
 def steps(directory: pathlib.Path) -> list[int]:

@@ -26,7 +26,7 @@ Check = Callable[[dm_env.TimeStep, Nest, int], None]
 
 
 class Observer(abc.ABC):
-    """Watches a loop of one environment and adds metrics to each episode's record."""
+    """Watches a loop and adds metrics to each episode's record; of a batch, all fields of a time step are ``[N]``."""
 
     @abc.abstractmethod
     def observe_first(self, environment: Any, timestep: dm_env.TimeStep) -> None:
@@ -39,6 +39,16 @@ class Observer(abc.ABC):
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
         """Returns metrics to add to the record of the episode that has just ended."""
+
+    def end_episode(self, environment: Any, record: dict[str, float], index: int | None = None) -> None:
+        """Takes the record of the episode that has just ended, before it is logged, and adds `metrics` to it.
+
+        Args:
+            environment: the loop's.
+            record: of the episode.
+            index: which of a batch's environments has ended it; None where there is no batch.
+        """
+        record.update(self.metrics())
 
 
 def _total(reward: Nest) -> float:
@@ -102,12 +112,12 @@ class EnvironmentLoop:
         if self._check is not None:
             self._check(timestep, action, self.num_steps + 1)
         self._actor.observe(action, timestep)
-        for observer in self._observers:
-            observer.observe(self._environment, action, timestep)
         self._return += _total(timestep.reward)
         self._length += 1
         self.num_steps += 1
         self._timestep = timestep
+        for observer in self._observers:
+            observer.observe(self._environment, action, timestep)
         return self._finish() if timestep.last() else None
 
     def _begin(self, timestep: dm_env.TimeStep) -> None:
@@ -130,7 +140,7 @@ class EnvironmentLoop:
             "steps_per_second": self._length / seconds,
         }
         for observer in self._observers:
-            record.update(observer.metrics())
+            observer.end_episode(self._environment, record)
         self._timestep, self._length = None, 0
         if self._log is not None:
             self._log(record)
@@ -182,6 +192,7 @@ class BatchedEnvironmentLoop:
         *,
         counter: Counter | None = None,
         log: Log | None = None,
+        observers: Sequence[Observer] = (),
         check: Check | None = None,
     ):
         """Makes a `BatchedEnvironmentLoop` as `EnvironmentLoop` does, for an environment with `num_envs`."""
@@ -190,6 +201,7 @@ class BatchedEnvironmentLoop:
         self._actor = actor
         self._counter = counter or Counter()
         self._log = log
+        self._observers = observers
         self._check = check
         self.num_steps = 0
         self._timestep: dm_env.TimeStep | None = None
@@ -203,6 +215,8 @@ class BatchedEnvironmentLoop:
             if self._check is not None:
                 self._check(self._timestep, None, self.num_steps)
             self._actor.observe_first(self._timestep)
+            for observer in self._observers:
+                observer.observe_first(self._environment, self._timestep)
         action = self._actor.select_action(self._timestep.observation)
         timestep = self._environment.step(action)
         if self._check is not None:
@@ -213,6 +227,8 @@ class BatchedEnvironmentLoop:
         np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
         self.num_steps += int(np.count_nonzero(moved))
+        for observer in self._observers:
+            observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]
         return [self._finish(int(i)) for i in ended] if ended.size else None
 
@@ -224,6 +240,8 @@ class BatchedEnvironmentLoop:
             "episode_return": float(self._returns[i]),
             "episode_length": int(self._lengths[i]),
         }
+        for observer in self._observers:
+            observer.end_episode(self._environment, record, i)
         self._returns[i], self._lengths[i] = 0.0, 0
         if self._log is not None:
             self._log(record)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = [
     {"types", "specs", "errors", "core", "nests", "ports", "scratch"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
-    {"environment_loop", "actors", "adders", "datasets", "variables", "learning"},
+    {"environment_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
     {"agents"},
     {"experiment"},
     {"cli", "testing"},
@@ -31,7 +31,7 @@ SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = [
     "types", "specs", "errors", "core", "nests", "ports", "scratch", "envs", "wrappers", "adders", "replay", "loggers",
-    "counting", "checkpoint", "distributed",
+    "counting", "checkpoint", "distributed", "callbacks",
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",

@@ -27,15 +27,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
     settings = parse_environment_settings(arguments.env_set, environment)
     try:
         result = experiment.evaluate(
-            arguments.run, arguments.episodes, arguments.video, environment_settings=settings, imports=imports
-        )
+            arguments.run, arguments.episodes, arguments.video, checkpoint=arguments.checkpoint,
+            environment_settings=settings, imports=imports,
+        )  # fmt: skip
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     except TypeError as error:
         if not settings:
             raise
         raise refuse_settings(error, environment, list(settings)) from error
-    print(f"checkpoint of step {result['steps']:,}")
+    best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
+    print(f"checkpoint of step {result['steps']:,}{best}")
     print(describe_returns(np.asarray(result["episode_return"], np.float64)))
     if arguments.video is not None:
         print(f"Wrote {arguments.video}")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkit import ports
+from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment, nothing_left
-from agentkit.errors import missing_extra
+from agentkit.errors import ConfigError, missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.
 _SETTINGS = {
@@ -48,8 +49,13 @@ def launch(arguments: argparse.Namespace) -> int:
         check_installed(arguments.engine)
         from agentkit import experiment
 
-        resume = functools.partial(experiment.resume_launch, arguments.resume, **changes, **chosen)
+        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments.imports)
+    if arguments.stop_at_return is not None and arguments.evaluators == 0:
+        raise ConfigError(
+            "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
+        )
     plan = new_experiment(arguments, "launch", replay="reverb")
     from agentkit import experiment
 

@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
-from agentkit.cli.train import INTERRUPTED, in_new_folder, new_experiment
+from agentkit.cli.train import CHANGEABLE, INTERRUPTED, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
 from agentkit.ports import check_device
 
@@ -161,10 +162,12 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():
         from agentkit import experiment
 
-        changes = {name: getattr(arguments, name) for name in ("devices", "on_nan", "step_timeout")}
+        changes = {name: getattr(arguments, name) for name in CHANGEABLE}
         changes["num_steps"] = arguments.steps
         changes = {name: value for name, value in changes.items() if value is not None}
-        plan = experiment.read_config(arguments.run, imports=import_packages(arguments.imports), **changes)
+        imports = import_packages(arguments.imports)
+        own = of_resumed_run(arguments, arguments.run, imports)
+        plan = experiment.read_config(arguments.run, imports=imports, callbacks=own, **changes)
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.
         plan = new_experiment(arguments, "node replay", replay="reverb")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agentkit.cli.callbacks import of_new_run, of_resumed_run
 from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
@@ -71,6 +72,8 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "keep_checkpoints": arguments.keep_checkpoints,
+        "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
         "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
@@ -86,16 +89,21 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     if given:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, --on-nan "
-            "and --import may be given with it."
+            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, "
+            "--on-nan, --keep-best, --keep-checkpoints, --stop-at-return and --import may be given with it."
         )
     check_is_run(arguments.resume)
     from agentkit import experiment
 
-    given_changes = {"num_updates": arguments.updates, "on_nan": arguments.on_nan}
+    given_changes = {
+        "num_updates": arguments.updates,
+        "on_nan": arguments.on_nan,
+        "keep_checkpoints": arguments.keep_checkpoints,
+    }
     changes = {name: value for name, value in given_changes.items() if value is not None}
     imports = import_packages(arguments.imports)
-    return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, **changes)
+    own = of_resumed_run(arguments, arguments.resume, imports)
+    return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, callbacks=own, **changes)
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -271,10 +271,16 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
         commands,
         "evaluate",
         "play episodes with a trained agent",
-        "Plays episodes with the evaluation policy of a run's last checkpoint.",
+        "Plays episodes with the evaluation policy of a run's last checkpoint, or of another one.",
     )
     evaluate.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     evaluate.add_argument("--episodes", type=_positive, default=20, metavar="N", help="default: %(default)s")
+    evaluate.add_argument(
+        "--checkpoint",
+        default="newest",
+        metavar="WHICH",
+        help="newest, best (of all evaluations), or the step of one that is there; default: %(default)s",
+    )
     _add_environment_settings(evaluate)
     _add_import(evaluate)
     evaluate.add_argument("--video", metavar="FILE.gif", help="also record the first episode to this file")
@@ -310,6 +316,19 @@ def _add_experiment(parser: _Parser) -> None:
     )
 
 
+def _add_callbacks(parser: _Parser) -> None:
+    """Adds what watches a run and ends it; these may be given to a resumed run, too."""
+    parser.add_argument(
+        "--keep-best",
+        action=argparse.BooleanOptionalAction,
+        help="keep the policy of the best evaluation, for 'evaluate --checkpoint best'; default: yes",
+    )
+    parser.add_argument("--keep-checkpoints", type=_positive, metavar="N", help="how many stay; default: 2")
+    parser.add_argument(
+        "--stop-at-return", type=_amount, metavar="R", help="end at the first evaluation with this mean return"
+    )
+
+
 def _add_run(parser: _Parser, unit: str, total: str) -> None:
     """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`."""
     parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
@@ -338,6 +357,7 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
         metavar=unit,
         help=f"0: only at the end; default: a tenth of {total}",
     )
+    _add_callbacks(parser)
     parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
     parser.add_argument(
         "--on-nan",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.callbacks import describe_best, of_new_run, of_resumed_run
 from agentkit.cli.environments import (
     import_packages,
     parse_environment_settings,
@@ -22,10 +23,13 @@ from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
+CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints")
+"""Fields of the experiment that a resumed run may change by the options of their names."""
+
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
-# --devices, --on-nan and --import.
+# --devices, --on-nan, --import and those of `parser._add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
@@ -46,7 +50,8 @@ def train(arguments: argparse.Namespace) -> int:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
 
-        plan = experiment.read_config(arguments.resume, progress=True, **changes)
+        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
@@ -108,6 +113,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
         on_nan=_or(arguments.on_nan, "stop"),
+        callbacks=of_new_run(arguments, evaluates=_or(arguments.eval_every, tenth) > 0),
+        keep_checkpoints=_or(arguments.keep_checkpoints, 2),
         environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
         wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
@@ -152,21 +159,26 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices, --on-nan, --step-timeout and --import may be given."
+            "total, --devices, --on-nan, --step-timeout, --keep-best, --keep-checkpoints, --stop-at-return and "
+            "--import may be given."
         )
     check_is_run(arguments.resume)
-    changes = {name: getattr(arguments, name, None) for name in ("devices", "on_nan", "step_timeout")}
+    changes = {name: getattr(arguments, name, None) for name in CHANGEABLE}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
 
 
-def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
+def finish(result: Any, directory: str | Path, command: str, imports: Sequence[str] | None = None) -> int:
     """Says how a run ended and how to go on; returns the exit code."""
     named = "".join(f" --import {package}" for package in imports or ())
     if result.interrupted:
         print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}{named}")
         return INTERRUPTED
+    if result.stopped_by is not None:
+        print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
+    if (best := describe_best(directory)) is not None:
+        print(best + named)
     print(f"Saved {directory}. Next: agentkit evaluate {directory}{named}; agentkit plot {directory}")
     return 0
 

@@ -3,6 +3,7 @@
 from agentkit.experiment.config import ExperimentConfig, read_config, read_record
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
+from agentkit.experiment.iterating import Iteration, iterate
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.evaluator import evaluator_node
 from agentkit.experiment.launch.external import host_run, join_run
@@ -18,17 +19,20 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.training import Progress
 from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
     "ChangedCodeWarning",
     "Evaluator",
     "ExperimentConfig",
+    "Iteration",
     "LaunchConfig",
     "LaunchResult",
     "LoadedPolicy",
     "OfflineConfig",
     "Profile",
+    "Progress",
     "Result",
     "ResumeError",
     "UntrustedCodeError",
@@ -38,6 +42,7 @@ __all__ = [
     "gradient_node",
     "host_run",
     "inference_node",
+    "iterate",
     "join_run",
     "launch",
     "learner_node",

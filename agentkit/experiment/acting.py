@@ -13,7 +13,7 @@ from agentkit.adders import TeeAdder
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Actor, Adder
 from agentkit.counting import Counter
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import OnNan
 from agentkit.replay import Replay
@@ -63,6 +63,7 @@ def make_loop(
     counter: Counter | None = None,
     log: Log | None = None,
     on_nan: OnNan = "stop",
+    observers: Sequence[Observer] = (),
 ) -> EnvironmentLoop | BatchedEnvironmentLoop:
     """Builds the loop in which actor and environment meet, and where each time step is checked.
 
@@ -72,9 +73,10 @@ def make_loop(
         counter: see `EnvironmentLoop`.
         log: see `EnvironmentLoop`.
         on_nan: what to do about a reward or observation that is not finite.
+        observers: see `EnvironmentLoop`.
     """
     num_envs = environment.num_envs if is_batched(environment) else None
     check = StepCheck(make_environment_spec(environment), num_envs, on_nan)
     if num_envs is not None:
-        return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log, check=check)
-    return EnvironmentLoop(environment, actor, counter=counter, log=log, check=check)
+        return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
+    return EnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)

@@ -18,11 +18,12 @@ import numpy as np
 from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
+from agentkit.callbacks import Callback, check_callbacks
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
 from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
-from agentkit.experiment import identity
+from agentkit.experiment import callback_record, identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.specs import check_is_environment
@@ -57,6 +58,7 @@ class ExperimentConfig:
         evaluation_period: steps between evaluations; 0 for none at all.
         evaluation_episodes: episodes of each evaluation.
         checkpoint_period: steps between checkpoints; 0 saves at the end only.
+        keep_checkpoints: how many of the newest checkpoints stay.
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
@@ -64,6 +66,7 @@ class ExperimentConfig:
             any time.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
+        callbacks: called at the run's events, see `agentkit.callbacks`.
         on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
             ends the run before its last checkpoint is replaced, "warn" goes on.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
@@ -79,6 +82,7 @@ class ExperimentConfig:
     evaluation_period: CountFromZero = 10_000
     evaluation_episodes: Count = 10
     checkpoint_period: CountFromZero = 10_000
+    keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
@@ -87,6 +91,7 @@ class ExperimentConfig:
     step_timeout: NotNegative = 300.0
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -103,6 +108,7 @@ class ExperimentConfig:
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         self._check_devices()
 
@@ -155,7 +161,7 @@ class ExperimentConfig:
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        given = ("agent", "environment", "environment_settings", "wrappers", "run_directory")
+        given = ("agent", "environment", "environment_settings", "wrappers", "callbacks", "run_directory")
         return {
             **identity.describe_agent(self.agent, self.num_envs or 1),
             **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
@@ -164,6 +170,7 @@ class ExperimentConfig:
                 for field in dataclasses.fields(self)
                 if field.name not in given
             },
+            "callbacks": callback_record.describe(self.callbacks),
         }
 
 
@@ -304,7 +311,7 @@ def experiment_from_record(
 ) -> ExperimentConfig:
     """Returns the experiment that `ExperimentConfig.describe` described, with some fields replaced.
 
-    Warns of code that has changed since.
+    Warns of code that has changed since. Callbacks are left out: see `callback_record.rebuild`.
 
     Raises:
         ConfigError: it cannot be made again, or has settings that this version does not know.
@@ -327,7 +334,7 @@ def experiment_from_record(
             raise
         raise damaged(pathlib.Path(run_directory) / "config.json", error) from error
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
-    names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
+    names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers", "callbacks"}
     settings = {name: value for name, value in record.items() if name in names}
     if "num_steps" not in settings | changes:
         raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from agentkit import checkpoint
+from agentkit import nests
 from agentkit.actors import BatchedPolicyActor, PolicyActor
+from agentkit.callbacks import read_best
+from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
 from agentkit.core import VariableSource
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.step_watch import StepWatch
-from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -41,13 +44,24 @@ class Evaluator:
     """
 
     def __init__(
-        self, experiment: ExperimentConfig, networks: Any, store: VariableSource, watch: StepWatch | None = None
-    ):
-        """Makes an environment of its own, of the experiment's kind; parameters come from `store`."""
+        self, experiment: ExperimentConfig, networks: Any, store: VariableSource, watch: StepWatch | None = None,
+        observers: Sequence[Observer] = (),
+    ):  # fmt: skip
+        """Makes an environment of its own, of the experiment's kind.
+
+        Args:
+            experiment: says in what to evaluate which agent.
+            networks: the agent's.
+            store: where parameters come from.
+            watch: ends what hangs; None waits for ever.
+            observers: of the episodes. Numbers that they add to records are in the evaluation's record as means.
+        """
         self._experiment = experiment
         self._watch = watch
+        self._observers = observers
         self._policy = experiment.agent.make_policy(networks, evaluation=True)
-        self._store = store
+        # All of an evaluation is played with the parameters that it begins with.
+        self.client = VariableClient(store, update_seconds=math.inf)
         self._environment = self._make_environment(_seed(experiment.seed, 0))
         self._actor: PolicyActor | BatchedPolicyActor | None = None
 
@@ -67,13 +81,17 @@ class Evaluator:
 
     def _summary(self, records: list[dict[str, float]]) -> dict[str, float]:
         returns = [record["episode_return"] for record in records]
-        return {
+        summary = {
             "episode_return": float(np.mean(returns)),
             "episode_return_min": float(np.min(returns)),
             "episode_return_max": float(np.max(returns)),
             "episode_length": float(np.mean([record["episode_length"] for record in records])),
             "evaluation_episodes": len(records),
         }
+        added = dict.fromkeys(name for record in records for name in record if name not in _OF_THE_LOOP)
+        for name in added if self._observers else ():
+            summary[name] = float(np.mean([record[name] for record in records if name in record]))
+        return summary
 
     def episodes(self, num_episodes: int, number: int = 0) -> list[dict[str, float]]:
         """Plays episodes and returns their own records."""
@@ -85,13 +103,13 @@ class Evaluator:
         """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
-        actor = make_actor(self._environment, self._policy, key, VariableClient(self._store))
+        actor = make_actor(self._environment, self._policy, key, self.client)
         if self._actor is None:
             self._actor = actor
         else:  # A new one would compile the policy again.
             self._actor.restore(actor.save())
-            self._actor.update(wait=True)
-        return make_loop(self._environment, self._actor, on_nan=self._experiment.on_nan)
+        self._actor.update(wait=True)
+        return make_loop(self._environment, self._actor, on_nan=self._experiment.on_nan, observers=self._observers)
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""
@@ -117,6 +135,9 @@ class Evaluator:
         self.close()
 
 
+_OF_THE_LOOP = ("steps", "episodes", "episode_return", "episode_length", "steps_per_second")
+
+
 def _seed(seed: int, number: int) -> int:
     """Returns a seed that training does not use; 31 bits."""
     return int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0] >> 1)
@@ -127,15 +148,17 @@ def evaluate(
     num_episodes: int = 20,
     video: str | pathlib.Path | None = None,
     *,
+    checkpoint: str | int = "newest",
     environment_settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluates a run's newest checkpoint.
+    """Evaluates a run's newest checkpoint, or another one.
 
     Args:
         run_directory: the folder `agentkit.run` wrote.
         num_episodes: at least 1.
         video: a file ``.gif`` for a film of the first episode; None for none.
+        checkpoint: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         environment_settings: arguments of the environment beside the run's own, or instead of them.
         **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
 
@@ -143,35 +166,37 @@ def evaluate(
         ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``.
 
     Raises:
-        ConfigError: not a run folder, one that cannot be rebuilt, or a video of an environment that cannot render.
+        ConfigError: not a run folder, one that cannot be rebuilt, no such checkpoint, or a video of an environment that
+            cannot render.
         CheckpointError: it has no readable checkpoint.
     """
     if video is not None and pathlib.Path(video).suffix != ".gif":
         raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    restored = restore_policy(run_directory, **options)
+    restored = restore_policy(run_directory, checkpoint, **options)
     experiment, networks, store, found = restored.experiment, restored.networks, restored.store, restored.found
+    assert found is not None, "it was read"
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
     with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
         records = evaluator.episodes(num_episodes, number=found.step)
     return {
         "steps": found.step,
-        "updates": int(found.state["learner"]["num_updates"]),
+        "updates": int(found.state["learner" if "learner" in found.state else "best"]["num_updates"]),
         "episode_return": [record["episode_return"] for record in records],
         "episode_length": [int(record["episode_length"]) for record in records],
     }
 
 
 class RestoredPolicy(NamedTuple):
-    """Holds all that is needed to act as a run's newest checkpoint does.
+    """Holds all that is needed to act as a run's checkpoint does.
 
     Attributes:
         experiment: the run's.
         networks: its agent's.
         store: has the parameters.
-        found: the checkpoint.
+        found: the checkpoint; None where the parameters were in memory.
         environment_spec: what the networks were made for.
         own_actions: spec of the actions that the environment itself takes.
     """
@@ -179,39 +204,89 @@ class RestoredPolicy(NamedTuple):
     experiment: ExperimentConfig
     networks: Any
     store: VariableStore
-    found: checkpoint.Checkpoint
+    found: Checkpoint | None
     environment_spec: EnvironmentSpec
     own_actions: Nest
 
 
-def restore_policy(run_directory: str | pathlib.Path, **options: Any) -> RestoredPolicy:
-    """Returns the networks and parameters of a run's newest checkpoint.
+def restore_policy(
+    run_directory: str | pathlib.Path, checkpoint: str | int = "newest", **options: Any
+) -> RestoredPolicy:
+    """Returns the networks and parameters of a run's checkpoint.
 
     Args:
         run_directory: the run folder.
+        checkpoint: "newest", "best", or a step.
         **options: see `read_config`.
 
     Raises:
-        ConfigError: not a run folder, or one that cannot be rebuilt.
+        ConfigError: not a run folder, or one that cannot be rebuilt; or there is no such checkpoint.
         CheckpointError: it has no readable checkpoint.
     """
-    experiment = read_config(run_directory, **options)
-    found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints")
-    if found is None:
-        raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
+    return restore_experiment(read_config(run_directory, **options), run_directory, checkpoint)
+
+
+def restore_experiment(
+    experiment: ExperimentConfig, run_directory: str | pathlib.Path, checkpoint: str | int = "newest"
+) -> RestoredPolicy:
+    """Returns what `restore_policy` does, of a run whose experiment is at hand."""
+    found = find_checkpoint(run_directory, checkpoint)
     store = VariableStore()
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec, actions = make_environment_spec(environment), own_actions(environment)
     networks = experiment.agent.make_networks(spec)
-    learner = Learner(
-        experiment.agent.make_update(networks),
-        iter(()),
-        jax.random.PRNGKey(0),
-        num_updates=experiment.agent.batch_plan.num_updates,
-        callbacks=LearnerCallbacks(publisher=store),
-    )
-    learner.restore(found.state["learner"])
+    update = experiment.agent.make_update(networks)
+    if "best" in found.state:
+        store.publish(int(found.state["best"]["num_updates"]), {"policy": read_params(update, found)})
+    else:
+        num_updates = experiment.agent.batch_plan.num_updates
+        callbacks = LearnerCallbacks(publisher=store)
+        learner = Learner(update, iter(()), jax.random.PRNGKey(0), num_updates=num_updates, callbacks=callbacks)
+        learner.restore(found.state["learner"])
     return RestoredPolicy(experiment, networks, store, found, spec, actions)
+
+
+def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Checkpoint:
+    """Returns a checkpoint of a run: "newest", "best", or one of a step.
+
+    Raises:
+        ConfigError: there is none of that step, or no best one; or `which` is neither.
+        CheckpointError: there is none at all that can be read.
+    """
+    directory = pathlib.Path(run_directory) / "checkpoints"
+    if which == "newest":
+        found = read_latest(directory)
+        if found is None:
+            raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
+        return found
+    if which == "best":
+        best = read_best(run_directory)
+        if best is None:
+            raise ConfigError(
+                f"The run {run_directory} has kept no best policy: it has not been evaluated yet, or was trained "
+                "without callbacks.keep_best() (--no-keep-best). Take the newest checkpoint."
+            )
+        return best
+    if not str(which).replace("_", "").isdecimal():
+        raise ConfigError(f"checkpoint: expected 'newest', 'best' or a step, found {which!r}.")
+    every = read_all(directory, step=int(which))
+    if not every:
+        there = ", ".join(f"{step:,}" for step in dict.fromkeys(steps(directory))) or "none"
+        raise ConfigError(
+            f"The run {run_directory} has no checkpoint of step {int(which):,}. It has those of: {there}."
+        )
+    return every[0]
+
+
+def read_params(update: Update, found: Checkpoint) -> Nest:
+    """Returns the parameters of the policy that `keep_best` has kept.
+
+    Raises:
+        CheckpointError: they are another agent's.
+    """
+    shapes = jax.eval_shape(lambda: update.variables(update.init(jax.random.PRNGKey(0)))["policy"])
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    return nests.restore_from_paths(like, found.state["best"]["policy"], f"The policy {found.path}")
 
 
 def own_actions(environment: Any) -> Nest:

@@ -194,7 +194,8 @@ def _codes(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def packages_of(record: Mapping[str, Any]) -> list[str]:
     """Returns the packages that ``--import`` has to name for another program to rebuild a run."""
-    return packages_outside(_modules(_described(record)))
+    callbacks = [module for code in record.get("callbacks", []) for module in named_modules(code)]
+    return packages_outside([*_modules(_described(record)), *callbacks])
 
 
 def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
@@ -213,7 +214,7 @@ def _shown(part: str, value: Any) -> Any:
 
 def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: object) -> None:
     """Warns about each function and class whose source has changed since a record was written."""
-    found, others = (dict(_codes(_described(record))) for record in (saved, now))
+    found, others = (dict(_codes({**_described(record), **_training(record)})) for record in (saved, now))
     names = {name for path in found.keys() & others.keys() for name in changed(found[path], others[path])}
     for name in sorted(names):
         module = sys.modules.get(name.partition(":")[0])
@@ -223,6 +224,11 @@ def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: objec
             ChangedCodeWarning,
             stacklevel=1,  # Always this line: Python then says it once, however often the folder is read.
         )
+
+
+def _training(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the codes of those callbacks of a record that change the training."""
+    return {"callbacks": [code for code in record.get("callbacks", []) if code["changes_training"]]}
 
 
 def _described(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -13,12 +16,14 @@ import tree
 from agentkit import nests
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
-from agentkit.errors import SpecError
+from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
-from agentkit.experiment.evaluate import restore_policy
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.evaluate import RestoredPolicy, own_actions, restore_experiment, restore_policy
 from agentkit.experiment.policy_file import PolicyFile, read_policy, write_policy
+from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
-from agentkit.variables import VariableClient
+from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.canonical_actions import to_bounds
 
 
@@ -127,31 +132,89 @@ class LoadedPolicy:
 
 
 def load(
-    path: str | pathlib.Path, *, explore: bool = False, seed: int = 0, imports: Sequence[str] = (), **changes: Any
-) -> LoadedPolicy:
-    """Returns the policy of a run's newest checkpoint, or of a policy file.
+    path: str | pathlib.Path, *, checkpoint: str | int = "newest", explore: bool = False, seed: int = 0,
+    imports: Sequence[str] = (), **changes: Any,
+) -> LoadedPolicy:  # fmt: skip
+    """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
         path: a run folder, or what `LoadedPolicy.save` wrote.
+        checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
         imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
         **changes: `agent`, and for a run folder `environment`, where they cannot be made again from the folder.
 
     Raises:
-        ConfigError: neither a run folder nor a policy file, or one whose agent cannot be made again.
+        ConfigError: neither a run folder nor a policy file, or one whose agent cannot be made again; or there is no
+            such checkpoint.
         CheckpointError: the run has no readable checkpoint.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
     path = pathlib.Path(path)
     if path.is_file():
+        if checkpoint != "newest":
+            raise ConfigError(f"{path} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
         return _load_file(path, explore, seed, imports, **changes)
-    restored = restore_policy(path, imports=imports, **changes)
+    return _of_restored(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
+
+
+def _of_restored(restored: RestoredPolicy, explore: bool = False, seed: int = 0) -> LoadedPolicy:
     agent = restored.experiment.agent
     record = identity.describe_agent(agent, restored.experiment.num_envs or 1)
     file = PolicyFile(record, restored.environment_spec, restored.own_actions)
     policy = agent.make_policy(restored.networks, evaluation=not explore)
     return LoadedPolicy(agent, policy, VariableClient(restored.store).params, file, seed)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """Makes the policies of a run that has ended, when they are asked for.
+
+    Attributes:
+        experiment: that was run.
+        spec: of its environment.
+        networks: of its agent; None where the parameters are in the run folder alone.
+        store: has the newest parameters; None where they are in the run folder alone.
+        acts: whether there is an environment.
+    """
+
+    experiment: ExperimentConfig
+    spec: EnvironmentSpec
+    networks: Any = None
+    store: VariableStore | None = None
+    acts: bool = True
+
+    @functools.cached_property
+    def newest(self) -> LoadedPolicy:
+        """Returns the newest policy.
+
+        Raises:
+            ConfigError: the run was launched without a run folder, and its parameters are gone.
+        """
+        if self.store is None:
+            return self._of_folder("newest")
+        actions = self.spec.actions
+        if self.acts:
+            with contextlib.closing(self.experiment.make_environment(self.experiment.seed)) as environment:
+                actions = own_actions(environment)
+        return _of_restored(RestoredPolicy(self.experiment, self.networks, self.store, None, self.spec, actions))
+
+    @functools.cached_property
+    def best(self) -> LoadedPolicy:
+        """Returns the policy of the best evaluation.
+
+        Raises:
+            ConfigError: none was kept.
+        """
+        return self._of_folder("best")
+
+    def _of_folder(self, which: str) -> LoadedPolicy:
+        directory = self.experiment.run_directory
+        if directory is None:
+            raise ConfigError(f"The run has no run folder to read its {which} policy from. Give it a run_directory.")
+        return _of_restored(restore_experiment(self.experiment, directory, which))
 
 
 def _load_file(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import jax
@@ -13,15 +14,19 @@ import numpy as np
 
 from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, PolicyActor
+from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError
+from agentkit.experiment import callback_record
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
+from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.fit import check_fit, check_memory
+from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
@@ -37,7 +42,13 @@ from agentkit.types import TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
-def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile | None = None) -> Result:
+def run(
+    experiment: ExperimentConfig,
+    *,
+    resume: bool = False,
+    profile: Profile | None = None,
+    callbacks: Iterable[Callback] = (),
+) -> Result:
     """Trains until `experiment.num_steps` steps were taken; evaluates, logs and saves on the way.
 
     SIGINT (Ctrl-C) or SIGTERM stops after the current step and saves; a second one stops at once.
@@ -46,14 +57,18 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
         experiment: what to run.
         resume: go on from the newest checkpoint in the run folder, or from the start if there is none.
         profile: a new one, which times this run and waits for each update; ``logs/profile.csv`` has its table.
+        callbacks: called at the run's events beside those of the experiment, see `agentkit.callbacks`.
 
     Raises:
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
-            runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`.
+            runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`; or a callback is
+            of no use to the experiment.
         StepTimeoutError: the environment hangs, see `ExperimentConfig.step_timeout`; nothing is saved.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
+        Exception: what a callback has raised, after a checkpoint.
     """
+    experiment = with_callbacks(experiment, callbacks)
     if profile is None:
         return _run(experiment, resume, None)
     profile.start()
@@ -67,28 +82,48 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
 
 
 def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:
+    with started(experiment, resume, profile) as (training, stop):
+        return training.train(stop) if profile is None else profile.train(training, stop)
+
+
+@contextlib.contextmanager
+def started(
+    experiment: ExperimentConfig, resume: bool, profile: Profile | None = None
+) -> Iterator[tuple[Training, StopOnSignal]]:
+    """Makes every part of a run, as `run` does, and closes them in the end."""
+    hooks = Hooks(experiment)
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:
             found = prepare(experiment, resume)
-            training = _build(experiment, stack, found, resume=resume, devices=devices, profile=profile)
+            training = _build(experiment, stack, found, hooks, resume=resume, devices=devices, profile=profile)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
-        with StopOnSignal() as stop:
-            return training.train(stop) if profile is None else profile.train(training, stop)
+        with StopOnSignal(hooks.requested) as stop:
+            yield training, stop
 
 
-def resume(run_directory: str | pathlib.Path, *, profile: Profile | None = None, **changes: Any) -> Result:
+def resume(
+    run_directory: str | pathlib.Path,
+    *,
+    profile: Profile | None = None,
+    callbacks: Iterable[Callback] | None = None,
+    **changes: Any,
+) -> Result:
     """Resumes the run in a folder.
 
     Args:
         run_directory: the folder.
         profile: see `run`.
+        callbacks: instead of the run's own, which are made again where this is None.
         **changes: see `read_config`: `imports`, or fields to replace, e.g. ``num_steps=200_000``.
     """
-    return run(read_config(run_directory, **changes), resume=True, profile=profile)
+    experiment = read_config(run_directory, **changes)
+    if callbacks is None:
+        callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
+    return run(experiment, resume=True, profile=profile, callbacks=callbacks)
 
 
 @final
@@ -164,6 +199,7 @@ def _build(
     experiment: ExperimentConfig,
     stack: contextlib.ExitStack,
     found: checkpoint.Checkpoint | None,
+    hooks: Hooks,
     *,
     resume: bool,
     devices: list[jax.Device] | None,
@@ -173,7 +209,7 @@ def _build(
     agent, plan = experiment.agent, experiment.agent.batch_plan
     watch = StepWatch(environment_name(experiment), experiment.step_timeout, beside=True)
     stack.enter_context(watch)
-    environment = watch.watched(experiment.make_environment(experiment.seed, experiment.num_envs))
+    environment = watch.watched(hooks.wrap(experiment).make_environment(experiment.seed, experiment.num_envs))
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
     check_fit(experiment, spec)
@@ -196,28 +232,31 @@ def _build(
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
-    loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan)
-    callbacks = LearnerCallbacks(
-        publisher=store if devices is None else FirstDevicePublisher(store),
-        write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
-        log=lambda metrics: logs.learner.write(learner_row(metrics, loop.num_steps, replay.info(plan.table))),
-        log_seconds=experiment.log_seconds,
-    )
+    loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
     learner = Learner(
-        update, dataset, learner_key, num_updates=plan.num_updates, callbacks=callbacks, devices=devices,
-        on_nan=experiment.on_nan,
+        update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
+        callbacks=LearnerCallbacks(
+            publisher=store if devices is None else FirstDevicePublisher(store),
+            write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
+            log=lambda row: hooks.log_learner(
+                logs.learner, learner_row(row, loop.num_steps, replay.info(plan.table))
+            ),
+            log_seconds=experiment.log_seconds,
+        ),
     )  # fmt: skip
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None
     if experiment.evaluation_period:
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch))
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
-    training = Training(experiment, work, learner, evaluator, logs, contents)
+    training = Training(
+        experiment, work, learner, evaluator, logs, hooks, Policies(experiment, spec, networks, store), contents
+    )
+    hooks.watch(lambda: loop.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
-        learner.restore(found.state["learner"])
-        work.restore(found.state)
-        training.saved_step = found.step
+        training.restore(found)
+    hooks.emit("on_start", environment)
     return training
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 import jax
@@ -13,10 +13,12 @@ import jax
 from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
+from agentkit.callbacks import Callback
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
 from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec, scale_rewards
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan
+from agentkit.experiment import callback_record
 from agentkit.experiment.config import (
     ExperimentConfig,
     Seed,
@@ -27,6 +29,8 @@ from agentkit.experiment.config import (
 )
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
@@ -37,7 +41,7 @@ from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
-from agentkit.variables import VariableStore
+from agentkit.variables import VariableClient, VariableStore
 
 if TYPE_CHECKING:
     from agentkit.replay import Replay
@@ -58,6 +62,7 @@ class OfflineConfig:
         evaluation_period: updates between evaluations; 0 for none at all.
         evaluation_episodes: episodes of each evaluation.
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
+        keep_checkpoints: as in `ExperimentConfig`.
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
         progress: show the live progress line.
@@ -65,6 +70,7 @@ class OfflineConfig:
         wrappers: around the environment, as in `ExperimentConfig`.
         devices: as in `ExperimentConfig`.
         on_nan: as in `ExperimentConfig`.
+        callbacks: as in `ExperimentConfig`.
     """
 
     agent: Agent
@@ -76,6 +82,7 @@ class OfflineConfig:
     evaluation_period: CountFromZero = 10_000
     evaluation_episodes: Count = 10
     checkpoint_period: CountFromZero = 10_000
+    keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
     progress: bool = False
@@ -83,6 +90,7 @@ class OfflineConfig:
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
     on_nan: OnNan = "stop"
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -102,7 +110,7 @@ def _no_environment(seed: int) -> Any:
     raise ConfigError(f"This run has no environment (asked for with seed {seed}). Give OfflineConfig one.")
 
 
-def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
+def run_offline(config: OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()) -> Result:
     """Trains until `config.num_updates` updates were made; evaluates, logs and saves on the way.
 
     In logs, checkpoints and the result, steps are updates. Updates come in calls of the agent's `updates_per_call`;
@@ -111,6 +119,7 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
     Args:
         config: what to run.
         resume: go on from the newest checkpoint in the run folder, or from the start if there is none.
+        callbacks: as of `agentkit.run`; nobody acts, so none is told of steps or training episodes.
 
     Raises:
         ConfigError: the data cannot be read, or the agent does not learn from transitions drawn uniformly; or the
@@ -118,22 +127,43 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
         SpecError: the data do not fit the environment, or the agent does not.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another run's, or of other data.
         MissingExtraError: the data are in HDF5 and h5py is not installed.
+        Exception: what a callback has raised, after a checkpoint.
     """
+    with started_offline(with_callbacks(config, callbacks), resume) as (training, stop):
+        return training.train(stop)
+
+
+@contextlib.contextmanager
+def started_offline(config: OfflineConfig, resume: bool) -> Iterator[tuple[Training, StopOnSignal]]:
+    """Makes every part of a run, as `run_offline` does, and closes them in the end."""
+    experiment = config.as_experiment()
+    hooks = Hooks(experiment)
     devices = learner_devices(config.devices)
-    check_run_directory(config.as_experiment(), resume)
+    check_run_directory(experiment, resume)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(config.run_directory))
         try:
-            training = _build(config, stack, resume, devices)
+            training = _build(config, stack, hooks, resume, devices)
         except CheckpointError as error:
             raise ResumeError(str(error)) from error
-        with StopOnSignal() as stop:
-            return training.train(stop)
+        with StopOnSignal(hooks.requested) as stop:
+            yield training, stop
 
 
-def resume_offline(run_directory: str | pathlib.Path, **changes: Any) -> Result:
-    """Goes on with the run in a folder; `changes` are as of `read_offline_config`, e.g. ``num_updates=200_000``."""
-    return run_offline(read_offline_config(run_directory, **changes), resume=True)
+def resume_offline(
+    run_directory: str | pathlib.Path, *, callbacks: Iterable[Callback] | None = None, **changes: Any
+) -> Result:
+    """Resumes the run in a folder.
+
+    Args:
+        run_directory: the folder.
+        callbacks: instead of the run's own, which are made again where this is None.
+        **changes: see `read_offline_config`, e.g. ``num_updates=200_000``.
+    """
+    config = read_offline_config(run_directory, **changes)
+    if callbacks is None:
+        callbacks = callback_record.rebuild(read_record(run_directory), run_directory, changes.get("imports", ()))
+    return run_offline(config, resume=True, callbacks=callbacks)
 
 
 def read_offline_config(
@@ -242,9 +272,13 @@ class LearnFromData:
         """Returns the state of the drawing; not the data."""
         return {"offline": True, "dataset": self.dataset.save()}
 
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned."""
+        self.dataset.restore(state["dataset"])
+
 
 def _build(
-    config: OfflineConfig, stack: contextlib.ExitStack, resume: bool, devices: list[jax.Device] | None
+    config: OfflineConfig, stack: contextlib.ExitStack, hooks: Hooks, resume: bool, devices: list[jax.Device] | None
 ) -> Training:
     """Makes every part, and takes a checkpoint back."""
     experiment, agent = config.as_experiment(), config.agent
@@ -263,13 +297,14 @@ def _build(
         check_code(experiment, directory)
         is_file = isinstance(config.dataset, str | pathlib.Path)
         path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
-        write_config(experiment, directory, offline={"dataset": path, "evaluates": config.environment is not None})
+        of_data = {"dataset": path, "evaluates": config.environment is not None}
+        write_config(experiment, directory, offline=of_data)
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),
-        log=lambda metrics: logs.learner.write(learner_row(metrics, learner.num_updates_done, work.table())),
+        log=lambda row: hooks.log_learner(logs.learner, learner_row(row, learner.num_updates_done, work.table())),
         log_seconds=config.log_seconds,
     )
     # The same key as of `agentkit.run`: before the first update, the same parameters.
@@ -281,10 +316,12 @@ def _build(
     work = LearnFromData(dataset, learner)
     evaluator = None
     if experiment.evaluation_period:
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store))
-    training = Training(experiment, work, learner, evaluator, logs, unit="update")
+        observers = hooks.evaluation_observers()
+        evaluator = stack.enter_context(Evaluator(experiment, networks, store, observers=observers))
+    policies = Policies(experiment, spec, networks, store, acts=config.environment is not None)
+    training = Training(experiment, work, learner, evaluator, logs, hooks, policies, unit="update")
+    hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
-        learner.restore(found.state["learner"])
-        dataset.restore(found.state["dataset"])
-        training.saved_step = found.step
+        training.restore(found)
+    hooks.emit("on_start", None)
     return training

@@ -66,7 +66,7 @@ def encode(value: Any, config: Any = _MISSING) -> Any:
         return _encode_fields(value, value._fields, config)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _encode_dataclass(value, config)
-    return _encode_name("function", value)
+    return encode_name("function", value)
 
 
 def _same_fields(value: Any, config: Any) -> bool:
@@ -84,11 +84,11 @@ def _encode_dataclass(value: Any, config: Any) -> Any:
 
 
 def _encode_fields(value: Any, names: Any, config: Any) -> Any:
-    code: dict[str, Any] = _encode_name("type", type(value))
+    code: dict[str, Any] = encode_name("type", type(value))
     return code | {"fields": {name: encode(getattr(value, name), config) for name in names}}
 
 
-def _encode_name(kind: str, thing: Any) -> dict[str, Any]:
+def encode_name(kind: str, thing: Any) -> dict[str, Any]:
     """Returns a function's or class's name; where another program would not find it there, the reason."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not callable(thing) or not isinstance(module, str) or not isinstance(name, str):
@@ -215,9 +215,9 @@ def decode(code: Any, config: Any = _MISSING) -> Any:
 
 def _decode(code: Mapping[str, Any], config: Any) -> Any:
     if "function" in code:
-        return _find(code["function"])
+        return find(code["function"])
     if "type" in code:
-        cls = _find(code["type"])
+        cls = find(code["type"])
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, tuple)):
             raise ConfigError(f"Expected a dataclass or NamedTuple at {code['type']}, found {cls!r}.")
         return cls(**{name: decode(child, config) for name, child in code["fields"].items()})
@@ -237,7 +237,7 @@ def _decode(code: Mapping[str, Any], config: Any) -> Any:
     raise ConfigError(f"Expected a value as agentkit writes it, found {str(dict(code))[:200]}.")
 
 
-def _find(name: str) -> Any:
+def find(name: str) -> Any:
     """Returns the function or class of a name, imported; only one that is defined under this very name."""
     module, _, path = name.partition(":")
     try:

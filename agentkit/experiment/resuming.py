@@ -7,7 +7,7 @@ from typing import final
 
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import identity
+from agentkit.experiment import callback_record, identity
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_record, write_config
 
 
@@ -48,6 +48,8 @@ _FIXED = ("seed", "replay", "num_envs")
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
     """Refuses to go on with other settings or parts than the saved ones, where that would mix two experiments.
 
+    Warns of callbacks that are missing and do not change the training.
+
     Raises:
         CheckpointError: it names the part.
     """
@@ -61,6 +63,7 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
             f"The checkpoint {found.path} was made with {differs[0]}={differs[1]}, and this experiment has "
             f"{differs[2]}. Resume with the settings it was saved with, or start a new run."
         )
+    callback_record.check_same(saved.get("callbacks", []), now["callbacks"], found.path)
 
 
 def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:

@@ -5,24 +5,29 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 from agentkit import checkpoint
-from agentkit.errors import CheckpointError
+from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.hooks import Hooks
+from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import RunLogs
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
 from agentkit.types import TableInfo
 
 
-class Result(NamedTuple):
+@final
+@dataclasses.dataclass(frozen=True)
+class Result:
     """Holds how a run ended.
 
     Attributes:
@@ -30,12 +35,44 @@ class Result(NamedTuple):
         updates: learner updates in all.
         evaluations: the record of each evaluation of this run (``steps``, ``episode_return``, ...).
         interrupted: True if a signal stopped it before `num_steps`.
+        stopped_by: the reason that a callback gave, where one stopped it; else None.
+        policies: where `policy` and `best_policy` come from.
     """
 
     steps: int
     updates: int
     evaluations: list[dict[str, float]]
     interrupted: bool
+    stopped_by: str | None = None
+    policies: Policies | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def policy(self) -> LoadedPolicy:
+        """Returns the newest policy, as `agentkit.load` does; made when it is first asked for, without a run folder."""
+        assert self.policies is not None, "every run gives them"
+        return self.policies.newest
+
+    @property
+    def best_policy(self) -> LoadedPolicy:
+        """Returns the policy that `callbacks.keep_best` has kept in the run folder.
+
+        Raises:
+            ConfigError: it was not among the callbacks.
+        """
+        assert self.policies is not None, "every run gives them"
+        return self.policies.best
+
+
+class Progress(NamedTuple):
+    """Holds what `agentkit.iterate` yields: a row of a run's logs.
+
+    Attributes:
+        log: which one: "train" (an episode), "learner" or "evaluation".
+        record: the row.
+    """
+
+    log: str
+    record: dict[str, float]
 
 
 class Work(Protocol):
@@ -56,6 +93,10 @@ class Work(Protocol):
 
     def save(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, but for the learner's."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned."""
         ...
 
 
@@ -83,6 +124,10 @@ class Training:
         saved_step: the step of the newest checkpoint.
         timer: measures evaluations and checkpoints; None measures nothing.
         evaluations: the records so far.
+        hooks: the callbacks.
+        policies: for the result.
+        rows: of the logs, where they are to be yielded: whoever writes them adds them here.
+        result: how it ended; None so far.
     """
 
     experiment: ExperimentConfig
@@ -90,36 +135,81 @@ class Training:
     learner: Learner
     evaluator: Evaluator | None
     logs: RunLogs
+    hooks: Hooks
+    policies: Policies
     contents: Mapping[str, Callable[[pathlib.Path], None]] = dataclasses.field(default_factory=dict)
     unit: str = "step"
     saved_step: int = -1
     timer: Timer | None = None
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    rows: collections.deque[Progress] = dataclasses.field(default_factory=collections.deque)
+    result: Result | None = None
+
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Takes back a checkpoint: of learner, callbacks and work."""
+        self.learner.restore(found.state["learner"])
+        self.hooks.restore(found.state.get("callbacks", {}))
+        self.work.restore(found.state)
+        self.saved_step = found.step
 
     def train(self, stop: StopOnSignal) -> Result:
-        """Trains to the end, or until a signal asks to stop; saves in either case."""
-        experiment, work = self.experiment, self.work
+        """Trains to the end, or until a signal or a callback asks to stop; saves in either case."""
+        for _ in self.iterate(stop):
+            pass
+        assert self.result is not None, "iterate sets it"
+        return self.result
+
+    def iterate(self, stop: StopOnSignal) -> Iterator[Progress]:
+        """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
+        experiment, work, rows = self.experiment, self.work, self.rows
         next_evaluation = next_multiple(work.num_steps, experiment.evaluation_period)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
-        while work.num_steps < experiment.num_steps and not stop.requested:
-            work.step()
-            steps = work.num_steps
-            if steps >= next_evaluation:
-                self.evaluate()
-                next_evaluation = next_multiple(steps, experiment.evaluation_period)
-            if steps >= next_checkpoint:
-                self._save_or_warn()
-                next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
-            if self.logs.progress_due():
-                self._show_progress()
-        steps = work.num_steps
-        interrupted = steps < experiment.num_steps
-        if steps != self.saved_step:
-            self.save()
+        try:
+            while work.num_steps < experiment.num_steps and not stop.requested:
+                work.step()
+                steps = work.num_steps
+                if steps >= next_evaluation:
+                    self.evaluate()
+                    next_evaluation = next_multiple(steps, experiment.evaluation_period)
+                if steps >= next_checkpoint:
+                    self._save_or_warn()
+                    next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
+                if self.logs.progress_due():
+                    self._show_progress()
+                while rows:
+                    yield rows.popleft()
+        except GeneratorExit:
+            self.hooks.stopped_by = self.hooks.stopped_by or "its loop was left"
+            self._finish()
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
+        """Saves, and says how the run ended; raises what a callback has raised."""
+        hooks, steps = self.hooks, self.work.num_steps
+        try:
+            if steps != self.saved_step:
+                self.save()
+        except AgentkitError as error:
+            if hooks.failure is None:
+                raise
+            hooks.failure.add_note(f"The last checkpoint could not be written: {error}")
+        hooks.emit("on_end")
         self._show_progress()  # Due or not: the last line says where it ended.
-        if interrupted:
-            self.logs.message(f"Stopped by a signal at {self.unit} {steps:,}; saved. Use --resume to go on.")
-        return Result(steps, self.learner.num_updates_done, self.evaluations, interrupted)
+        if hooks.failure is not None:
+            raise hooks.failure
+        stopped = steps < self.experiment.num_steps
+        if stopped or hooks.stopped_by:
+            why = f": {hooks.stopped_by}" if hooks.stopped_by else " by a signal"
+            self.logs.message(f"Stopped at {self.unit} {steps:,}{why}; saved. Use --resume to go on.")
+        self.result = Result(
+            steps,
+            self.learner.num_updates_done,
+            self.evaluations,
+            stopped and hooks.stopped_by is None,
+            hooks.stopped_by,
+            self.policies,
+        )
 
     def evaluate(self) -> None:
         """Evaluates the newest parameters, and logs the record."""
@@ -128,6 +218,7 @@ class Training:
         with self._time("evaluation"):
             found = self.evaluator.run(num_episodes, number=steps)
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
+            self.hooks.emit("on_evaluation", record)
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
             self.logs.message(
@@ -158,11 +249,15 @@ class Training:
                 "experiment": self.experiment.describe(),
                 "learner": self.learner.save(),
                 "num_steps": steps,
+                "callbacks": self.hooks.save(),
                 **self.work.save(),
             }
             directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"
-            checkpoint.write(directory, steps, state, self.contents)
+            path = checkpoint.write(
+                directory, steps, state, self.contents, max_to_keep=self.experiment.keep_checkpoints
+            )
             self.saved_step = steps
+            self.hooks.emit("on_checkpoint", path)
 
     def _show_progress(self) -> None:
         self.logs.show_progress(self.work.num_steps, self.learner.num_updates_done, self.work.table())

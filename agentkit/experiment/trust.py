@@ -19,6 +19,7 @@ _PARTS = (
     "agentkit.actors",
     "agentkit.adders",
     "agentkit.agents",
+    *(f"agentkit.callbacks.{name}" for name in ("best", "curricula", "metrics", "stopping")),
     "agentkit.datasets.episodes",
     "agentkit.learning",
     "agentkit.losses",

@@ -53,6 +53,27 @@ def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> N
     assert len(set(found["episode_return"])) == 5
 
 
+def test_an_evaluation_keeps_the_parameters_that_it_began_with() -> None:
+    experiment = ExperimentConfig(dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 10)
+    spec = make_environment_spec(Catch())
+    networks = experiment.agent.make_networks(spec)
+    update = experiment.agent.make_update(networks)
+    store = VariableStore()
+
+    def publish(version: int) -> bool:
+        store.publish(version, update.variables(update.init(jax.random.PRNGKey(version))))
+        return False
+
+    publish(0)
+    with Evaluator(experiment, networks, store) as evaluator:
+        versions = []
+        for _ in range(2):
+            newest = store.get(["policy"]).version  # type: ignore[union-attr]
+            evaluator.run_unless(lambda: publish(store.get(["policy"]).version + 1), 2, number=0)  # type: ignore
+            versions.append(evaluator.client.version - newest)
+    assert versions == [0, 0]
+
+
 def test_a_batched_run_is_evaluated_in_a_single_environment(tmp_path: pathlib.Path) -> None:
     train(tmp_path / "run", num_envs=2)
     assert evaluate(tmp_path / "run", num_episodes=3)["episode_length"] == [9] * 3

@@ -311,7 +311,7 @@ def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path) -> None:
     first = train(tmp_path / "run", num_steps=40)
     before = sorted(str(p) for p in (tmp_path / "run" / "checkpoints").rglob("*"))
     again = run(make_experiment(run_directory=tmp_path / "run", num_steps=40), resume=True)
-    assert again == first.result._replace(evaluations=[])
+    assert again == dataclasses.replace(first.result, evaluations=[])
     assert before == sorted(str(p) for p in (tmp_path / "run" / "checkpoints").rglob("*"))
 
 

@@ -29,6 +29,7 @@ from agentkit.experiment.launch.common import (
     watch_steps,
 )
 from agentkit.experiment.launch.exploring import find_start
+from agentkit.experiment.launch.hooked import node_hooks
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
@@ -58,7 +59,8 @@ def actor_node(
     index = find_actor_index(context, num_steps)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
-        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
+        hooks = node_hooks(context, experiment)
+        environment = watch.watched(hooks.wrap(experiment).make_environment(seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         destinations = []
@@ -88,8 +90,10 @@ def actor_node(
             )  # fmt: skip
             policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
             actor = make_actor(environment, policy, key, client, adder, index)
-        loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan)
+        loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan, observers=hooks.observers())
         client.update(wait=True)
+        hooks.watch(count_updates=lambda: client.version)
+        hooks.emit("on_start", environment)
         context.ready()
         close_on_stop(context, closes)
         try:

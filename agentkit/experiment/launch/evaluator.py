@@ -11,6 +11,7 @@ from agentkit.distributed.context import NodeContext
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.launch.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
+from agentkit.experiment.launch.hooked import keep_states, node_hooks
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
 from agentkit.specs import EnvironmentSpec
@@ -32,7 +33,10 @@ def evaluator_node(
         source = make_source(context, variables)
         watch = stack.enter_context(watch_steps(context, experiment))
         networks = experiment.agent.make_networks(spec)
-        evaluator = stack.enter_context(Evaluator(experiment, networks, source, watch))
+        hooks = node_hooks(context, experiment)
+        evaluator = stack.enter_context(Evaluator(experiment, networks, source, watch, hooks.evaluation_observers()))
+        client = evaluator.client
+        hooks.watch(count_updates=lambda: client.version, get_params=lambda: client.params)
         logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
 
         def evaluate(last: bool = False) -> None:
@@ -41,20 +45,24 @@ def evaluator_node(
                 return context.should_stop and not last
 
             steps = context.totals().get("steps", 0)
+            hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
             record = evaluator.run_unless(should_stop, experiment.evaluation_episodes, number=steps)
             if record is not None:
                 record = {"steps": steps, **record}
+                hooks.emit("on_evaluation", record)
+                keep_states(context, hooks)
                 logger.write(record)
                 context.store.put("evaluation", record)
                 done.append(steps)
 
         done: list[int] = []
         context.heartbeat(evaluations=0)
+        hooks.emit("on_start", None)
         context.ready()
         next_number = newest_step(context.run_directory) // period + 1 if period else sys.maxsize
         while not context.wait(0.2):
             number = context.totals().get("steps", 0) // period if period else 0
-            if number >= next_number:
+            if number >= next_number and not hooks.requested.is_set():
                 next_number = number + 1
                 if number % num_evaluators == turn:
                     evaluate()

@@ -24,16 +24,16 @@ from agentkit.distributed.context import LOST_SECONDS, NodeId
 from agentkit.distributed.program import Node
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.experiment import identity
+from agentkit.experiment import callback_record, identity
 from agentkit.experiment.config import ExperimentConfig, experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
-from agentkit.experiment.launch.exploring import restored_values
+from agentkit.experiment.launch.hooked import stopped_by
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
-from agentkit.experiment.launch.run import prepare_launch
+from agentkit.experiment.launch.run import prepare_launch, values_of
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.run_lock import run_lock
@@ -74,6 +74,9 @@ def host_run(
 
     Returns:
         Why it ended.
+
+    Raises:
+        ProgramError: a callback failed; the message has its traceback.
     """
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     record, directory = _check_external(experiment)
@@ -95,7 +98,7 @@ def _host(
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
             store.restore_totals(found.state["totals"])
-            for key, value in restored_values(found.state).items():
+            for key, value in values_of(found.state).items():
                 store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})
         store.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.
@@ -116,9 +119,10 @@ def _host(
                 replay_node(context, experiment, listen=listen, port=port)
             finally:
                 context.close()
-        reason = store.stop_reason or "stopped by a signal"
+        reason, status = store.stop_reason or "stopped by a signal", store.status()
     forget_parameters(run_id)
     (directory / "board.json").unlink(missing_ok=True)
+    stopped_by(status)  # Raises what a callback has raised.
     return reason
 
 
@@ -128,7 +132,9 @@ def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathl
     if experiment.run_directory is None:
         raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
     directory = pathlib.Path(experiment.run_directory).absolute()
-    identity.check_rebuildable(record, directory, identity.packages_of(record))
+    packages = identity.packages_of(record)
+    identity.check_rebuildable(record, directory, packages)
+    callback_record.rebuild(record, directory, packages)
     return record, directory
 
 
@@ -198,6 +204,7 @@ def join_run(
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
     experiment = experiment_from_record(record, directory, imports=imports)
+    experiment = dataclasses.replace(experiment, callbacks=callback_record.rebuild(record, directory, imports))
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":
         target: Any = learner_node

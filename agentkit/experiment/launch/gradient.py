@@ -25,6 +25,7 @@ from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
 from agentkit.experiment.launch.common import OUTAGE_SECONDS, watch_steps
 from agentkit.experiment.launch.exploring import find_start
+from agentkit.experiment.launch.hooked import node_hooks
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
@@ -122,7 +123,8 @@ def gradient_node(
     acting_key, loss_key = jax.random.split(jax.random.PRNGKey(seed))
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
-        environment = watch.watched(experiment.make_environment(seed, experiment.num_envs))
+        hooks = node_hooks(context, experiment)
+        environment = watch.watched(hooks.wrap(experiment).make_environment(seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)
@@ -136,8 +138,10 @@ def gradient_node(
         adder = make_adder(environment, spec, [(agent, local)])
         policy = agent.make_policy(networks)
         actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context, num_steps))
-        loop = make_loop(environment, actor, on_nan=experiment.on_nan)
+        loop = make_loop(environment, actor, on_nan=experiment.on_nan, observers=hooks.observers())
         client.update(wait=True)
+        hooks.watch(count_updates=lambda: client.version)
+        hooks.emit("on_start", environment)
         context.ready()
         close_on_stop(context, [server.close])
         num_sent = 0

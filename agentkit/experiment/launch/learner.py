@@ -16,6 +16,7 @@ from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.devices import learner_devices
+from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.launch.common import (
     OUTAGE_SECONDS,
     contents_seconds,
@@ -27,6 +28,7 @@ from agentkit.experiment.launch.common import (
     resume_step,
 )
 from agentkit.experiment.launch.exploring import save_explored
+from agentkit.experiment.launch.hooked import keep_states, node_hooks, save_states
 from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
@@ -66,6 +68,7 @@ def learner_node(
         publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen, publish_seconds)))
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
+        hooks = node_hooks(context, experiment)
         learner = Learner(
             agent.make_update(agent.make_networks(spec)),
             data,
@@ -74,15 +77,17 @@ def learner_node(
             callbacks=LearnerCallbacks(
                 publisher=publisher,
                 write_priorities=data.write_priorities,
-                log=lambda metrics: logger.write({"steps": context.totals().get("steps", 0), **metrics}),
+                log=lambda row: hooks.log_learner(logger, {"steps": context.totals().get("steps", 0), **row}),
                 log_seconds=experiment.log_seconds,
             ),
             devices=devices,
             on_nan=experiment.on_nan,
         )
-        saver = _Saver(context, experiment, learner, data)
+        saver = _Saver(context, experiment, learner, data, hooks)
         saver.restore()
         publisher.open()
+        hooks.watch(count_updates=lambda: learner.num_updates_done)
+        hooks.emit("on_start", None)
         first = learner.num_updates_done
         context.gauge(updates=first)
         context.heartbeat(updates=0)
@@ -96,6 +101,7 @@ def learner_node(
                     context.heartbeat(updates=learner.num_updates_done - first)
             context.gauge(updates=learner.num_updates_done)
         saver.save()
+        hooks.emit("on_end")
 
 
 def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
@@ -128,8 +134,10 @@ class _Saver:
         experiment: ExperimentConfig,
         learner: Learner,
         data: ServerData | ShardedData,
+        hooks: Hooks,
     ):
         self._context = context
+        self._hooks = hooks
         self._experiment = experiment
         self._learner = learner
         self._data = data
@@ -137,6 +145,7 @@ class _Saver:
         self._next = self._period or sys.maxsize
         self._failures = 0
         self._explored: dict[str, int] = {}
+        self._states: dict[str, Any] = {}
 
     def restore(self) -> None:
         """Takes back the newest checkpoint, if there is one."""
@@ -147,6 +156,7 @@ class _Saver:
             except CheckpointError as error:
                 raise ResumeError(str(error)) from error
             self._explored = dict(found.state.get("explored", {}))
+            self._states = dict(found.state.get("callbacks", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
 
     def save_if_due(self) -> None:
@@ -169,7 +179,9 @@ class _Saver:
             return
         with contextlib.suppress(RunStoreError):
             self._context.sync()
+            keep_states(self._context, self._hooks)
         self._explored = save_explored(self._context, self._explored)
+        self._states = save_states(self._context, self._states)
         totals = self._context.totals()
         state = {
             "experiment": self._experiment.describe(),
@@ -178,13 +190,16 @@ class _Saver:
             "totals": dict(totals),
             "explored": self._explored,
             "num_steps": totals.get("steps", 0),
+            "callbacks": self._states,
         }
+        keep = self._experiment.keep_checkpoints
         folder, step = directory / "checkpoints", totals.get("steps", 0)
         try:
             with self._context.busy("saving a checkpoint", contents_seconds(num_items(self._context))):
-                checkpoint.write(folder, step, state, self._data.writers_of_contents())
+                path = checkpoint.write(folder, step, state, self._data.writers_of_contents(), max_to_keep=keep)
         except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
             if not self._context.should_stop:
                 raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
             log(self._context, f"The last checkpoint is without replay's contents: {error}")
-            checkpoint.write(folder, step, state)
+            path = checkpoint.write(folder, step, state, max_to_keep=keep)
+        self._hooks.emit("on_checkpoint", path)

@@ -10,21 +10,32 @@ import dataclasses
 import json
 import logging
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
 
 from agentkit import checkpoint
+from agentkit.callbacks import Callback
 from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_run
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, write_config
+from agentkit.experiment import callback_record
+from agentkit.experiment.config import (
+    ExperimentConfig,
+    check_run_directory,
+    read_config,
+    read_record,
+    write_config,
+)
 from agentkit.experiment.fit import check_fit
+from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.exploring import restored_values
+from agentkit.experiment.launch.hooked import restored_states, stopped_by
 from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
+from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
@@ -32,15 +43,19 @@ from agentkit.experiment.run_lock import run_lock
 _LOGGER = logging.getLogger(__name__)
 
 
-class LaunchResult(NamedTuple):
+@final
+@dataclasses.dataclass(frozen=True)
+class LaunchResult:
     """Holds how a launched run ended.
 
     Attributes:
         steps: environment steps of all actors, earlier runs of a resumed one included.
         updates: learner updates behind the newest parameters.
         evaluations: the newest record of each evaluation, as the evaluators published them.
-        interrupted: True if it stopped before all steps were taken.
+        interrupted: True if it stopped before all steps were taken, and no callback has stopped it.
         reason: why it ended.
+        stopped_by: the reason that a callback gave, where one stopped it; else None.
+        policies: where `policy` and `best_policy` come from.
     """
 
     steps: int
@@ -48,6 +63,28 @@ class LaunchResult(NamedTuple):
     evaluations: list[dict[str, float]]
     interrupted: bool
     reason: str
+    stopped_by: str | None = None
+    policies: Policies | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def policy(self) -> LoadedPolicy:
+        """Returns the policy of the newest checkpoint, made when it is first asked for.
+
+        Raises:
+            ConfigError: the run had no run folder, and its parameters are gone with the learner's process.
+        """
+        assert self.policies is not None, "every run gives them"
+        return self.policies.newest
+
+    @property
+    def best_policy(self) -> LoadedPolicy:
+        """Returns the policy that `callbacks.keep_best` has kept in the run folder.
+
+        Raises:
+            ConfigError: it was not among the callbacks.
+        """
+        assert self.policies is not None, "every run gives them"
+        return self.policies.best
 
 
 def launch(
@@ -57,6 +94,7 @@ def launch(
     num_evaluators: int = 1,
     engine: str = "processes",
     resume: bool = False,
+    callbacks: Iterable[Callback] = (),
     on_status: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> LaunchResult:
@@ -70,6 +108,8 @@ def launch(
         num_evaluators: evaluator processes.
         engine: "processes", "ray" or "threads".
         resume: go on from the newest checkpoint in the run folder.
+        callbacks: called at the run's events beside those of the experiment, each on the node that the event is of, to
+            which it is sent.
         on_status: called twice a second with `RunStore.status`, e.g. to show it.
         **settings: other fields of `LaunchConfig`.
 
@@ -78,10 +118,11 @@ def launch(
             or that cannot be written to.
         ResumeError: the newest checkpoint is another experiment's, or of `agentkit.run`.
         ProgramError: a node failed in a way that no restart mends, or too often; or the last checkpoint could
-            not be written.
+            not be written; or a callback failed.
     """
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
-    experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
+    experiment = dataclasses.replace(with_callbacks(experiment, callbacks), replay="reverb", progress=False)
+    Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
     with run_lock(experiment.run_directory):
         return _launch(experiment, config, resume, on_status)
@@ -116,12 +157,12 @@ def _launch(
             engine=_make_engine(config),
             run_directory=directory,
             totals={} if found is None else found.state["totals"],
-            values={"num_steps": experiment.num_steps, **({} if found is None else restored_values(found.state))},
+            values={"num_steps": experiment.num_steps, **({} if found is None else values_of(found.state))},
             on_status=on_tick,
         )
     if directory is not None:
         _check_saved(status)
-    return _result(status, experiment, history)
+    return _result(status, experiment, history, Policies(experiment, spec))
 
 
 def run_program(
@@ -163,11 +204,14 @@ def run_program(
         return {**supervisor.store.status(), "stop": reason}
 
 
-def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchResult:
+def resume_launch(
+    run_directory: str | pathlib.Path, *, callbacks: Iterable[Callback] | None = None, **changes: Any
+) -> LaunchResult:
     """Goes on with the launched run in a folder.
 
     Args:
         run_directory: the folder.
+        callbacks: instead of the run's own, which are made again where this is None.
         **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
             `read_config`.
     """
@@ -180,7 +224,10 @@ def resume_launch(run_directory: str | pathlib.Path, **changes: Any) -> LaunchRe
         raise ConfigError(
             f"The run {run_directory} was not launched. Go on with: agentkit train --resume {run_directory}"
         )
-    return launch(experiment, resume=True, **{**saved, **changes})
+    if callbacks is None:
+        imports = of_experiment.get("imports", ())
+        callbacks = callback_record.rebuild(read_record(run_directory), run_directory, imports)
+    return launch(experiment, resume=True, callbacks=callbacks, **{**saved, **changes})
 
 
 def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
@@ -241,8 +288,17 @@ def _make_engine(config: LaunchConfig) -> Engine:
     return engine
 
 
-def _result(status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]]) -> LaunchResult:
+def values_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what belongs into the run store of a run that goes on from a checkpoint's state."""
+    return {**restored_values(state), **restored_states(state)}
+
+
+def _result(
+    status: dict[str, Any], experiment: ExperimentConfig, history: list[dict[str, float]], policies: Policies
+) -> LaunchResult:
+    stopped = stopped_by(status)
     steps = status["totals"].get("steps", 0)
     gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
     updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
-    return LaunchResult(steps, updates, history, steps < experiment.num_steps, status["stop"])
+    interrupted = steps < experiment.num_steps and stopped is None
+    return LaunchResult(steps, updates, history, interrupted, status["stop"], stopped, policies)

@@ -1,0 +1,101 @@
+"""Callbacks that end a run: when it is good enough, or gets no better."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, final
+
+from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
+from agentkit.errors import ConfigError
+
+
+@final
+@dataclasses.dataclass
+class StopAt(Callback):
+    """Ends the run at an evaluation that is good enough; see `stop_at`."""
+
+    return_above: float
+
+    def __post_init__(self) -> None:
+        """Refuses a bound that no return reaches or misses."""
+        if not math.isfinite(self.return_above):
+            raise ConfigError(f"stop_at: expected a finite return_above, found {self.return_above}.")
+
+    def check(self, experiment: Any) -> None:
+        """Refuses an experiment without evaluations."""
+        check_evaluates(experiment, "stop_at")
+
+    def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
+        """Stops where the mean return is at least the bound."""
+        found = record["episode_return"]
+        if found >= self.return_above:
+            return Stop(f"evaluation return {found:.6g} reached {self.return_above:.6g}")
+        return None
+
+
+def stop_at(return_above: float) -> StopAt:
+    """Ends the run at the first evaluation whose mean return is at least `return_above`."""
+    return StopAt(float(return_above))
+
+
+@final
+@dataclasses.dataclass
+class StopWhenFlat(Callback):
+    """Ends the run when evaluations get no better; see `stop_when_flat`."""
+
+    evaluations: int
+    min_delta: float = 0.0
+    best: float | None = dataclasses.field(default=None, init=False)
+    without_progress: int = dataclasses.field(default=0, init=False)
+    restored: bool = dataclasses.field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        if self.evaluations < 1 or not 0 <= self.min_delta < math.inf:
+            raise ConfigError(
+                f"stop_when_flat: expected evaluations >= 1 and a finite min_delta >= 0, found {self.evaluations} and "
+                f"{self.min_delta}."
+            )
+
+    def check(self, experiment: Any) -> None:
+        """Refuses an experiment without evaluations."""
+        check_evaluates(experiment, "stop_when_flat")
+
+    def on_start(self, run: RunView, environment: Any) -> Stop | None:
+        """Forgets another run that it was given to."""
+        if not self.restored:
+            self.best, self.without_progress = None, 0
+        self.restored = False
+        return None
+
+    def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
+        """Counts evaluations without progress."""
+        found = float(record["episode_return"])
+        if self.best is None or found > self.best + self.min_delta:
+            self.best, self.without_progress = found, 0
+            return None
+        self.without_progress += 1
+        if self.without_progress < self.evaluations:
+            return None
+        return Stop(f"the last {self.without_progress} evaluations were no better than return {self.best:.6g}")
+
+    def save(self) -> dict[str, Any]:
+        """Returns the best return, and the count since."""
+        return {"best": self.best, "without_progress": self.without_progress}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned."""
+        self.best = None if state["best"] is None else float(state["best"])
+        self.without_progress = int(state["without_progress"])
+        self.restored = True
+
+
+def stop_when_flat(evaluations: int = 10, min_delta: float = 0.0) -> StopWhenFlat:
+    """Ends the run after so many evaluations in a row that beat the best return so far by no more than `min_delta`.
+
+    Args:
+        evaluations: at least 1. Where a launched program has several evaluators, each counts its own.
+        min_delta: in units of return, at least 0.
+    """
+    return StopWhenFlat(evaluations, float(min_delta))

@@ -1,0 +1,70 @@
+"""Makes the callbacks that a command's words ask for: --keep-best, --stop-at-return."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import Any
+
+from agentkit.errors import CheckpointError, ConfigError
+
+
+def of_new_run(arguments: argparse.Namespace, evaluates: bool) -> list[Any]:
+    """Returns the callbacks of a new run, which keeps its best policy unless it is told not to.
+
+    Args:
+        arguments: what `parser.parse` made of the command.
+        evaluates: whether the run does; without evaluations, no policy is the best.
+
+    Raises:
+        ConfigError: they look at evaluations, and there are to be none.
+    """
+    if not evaluates and (arguments.keep_best or arguments.stop_at_return is not None):
+        word = "--keep-best" if arguments.keep_best else "--stop-at-return"
+        raise ConfigError(f"{word} looks at evaluations, and --eval-every 0 makes none. Leave one of them out.")
+    return _changed([], arguments, keep_best=evaluates)
+
+
+def of_resumed_run(arguments: argparse.Namespace, run: str | pathlib.Path, imports: tuple[str, ...]) -> list[Any]:
+    """Returns the callbacks of the run in a folder, changed as the words say.
+
+    Raises:
+        ConfigError: they cannot be made again.
+    """
+    from agentkit import experiment
+    from agentkit.experiment import callback_record
+
+    own = callback_record.rebuild(experiment.read_record(run), run, imports)
+    return _changed(own, arguments, keep_best=False)
+
+
+def describe_best(run: str | pathlib.Path) -> str | None:
+    """Returns a line about the best policy in a run folder; None if none was kept."""
+    from agentkit.callbacks import read_best
+
+    try:
+        found = read_best(run)
+    except CheckpointError:
+        return None
+    if found is None:
+        return None
+    value = found.state["best"]["evaluation"]["episode_return"]
+    return (
+        f"Best evaluation: return {value:.6g} at step {found.step:,}. See it: agentkit evaluate {run} --checkpoint best"
+    )
+
+
+def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> list[Any]:
+    from agentkit import callbacks
+    from agentkit.callbacks.best import KeepBest
+    from agentkit.callbacks.stopping import StopAt
+
+    kept = arguments.keep_best
+    if kept is False:
+        own = [each for each in own if not isinstance(each, KeepBest)]
+    elif (kept or keep_best) and not any(isinstance(each, KeepBest) for each in own):
+        own = [callbacks.keep_best(), *own]
+    if arguments.stop_at_return is not None:
+        own = [each for each in own if not isinstance(each, StopAt)]
+        own.append(callbacks.stop_at(return_above=arguments.stop_at_return))
+    return own

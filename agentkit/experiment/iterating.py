@@ -1,0 +1,77 @@
+"""A run as an iterator, for notebooks: rows of its logs as they are written."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
+
+from agentkit.callbacks import Callback
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.hooks import with_callbacks
+from agentkit.experiment.local import started
+from agentkit.experiment.offline import OfflineConfig, started_offline
+from agentkit.experiment.training import Progress, Result
+from agentkit.loggers import Logger
+
+
+@final
+class Iteration:
+    """Trains while it is iterated over; yields `Progress`.
+
+    Attributes:
+        result: how the run ended; None before.
+    """
+
+    def __init__(self, experiment: ExperimentConfig | OfflineConfig, resume: bool) -> None:
+        """Makes an `Iteration`, which begins with its loop."""
+        self._experiment, self._resume = experiment, resume
+        self.result: Result | None = None
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Trains; where the loop is left, saves and closes."""
+        start: Any = started_offline if isinstance(self._experiment, OfflineConfig) else started
+        with start(self._experiment, self._resume) as (training, stop):
+            logs, rows = training.logs, training.rows
+            for label in ("train", "learner", "evaluation"):
+                setattr(logs, label, _Noted(getattr(logs, label), label, rows))
+            try:
+                with contextlib.closing(training.iterate(stop)) as progress:
+                    yield from progress
+            finally:
+                self.result = training.result
+
+
+def iterate(
+    experiment: ExperimentConfig | OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()
+) -> Iteration:
+    """Trains as `agentkit.run` does, row by row: ``for progress in agentkit.iterate(experiment): ...``.
+
+    Leaving the loop early, also by an error, writes a checkpoint and closes the run.
+
+    Args:
+        experiment: what to run: an `ExperimentConfig` or an `OfflineConfig`.
+        resume: as of `agentkit.run`.
+        callbacks: as of `agentkit.run`.
+
+    Returns:
+        An iterable of `Progress`: each ended episode ("train"), row of the learner's log ("learner") and evaluation.
+        Its `result` is the run's `Result` after the loop.
+    """
+    return Iteration(with_callbacks(experiment, callbacks), resume)
+
+
+@final
+class _Noted(Logger):
+    """Passes rows on, and keeps each for whoever iterates."""
+
+    def __init__(self, to: Logger, label: str, rows: collections.deque[Progress]):
+        self._to, self._label, self._rows = to, label, rows
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        self._to.write(values)
+        self._rows.append(Progress(self._label, dict(values)))
+
+    def close(self) -> None:
+        self._to.close()
