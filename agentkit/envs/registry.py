@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,7 +80,7 @@ def make(
 
     def fit_out(environment: dm_env.Environment) -> dm_env.Environment:
         if not raw:
-            environment = _ready(environment, concatenate=prefix == "dm_control")
+            environment = ready(environment, concatenate=prefix == "dm_control")
         for wrapper in wrappers:
             environment = wrapper(environment)
         return environment
@@ -128,15 +129,18 @@ def settings_of(name: str) -> dict[str, Any] | None:
 
 def available() -> list[str]:
     """Returns agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
-    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
+    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in prefixes() if p != "agentkit"]
 
 
-def _prefixes() -> list[str]:
+def prefixes() -> list[str]:
+    """Returns the words that may stand before the colon of a name."""
     return sorted({"agentkit", *_SIMULATORS, *_registered})
 
 
 def _split(name: str) -> tuple[str, str]:
     prefix, colon, rest = name.partition(":")
+    if not colon and re.search(r"-v\d+$", name):
+        raise unknown_name("environment", name, [], f"Did you mean 'gymnasium:{name}'?")
     if not colon or not rest:
         raise unknown_name(
             "environment",
@@ -144,8 +148,9 @@ def _split(name: str) -> tuple[str, str]:
             [*available(), *(f"{p}:{example}" for p, example in _SIMULATORS.items())],
             "Expected 'prefix:name'.",
         )
-    if prefix not in _prefixes():
-        raise unknown_name("environment prefix", prefix, _prefixes(), "Add your own with envs.register.")
+    if prefix not in prefixes():
+        advice = "Add your own with envs.register, or name a class or function that can be imported: MODULE:NAME."
+        raise unknown_name("environment prefix", prefix, prefixes(), advice)
     return prefix, rest
 
 
@@ -207,14 +212,14 @@ def _make_envpool(
 ) -> Any:
     environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, **kwargs)
     if not raw:
-        environment = _ready(environment, concatenate=True)
+        environment = ready(environment, concatenate=True)
     for wrapper in wrappers:
         environment = wrapper(environment)
     return environment
 
 
-def _ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
-    """What agents expect: canonical actions, single precision, and one vector where it is asked for."""
+def ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
+    """Adds what agents expect: canonical actions, single precision, and one vector where it is asked for."""
     from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
     from agentkit.wrappers.concat_observations import ConcatObservations
     from agentkit.wrappers.single_precision import SinglePrecision

@@ -1,0 +1,86 @@
+"""Finds settings that are known to work for an agent in an environment; `agentkit.presets` in short.
+
+The command line and `agentkit.train` use them. `ExperimentConfig` and `make_agent`, called by hand, do not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from typing import Any
+
+from agentkit.agents import registry
+from agentkit.errors import ConfigError
+from agentkit.experiment.preset_table import PRESETS, Falling, Preset
+from agentkit.wrappers.registry import name_of
+
+__all__ = ["PRESETS", "Falling", "Preset", "choose", "find", "summary"]
+
+AUTO, NONE = "auto", "none"
+
+
+def find(agent: str, environment: Any) -> Preset | None:
+    """Returns the preset of an agent in an environment: the row with the very name, else the first that matches.
+
+    Args:
+        agent: a registered name.
+        environment: a name such as ``gymnasium:Hopper-v5``; of an instance that gymnasium made, its own name counts.
+
+    Returns:
+        The preset; None if the table has none.
+
+    Raises:
+        UnknownNameError: there is no such agent; proposes the nearest name.
+    """
+    registry.about(agent)
+    name = _name_of(environment)
+    rows = [preset for preset in PRESETS if preset.agent == agent]
+    exact = [preset for preset in rows if name in preset.environments]
+    family = [preset for preset in rows if any(fnmatch.fnmatchcase(name, pattern) for pattern in preset.environments)]
+    return next(iter(exact + family), None)
+
+
+def choose(agent: str, environment: Any, wanted: str | None = AUTO) -> Preset | None:
+    """Returns the preset that a user asks for.
+
+    Args:
+        agent: a registered name.
+        environment: see `find`.
+        wanted: "auto" for that of the environment, "none" (or None) for none, or another environment's name for its.
+
+    Raises:
+        ConfigError: there is none for the environment that `wanted` names.
+    """
+    if wanted is None or wanted == NONE:
+        return None
+    if wanted == AUTO:
+        return find(agent, environment)
+    found = find(agent, wanted)
+    if found is None:
+        raise ConfigError(
+            f"preset: there is none of {agent} for {wanted!r}; expected auto, none, or an environment that has one: "
+            f"{', '.join(p for preset in PRESETS if preset.agent == agent for p in preset.environments) or 'no one'}."
+        )
+    return found
+
+
+def summary(preset: Preset, num_steps: int, text: Callable[[Any], str] = str) -> str:
+    """Returns the preset in one line: all that it sets, and its source.
+
+    Args:
+        preset: any.
+        num_steps: of the run.
+        text: writes a setting's value.
+    """
+    words = [f"{name}={text(value)}" for name, value in preset.settings_for(num_steps).items()]
+    words += [] if preset.num_envs is None else [f"num_envs={preset.num_envs}"]
+    words += [f"{name}={value}" for name, value in preset.environment_settings.items()]
+    words += [f"wrapper {name_of(getattr(wrapper, 'func', wrapper))}" for wrapper in preset.wrappers]
+    return f"{', '.join(words) or 'the defaults'} ({preset.source})"
+
+
+def _name_of(environment: Any) -> str:
+    if isinstance(environment, str):
+        return environment
+    name = getattr(getattr(environment, "spec", None), "id", None)  # Of what gymnasium.make returned.
+    return f"gymnasium:{name}" if isinstance(name, str) else ""
