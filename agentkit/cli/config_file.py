@@ -14,6 +14,7 @@ like ``--env`` and ``--import`` do, so use none that you would not run.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,6 +185,9 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str]) -> Non
     if not equals:
         text = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
     name = option.removeprefix("--").replace("-", "_")
-    name = OTHER_NAMES.get(name, name)
-    if name in field_types(registry.config_class(arguments.agent)):
-        raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {name}={text}")
+    settings = list(field_types(registry.config_class(arguments.agent)))
+    near = difflib.get_close_matches(OTHER_NAMES.get(name, name), settings, n=1, cutoff=0.8)
+    if near and near[0] in (name, OTHER_NAMES.get(name)):
+        raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {near[0]}={text}")
+    if near:
+        raise ConfigError(f"Unknown option {option}. Did you mean the setting --set {near[0]}={text}?")

@@ -46,7 +46,8 @@ class Preset:
         agent: its registered name.
         environments: their names, or patterns with ``*``.
         source: where the settings are from: a page of ours with returns, or somebody else's hyperparameters.
-        num_steps: environment steps that the source took; None where that depends on the environment.
+        num_steps: environment steps to take where the user does not say: the source's, or those of the published
+            returns beside it; None where that depends on the environment.
         settings: fields of the agent's `Config`; a `Falling` becomes a schedule of the run's length.
         num_envs: environments that an actor steps together; None for one.
         environment_settings: arguments of the environment.
@@ -94,7 +95,7 @@ _PPO_LANDER = {
 }
 _DQN_LANDER = {
     "hidden_sizes": (256, 256),
-    "learning_rate": Falling(6.3e-4),  # The Zoo's stays, and with it the last policy may be a bad one.
+    "learning_rate": Falling(6.3e-4),  # The Zoo's stays: its last policy may be a bad one.
     "n_step": 1,
     "updates_per_step": 1.0,
     "replay_size": 50_000,
@@ -115,8 +116,8 @@ _LATER_START = {"num_random_steps": 10_000, "min_replay_size": 10_000}
 PRESETS = (
     # DQN
     Preset("dqn", _CLASSIC["CartPole"], _CARTPOLE, 50_000, {"n_step": 20, "discount": 0.995}),
-    Preset("dqn", _CLASSIC["LunarLander"], _ZOO.format("dqn"), 100_000, _DQN_LANDER),
-    Preset("dqn", _CLASSIC["Acrobot"], _ZOO.format("dqn"), 100_000, _DQN_LANDER),
+    Preset("dqn", _CLASSIC["LunarLander"], f"{_ZOO.format('dqn')}, with a step size that falls", 100_000, _DQN_LANDER),
+    Preset("dqn", _CLASSIC["Acrobot"], f"{_ZOO.format('dqn')}, with a step size that falls", 100_000, _DQN_LANDER),
     Preset(
         "dqn",
         _CLASSIC["MountainCar"],

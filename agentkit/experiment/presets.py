@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentkit.agents import registry
-from agentkit.errors import ConfigError
+from agentkit.errors import unknown_name
 from agentkit.experiment.preset_table import PRESETS, Falling, Preset
 from agentkit.wrappers.registry import name_of
 
@@ -49,7 +49,7 @@ def choose(agent: str, environment: Any, wanted: str | None = AUTO) -> Preset | 
         wanted: "auto" for that of the environment, "none" (or None) for none, or another environment's name for its.
 
     Raises:
-        ConfigError: there is none for the environment that `wanted` names.
+        UnknownNameError: there is none for the environment that `wanted` names; proposes the nearest one.
     """
     if wanted is None or wanted == NONE:
         return None
@@ -57,10 +57,9 @@ def choose(agent: str, environment: Any, wanted: str | None = AUTO) -> Preset | 
         return find(agent, environment)
     found = find(agent, wanted)
     if found is None:
-        raise ConfigError(
-            f"preset: there is none of {agent} for {wanted!r}; expected auto, none, or an environment that has one: "
-            f"{', '.join(p for preset in PRESETS if preset.agent == agent for p in preset.environments) or 'no one'}."
-        )
+        known = [name for row in PRESETS if row.agent == agent for name in row.environments]
+        known = [name for name in known if not name.startswith("envpool:")]  # Gymnasium's once more.
+        raise unknown_name(f"preset of {agent}", wanted, [AUTO, NONE, *known])
     return found
 
 

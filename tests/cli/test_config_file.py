@@ -101,6 +101,7 @@ def test_a_file_that_is_not_there(capsys, tmp_path):
         (["--learning_rate=3e-4"], "Give: --set learning_rate=3e-4"),
         (["--lr", "3e-4"], "Give: --set learning_rate=3e-4"),
         (["--double"], "Give: --set double=VALUE"),
+        (["--lerning-rate", "3e-4"], "Did you mean the setting --set learning_rate=3e-4?"),
     ],
 )
 def test_an_option_that_is_a_setting_says_how_to_give_it(words, message):

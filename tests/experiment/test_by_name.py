@@ -101,7 +101,7 @@ def test_a_run_of_a_class_names_it(tmp_path):
         ({"gamma": 0.9}, ConfigError, "dqn calls it 'discount'"),
         ({"total_timesteps": 5}, ConfigError, "calls it 'steps'"),
         ({"discount": 7}, ConfigError, r"discount must be in \[0, 1\]"),
-        ({"preset": "gymnasium:Hopper-v5"}, ConfigError, "there is none of dqn for 'gymnasium:Hopper-v5'"),
+        ({"preset": "gymnasium:CarPole-v1"}, UnknownNameError, "preset of dqn .* Did you mean 'gymnasium:CartPole"),
     ],
 )
 def test_what_is_refused(settings, error, message):
