@@ -50,7 +50,7 @@ def find_environment(arguments: argparse.Namespace) -> Any:
         _look_in_working_directory()
     found = given.find(arguments.env)
     if not isinstance(found, str):
-        package = found.__module__.partition(".")[0]
+        package = getattr(found, "__module__", arguments.env).partition(":")[0].partition(".")[0]
         arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), package])]
     return found
 

@@ -59,7 +59,8 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     from agentkit import experiment
     from agentkit.agents import registry
 
-    imports, environment = import_packages(arguments.imports), find_environment(arguments)
+    import_packages(arguments.imports)
+    environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
     if not Path(arguments.data).exists():
@@ -73,7 +74,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "tensorboard": arguments.tensorboard,
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, environment),
-        "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
+        "wrappers": [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)

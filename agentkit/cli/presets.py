@@ -22,25 +22,18 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
     found = presets.choose(arguments.agent, arguments.env, arguments.preset or presets.AUTO)
     if arguments.steps is None and (found is None or found.num_steps is None):
         raise ConfigError(
-            f"--steps is missing. Example: agentkit {command} {arguments.agent} --env {arguments.env} --steps 100k "
-            "(only a preset could have said how many)"
+            f"--steps is missing. Example: agentkit {command} {arguments.agent} --env {arguments.env} --steps 100k. "
+            f"Only a preset could have them, and {arguments.agent} has none for this."
         )
     return found
 
 
 def tell_preset(preset: Any, plan: Any, environment: str) -> None:
     """Prints in one line the settings that a run has from a preset, and how to leave it out."""
-    if preset is None:
-        return
     from agentkit.experiment import presets
 
-    own = [
-        name for name, value in preset.settings_for(plan.num_steps).items() if getattr(plan.agent.config, name) != value
-    ]
-    own += ["num_envs"] if preset.num_envs not in (None, plan.num_envs) else []
-    but = f" Yours instead: {', '.join(own)}." if own else ""
-    text = presets.summary(preset, plan.num_steps, value_text)
-    print(f"Preset for {environment}: {text}.{but} --preset none for bare defaults.", flush=True)
+    if line := presets.announcement(preset, plan, environment, value_text):
+        print(f"{line} --preset none for bare defaults.", flush=True)
 
 
 def describe_preset(agent: str, environment: str) -> str:

@@ -89,7 +89,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     from agentkit.agents import registry
     from agentkit.experiment import by_name
 
-    imports = import_packages(arguments.imports)
+    import_packages(arguments.imports)
     environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     preset = choose_preset(arguments, command)
@@ -111,7 +111,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         words,
         preset=preset,
         environment_settings=parse_environment_settings(arguments.env_set, environment),
-        wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
+        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
         **{name: value for name, value in fields.items() if value is not None},
         **settings,
     )

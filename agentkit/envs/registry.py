@@ -149,7 +149,10 @@ def _split(name: str) -> tuple[str, str]:
             "Expected 'prefix:name'.",
         )
     if prefix not in prefixes():
-        advice = "Add your own with envs.register, or name a class or function that can be imported: MODULE:NAME."
+        advice = (
+            "Of your own, hand in the class or function itself; on the command line, --env MODULE:NAME of a module "
+        )
+        advice += "that can be imported here. A prefix of your own comes from envs.register."
         raise unknown_name("environment prefix", prefix, prefixes(), advice)
     return prefix, rest
 

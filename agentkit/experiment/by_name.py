@@ -63,13 +63,15 @@ def train(
         ConfigError: for settings that are impossible or contradict each other, or where there are no steps.
         UnknownNameError: for an agent, environment or setting that is not there; proposes the nearest name.
     """
-    if isinstance(environment, str):
-        environment = find(environment)
     of_agent, of_run, of_call = _split(agent, settings)
-    of_run.setdefault("progress", True)
-    experiment = plan(
-        agent, environment, steps, of_agent, preset=_preset(agent, environment, preset), **of_run, seed=seed
-    )
+    of_run = {"progress": True, "seed": seed} | of_run
+    # An agent that was made by hand has its settings already.
+    chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
+    made = find(environment) if isinstance(environment, str) else environment
+    experiment = plan(agent, made, steps, of_agent, preset=chosen, **of_run)
+    line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
+    if line and experiment.progress:
+        print(f'{line} preset="none" for bare defaults.', flush=True)
     return run(experiment, **of_call)
 
 
@@ -109,11 +111,6 @@ def plan(
     settings = {"evaluation_period": tenth, "checkpoint_period": tenth} | settings
     made = registry.make(agent, agent_settings) if isinstance(agent, str) else agent
     return ExperimentConfig(made, environment, num_steps, **settings)
-
-
-def _preset(agent: str | Agent, environment: Any, wanted: str | None) -> Preset | None:
-    """Returns the preset; an agent that was made by hand has its settings already."""
-    return presets.choose(agent, environment, wanted) if isinstance(agent, str) else None
 
 
 def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

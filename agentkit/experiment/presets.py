@@ -11,10 +11,11 @@ from typing import Any
 
 from agentkit.agents import registry
 from agentkit.errors import unknown_name
+from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.preset_table import PRESETS, Falling, Preset
 from agentkit.wrappers.registry import name_of
 
-__all__ = ["PRESETS", "Falling", "Preset", "choose", "find", "summary"]
+__all__ = ["PRESETS", "Falling", "Preset", "announcement", "choose", "find", "summary"]
 
 AUTO, NONE = "auto", "none"
 
@@ -76,6 +77,23 @@ def summary(preset: Preset, num_steps: int, text: Callable[[Any], str] = str) ->
     words += [f"{name}={value}" for name, value in preset.environment_settings.items()]
     words += [f"wrapper {name_of(getattr(wrapper, 'func', wrapper))}" for wrapper in preset.wrappers]
     return f"{', '.join(words) or 'the defaults'} ({preset.source})"
+
+
+def announcement(
+    preset: Preset | None, experiment: ExperimentConfig, environment: object, text: Callable[[Any], str] = str
+) -> str:
+    """Returns the line that a run begins with: the preset, and which of its settings are the user's own instead.
+
+    It is empty where the preset is None or has nothing but the defaults.
+    """
+    if preset is None or not (preset.settings or preset.num_envs or preset.environment_settings or preset.wrappers):
+        return ""
+    config = experiment.agent.config
+    values = preset.settings_for(experiment.num_steps).items()
+    own = [name for name, value in values if getattr(config, name) != value]
+    own += ["num_envs"] if preset.num_envs not in (None, experiment.num_envs) else []
+    yours = f" Yours instead: {', '.join(own)}." if own else ""
+    return f"Preset for {_name_of(environment)}: {summary(preset, experiment.num_steps, text)}.{yours}"
 
 
 def _name_of(environment: Any) -> str:

@@ -36,7 +36,7 @@ def test_settings_of_agent_run_and_call_are_told_apart(tmp_path):
 
 
 def test_no_name_means_two_things():
-    fields = set(ExperimentConfig.__dataclass_fields__) | {"resume", "profile", "preset", "steps"}
+    fields = set(ExperimentConfig.__dataclass_fields__) | {"resume", "profile", "preset", "steps", "name"}
     for name in registry.names():
         assert not fields & set(registry.config_class(name).__dataclass_fields__), name
 
