@@ -6,12 +6,13 @@ whose environment was handed in is loaded already.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -81,25 +82,49 @@ def check(environment: Any, settings: Mapping[str, Any]) -> None:
         )
 
 
-def make(environment: Any, seed: int, settings: Mapping[str, Any], *, shared: bool) -> Any:
-    """Makes a single environment from what was handed in, ready for an agent.
+def make(
+    environment: Any,
+    seed: int,
+    settings: Mapping[str, Any],
+    *,
+    wrappers: Sequence[registry.Wrapper] = (),
+    num_envs: int | None = None,
+    shared: bool = True,
+) -> Any:
+    """Makes an environment from what was handed in, ready for an agent.
 
     Args:
         environment: a class, or a function, which is given the seed if it has a parameter called ``seed`` (a lambda
             of one parameter is given it, too); or an instance, which is copied.
         seed: of the environment.
         settings: arguments by name.
+        wrappers: applied in this order around each single environment.
+        num_envs: a batch of this many; None for a single one.
         shared: whether the run needs more than this one, so that an instance that cannot be copied is refused.
 
     Raises:
         ConfigError: no environment comes of it, or arguments are missing or unknown.
         SpecError: it is a batch of environments.
     """
-    if is_instance(environment):
-        made = _copied(environment, shared)
-    else:
-        made = _called(environment, seed, settings)
-    return _as_dm_env(made, seed, name_of(environment))
+    from agentkit.envs.batched import BatchedEnvironment
+    from agentkit.envs.resumable import ResumableEnvironment, episode_seed
+
+    if num_envs is not None:
+        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
+            several = []
+            for i in range(num_envs):
+                several.append(make(environment, episode_seed(seed, i), settings, wrappers=wrappers, shared=shared))
+                stack.callback(several[-1].close)
+            batch = BatchedEnvironment(several)
+            stack.pop_all()
+        return batch
+    made = _copied(environment, shared) if is_instance(environment) else _called(environment, seed, settings)
+    made = _as_dm_env(made, seed, name_of(environment))
+    for wrapper in wrappers:
+        made = wrapper(made)
+    if hasattr(made, "reseed") and not getattr(made, "resumable", False):
+        return ResumableEnvironment(made, seed)
+    return made
 
 
 def name_of(environment: object) -> str:

@@ -39,7 +39,7 @@ _registered: dict[str, Factory] = {}
 
 
 def make(
-    name: str,
+    name: Any,
     seed: int = 0,
     *,
     raw: bool = False,
@@ -51,7 +51,8 @@ def make(
 
     Args:
         name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
-            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`.
+            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`. A class, a
+            function that makes an environment, and an instance are taken, too: see `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
             gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's
@@ -70,11 +71,16 @@ def make(
         ConfigError: for impossible settings.
         MissingExtraError: if the simulator is not installed.
     """
-    prefix, rest = _split(name)
+    prefix, rest = _split(name) if isinstance(name, str) else ("", "")
     if not 0 <= seed < 2**31:
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+    if not isinstance(name, str):
+        from agentkit.envs import given
+
+        given.check(name, kwargs)
+        return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
 

@@ -19,9 +19,7 @@ from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.envs import given
-from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.registry import registered
-from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
@@ -135,36 +133,22 @@ class ExperimentConfig:
         if isinstance(self.environment, str):
             settings: dict[str, Any] = dict(self.environment_settings)
             return envs.make(self.environment, seed=seed, num_envs=num_envs, wrappers=self.wrappers, **settings)
-        if num_envs is not None:
-            return self._make_batch(seed, num_envs)
         shared = self.evaluation_period != 0 or self.num_envs is not None
-        environment = given.make(self.environment, seed, self.environment_settings, shared=shared)
-        for wrapper in self.wrappers:
-            environment = wrapper(environment)
-        if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):
-            return ResumableEnvironment(environment, seed)
-        return environment
-
-    def _make_batch(self, seed: int, num_envs: int) -> BatchedEnvironment:
-        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
-            made = []
-            for i in range(num_envs):
-                made.append(self.make_environment(episode_seed(seed, i)))
-                stack.callback(made[-1].close)
-            batch = BatchedEnvironment(made)
-            stack.pop_all()
-        return batch
+        return given.make(
+            self.environment, seed, self.environment_settings,
+            wrappers=self.wrappers, num_envs=num_envs, shared=shared,
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        given = ("agent", "environment", "environment_settings", "wrappers", "run_directory")
+        elsewhere = ("agent", "environment", "environment_settings", "wrappers", "run_directory")
         return {
             **identity.describe_agent(self.agent, self.num_envs or 1),
             **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
             **{
                 field.name: encode(getattr(self, field.name))
                 for field in dataclasses.fields(self)
-                if field.name not in given
+                if field.name not in elsewhere
             },
         }
 

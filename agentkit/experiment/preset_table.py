@@ -95,7 +95,7 @@ _PPO_LANDER = {
 }
 _DQN_LANDER = {
     "hidden_sizes": (256, 256),
-    "learning_rate": Falling(6.3e-4),  # The Zoo's stays: its last policy may be a bad one.
+    "learning_rate": 6.3e-4,
     "n_step": 1,
     "updates_per_step": 1.0,
     "replay_size": 50_000,
@@ -116,8 +116,8 @@ _LATER_START = {"num_random_steps": 10_000, "min_replay_size": 10_000}
 PRESETS = (
     # DQN
     Preset("dqn", _CLASSIC["CartPole"], _CARTPOLE, 50_000, {"n_step": 20, "discount": 0.995}),
-    Preset("dqn", _CLASSIC["LunarLander"], f"{_ZOO.format('dqn')}, with a step size that falls", 100_000, _DQN_LANDER),
-    Preset("dqn", _CLASSIC["Acrobot"], f"{_ZOO.format('dqn')}, with a step size that falls", 100_000, _DQN_LANDER),
+    Preset("dqn", _CLASSIC["LunarLander"], _ZOO.format("dqn"), 100_000, _DQN_LANDER),
+    Preset("dqn", _CLASSIC["Acrobot"], _ZOO.format("dqn"), 100_000, _DQN_LANDER),
     Preset(
         "dqn",
         _CLASSIC["MountainCar"],

@@ -52,6 +52,13 @@ def test_all_kinds_are_the_environment_that_its_registered_name_is(kind):
         np.testing.assert_equal(one, other)
 
 
+def test_made_by_envs_make_it_is_the_same():
+    batch = make(handed_in.Thermostat, seed=3, num_envs=2, target=21.0)
+    plan = experiment(handed_in.Thermostat, {"target": 21.0}, num_envs=2)
+    np.testing.assert_equal(batch.reset(), plan.make_environment(3, 2).reset())
+    assert batch.num_envs == 2 and batch.resumable
+
+
 def test_a_function_is_given_its_seed():
     environment = experiment(handed_in.make_seeded).make_environment(seed=8)
     assert environment.gymnasium_environment.seed_given == 8
