@@ -167,8 +167,8 @@ def _toml(value: Any) -> str:
     return json.dumps(value if isinstance(value, str) else value_text(value))
 
 
-def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str]) -> None:
-    """Raises an error that says ``--set``, where an unknown option is a setting of the agent.
+def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], options: Sequence[str]) -> None:
+    """Raises an error that says ``--set``, where an unknown option is a setting of the agent, or most like one.
 
     Raises:
         ConfigError: it has the words to give instead.
@@ -186,8 +186,9 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str]) -> Non
         text = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
     name = option.removeprefix("--").replace("-", "_")
     settings = list(field_types(registry.config_class(arguments.agent)))
-    near = difflib.get_close_matches(OTHER_NAMES.get(name, name), settings, n=1, cutoff=0.8)
-    if near and near[0] in (name, OTHER_NAMES.get(name)):
+    words = [*settings, *(known.removeprefix("--").replace("-", "_") for known in options)]
+    near = difflib.get_close_matches(OTHER_NAMES.get(name, name), words, n=1, cutoff=0.8)
+    if near and near[0] in settings and near[0] in (name, OTHER_NAMES.get(name)):
         raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {near[0]}={text}")
-    if near:
+    if near and near[0] in settings:
         raise ConfigError(f"Unknown option {option}. Did you mean the setting --set {near[0]}={text}?")

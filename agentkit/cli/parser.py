@@ -56,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         options = [option for action in chosen._actions for option in action.option_strings]
         if unknown[0].startswith("-"):
-            refuse_setting(arguments, unknown)
+            refuse_setting(arguments, unknown, options)
             raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
         raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
     return arguments if getattr(arguments, "config", None) is None else with_file(arguments, chosen)
