@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
+    from agentkit.experiment import presets as presets
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
+    from agentkit.experiment import train as train
     from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
 
@@ -27,7 +29,7 @@ __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "resume", "resume_launch",
-    "resume_offline", "run", "run_offline",
+    "resume_offline", "run", "run_offline", "train",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",
@@ -47,13 +49,15 @@ _SUBPACKAGES = (
     "wrappers",
 )
 
-__all__ = ["Agent", "__version__", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
+__all__ = ["Agent", "__version__", "presets", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used (PEP 562)."""
     if name == "Agent":
         return importlib.import_module("agentkit.agents.common.agent").Agent
+    if name == "presets":
+        return importlib.import_module("agentkit.experiment.presets")
     if name in _EXPERIMENT_NAMES:
         return getattr(importlib.import_module("agentkit.experiment"), name)
     if name in _SUBPACKAGES:

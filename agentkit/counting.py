@@ -1,7 +1,8 @@
-"""Counters that a parent and its children share: steps, episodes, updates."""
+"""Counters that a parent and its children share (steps, episodes, updates), and counts as people write them."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -75,3 +76,25 @@ class Counter:
             raise CheckpointError("Restore the parent counter: a child holds no counts of its own.")
         with self._lock:
             self._counts = {name: int(value) for name, value in state["counts"].items()}
+
+
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+
+
+def parse_whole(text: str) -> int:
+    """Returns a whole number, written 100000, 100_000, 1e5, 100k, 2M or 1.5M.
+
+    Raises:
+        ValueError: if it is none.
+
+    >>> parse_whole("100_000"), parse_whole("1e5"), parse_whole("100k"), parse_whole("1.5M")
+    (100000, 100000, 100000, 1500000)
+    """
+    with contextlib.suppress(ValueError):
+        return int(text)  # Exact, however many digits there are.
+    unit = _UNITS.get(text[-1:].lower())
+    with contextlib.suppress(ValueError, OverflowError):
+        value = float(text) if unit is None else round(float(text[:-1]) * unit, 6)
+        if value.is_integer():
+            return int(value)
+    raise ValueError(f"expected a whole number, found {text!r}")

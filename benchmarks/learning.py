@@ -126,7 +126,17 @@ class Job:
         """What to run, all at the same time; the first ends last."""
         directory, case = self.directory(out), self.case
         plan = [
-            *(case.agent, "--env", case.environment, "--steps", str(case.num_steps), "--seed", str(self.seed)),
+            *(
+                case.agent,
+                "--preset",
+                "none",
+                "--env",
+                case.environment,
+                "--steps",
+                str(case.num_steps),
+                "--seed",
+                str(self.seed),
+            ),
             *("--eval-every", str(case.num_steps // 10), "--checkpoint-every", str(case.num_steps // 5)),
             *(part for setting in case.settings for part in ("--set", setting)),
         ]

@@ -109,7 +109,14 @@ class Job:
     def command(self, out: str) -> list[str]:
         plan = self.plan
         prefix, version = ("gymnasium", 5) if plan.num_envs is None else ("envpool", 4)
-        words = ["train", self.agent, "--env", f"{prefix}:{self.environment}-v{plan.version or version}"]
+        words = [
+            "train",
+            self.agent,
+            "--preset",
+            "none",
+            "--env",
+            f"{prefix}:{self.environment}-v{plan.version or version}",
+        ]
         words += ["--steps", str(plan.num_steps), "--seed", str(self.seed), "--out", out]
         words += ["--eval-every", str(plan.num_steps // NUM_EVALUATIONS), "--checkpoint-every", str(plan.num_steps)]
         if plan.num_envs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import inspect
@@ -22,15 +23,39 @@ def import_packages(packages: Sequence[str] | None) -> tuple[str, ...]:
     """
     if not packages:
         return ()
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # Last: nothing in it hides an installed package.
+    _look_in_working_directory()
     from agentkit.experiment.trust import import_named
 
     import_named(packages)
     return tuple(packages)
 
 
-def parse_environment_settings(words: Sequence[str] | None, environment: str | None) -> dict[str, Any]:
+def _look_in_working_directory() -> None:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # Last: nothing in it hides an installed package.
+
+
+def find_environment(arguments: argparse.Namespace) -> Any:
+    """Returns the environment of ``--env``: a name, or for ``MODULE:NAME`` the class or function that is there.
+
+    Its package is added to the packages of ``--import``, which the next command has to name.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has nothing there that can be called.
+        UnknownNameError: the module has no such name; proposes the nearest one.
+    """
+    from agentkit.envs import given
+
+    if ":" in arguments.env and arguments.env.partition(":")[0] not in given.registry.prefixes():
+        _look_in_working_directory()
+    found = given.find(arguments.env)
+    if not isinstance(found, str):
+        package = getattr(found, "__module__", arguments.env).partition(":")[0].partition(".")[0]
+        arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), package])]
+    return found
+
+
+def parse_environment_settings(words: Sequence[str] | None, environment: Any) -> dict[str, Any]:
     """Reads the arguments of an environment from words such as ``rows=8``.
 
     Agentkit's own environments say which they take and of which type; for others, values are read as Python's, and
@@ -42,7 +67,7 @@ def parse_environment_settings(words: Sequence[str] | None, environment: str | N
     """
     from agentkit.envs.registry import settings_of
 
-    types = settings_of(environment) if words and environment is not None else None
+    types = settings_of(environment) if words and isinstance(environment, str) else None
     settings: dict[str, Any] = {}
     for word in words or ():
         name, equals, text = word.partition("=")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.cli.callbacks import of_new_run, of_resumed_run
-from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
+from agentkit.cli.environments import find_environment, import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
@@ -18,7 +18,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "env_set", "wrapper", "seed", "set", "out",
+    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
 )  # fmt: skip
 
@@ -60,7 +60,8 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     from agentkit import experiment
     from agentkit.agents import registry
 
-    imports = import_packages(arguments.imports)
+    import_packages(arguments.imports)
+    environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
     if not Path(arguments.data).exists():
@@ -75,11 +76,11 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "keep_checkpoints": arguments.keep_checkpoints,
         "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
         "on_nan": arguments.on_nan,
-        "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
-        "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
+        "environment_settings": parse_environment_settings(arguments.env_set, environment),
+        "wrappers": [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
+    plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)
     check_fit(plan.as_experiment(), holds_replay=False)
     return in_new_folder(plan, arguments)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn, final, get_args
 
 import agentkit
+from agentkit.cli.config_file import refuse_setting, with_file
 from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, OnNan, unknown_name
 
@@ -48,16 +49,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] == ["node"]:
         _check_word("role of 'agentkit node'", argv[1:2], NODE_ROLES, "agentkit node")
     arguments, unknown = parser.parse_known_args(argv)
+    chosen = commands.choices[arguments.command]
+    if arguments.command == "node":
+        (roles,) = (action for action in chosen._actions if isinstance(action, _Commands))
+        chosen = roles.choices[arguments.role]
     if unknown:
-        chosen = commands.choices[arguments.command]
-        if arguments.command == "node":
-            (roles,) = (action for action in chosen._actions if isinstance(action, _Commands))
-            chosen = roles.choices[arguments.role]
         options = [option for action in chosen._actions for option in action.option_strings]
         if unknown[0].startswith("-"):
+            refuse_setting(arguments, unknown, options)
             raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
         raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
-    return arguments
+    return arguments if getattr(arguments, "config", None) is None else with_file(arguments, chosen)
 
 
 def _check_word(kind: str, words: Sequence[str], known: Sequence[str], prog: str) -> None:
@@ -78,6 +80,7 @@ def _add_list_and_show(commands: _Commands[_Parser]) -> None:
         "Shows an agent's source and its config: every field, type, default and meaning.",
     )
     show.add_argument("agent", help="a name from 'agentkit list'")
+    show.add_argument("--env", metavar="NAME", help="also show the preset for this environment: settings known to work")
 
 
 def _add_train(commands: _Commands[_Parser]) -> None:
@@ -86,7 +89,7 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "train",
         "train an agent in this process, or go on with a run",
         "Trains an agent on an environment; a run folder keeps config, logs and checkpoints. "
-        "Ctrl-C saves and stops. Numbers may be written 100_000 or 1e5.",
+        "Ctrl-C saves and stops. Numbers may be written 100_000, 100k, 2M or 1e5.",
     )
     _add_experiment(train)
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
@@ -301,7 +304,15 @@ def _add_experiment(parser: _Parser) -> None:
     Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
     """
     _add_run(parser, "STEPS", "--steps")
-    parser.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all")
+    parser.add_argument("--steps", type=_positive, metavar="N", help="environment steps in all, such as 100k or 2M")
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="settings known to work: auto, those for the environment; none; or those for another one; default: auto",
+    )
+    parser.add_argument(
+        "--show-config", action="store_true", default=None, help="print the experiment as a file for --config, and end"
+    )
     parser.add_argument(
         "--num-envs", type=_positive, metavar="N", help="environments that one actor steps together; default: 1"
     )
@@ -332,7 +343,10 @@ def _add_callbacks(parser: _Parser) -> None:
 def _add_run(parser: _Parser, unit: str, total: str) -> None:
     """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`."""
     parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
-    parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5")
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="these options from a file, settings under [agent]; those given here win"
+    )
+    parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5, or your own MODULE:NAME")
     _add_environment_settings(parser)
     parser.add_argument(
         "--wrapper",

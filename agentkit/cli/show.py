@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.presets import describe_preset
 from agentkit.cli.values import field_types, type_name, value_text
 
 _INDENT = " " * 8
@@ -60,6 +61,8 @@ def show(arguments: argparse.Namespace) -> int:
     from agentkit.agents import registry
 
     print(describe_agent(registry.config_class(arguments.agent)))
+    if arguments.env is not None:
+        print(describe_preset(arguments.agent, arguments.env))
     return 0
 
 

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.callbacks import describe_best, of_new_run, of_resumed_run
+from agentkit.cli.config_file import show_config
 from agentkit.cli.environments import (
+    find_environment,
     import_packages,
     parse_environment_settings,
     parse_wrapper,
     refuse_settings,
 )
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.presets import choose_preset, tell_preset
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
@@ -32,7 +35,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # --devices, --on-nan, --import and those of `parser._add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "config", "preset", "show_config",
 )  # fmt: skip
 
 
@@ -87,40 +90,51 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         ConfigError: for missing or contradicting arguments.
         UnknownNameError: for an unknown agent, environment or config field.
     """
-    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env), ("--steps", arguments.steps)):
-        if value is None:
-            raise ConfigError(
-                f"{name} is missing. Example: agentkit {command} sac --env gymnasium:Pendulum-v1 --steps 20_000"
-            )
-    from agentkit import experiment
+    _check_given(arguments, command)
     from agentkit.agents import registry
+    from agentkit.experiment import by_name
 
-    imports = import_packages(arguments.imports)
+    import_packages(arguments.imports)
+    environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
-    agent = registry.make(arguments.agent, words)
-    tenth = max(arguments.steps // 10, 1)
-    for name in ("devices", "step_timeout"):
-        if getattr(arguments, name) is not None:
-            settings[name] = getattr(arguments, name)
-    plan = experiment.ExperimentConfig(
-        agent,
-        arguments.env,
+    preset = choose_preset(arguments, command)
+    fields = {
+        "seed": arguments.seed,
+        "num_envs": arguments.num_envs,
+        "evaluation_period": arguments.eval_every,
+        "evaluation_episodes": arguments.eval_episodes,
+        "checkpoint_period": arguments.checkpoint_every,
+        "tensorboard": arguments.tensorboard,
+        "on_nan": arguments.on_nan,
+        "devices": arguments.devices,
+        "step_timeout": arguments.step_timeout,
+        "keep_checkpoints": arguments.keep_checkpoints,
+        "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+    }
+    plan = by_name.plan(
+        arguments.agent,
+        environment,
         arguments.steps,
-        seed=_or(arguments.seed, 0),
-        num_envs=arguments.num_envs,
-        evaluation_period=_or(arguments.eval_every, tenth),
-        evaluation_episodes=_or(arguments.eval_episodes, 10),
-        checkpoint_period=_or(arguments.checkpoint_every, tenth),
-        tensorboard=arguments.tensorboard is True,
-        on_nan=_or(arguments.on_nan, "stop"),
-        callbacks=of_new_run(arguments, evaluates=_or(arguments.eval_every, tenth) > 0),
-        keep_checkpoints=_or(arguments.keep_checkpoints, 2),
-        environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
-        wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
+        words,
+        preset=preset,
+        environment_settings=parse_environment_settings(arguments.env_set, environment),
+        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **{name: value for name, value in fields.items() if value is not None},
         **settings,
     )
     check_fit(plan)
+    if arguments.show_config:
+        show_config(plan, arguments)
+    tell_preset(preset, plan, arguments.env if arguments.preset in (None, "auto") else arguments.preset)
     return plan
+
+
+def _check_given(arguments: argparse.Namespace, command: str) -> None:
+    for name, value in (("AGENT", arguments.agent), ("--env", arguments.env)):
+        if value is None:
+            raise ConfigError(
+                f"{name} is missing. Example: agentkit {command} sac --env gymnasium:Pendulum-v1 --steps 20k"
+            )
 
 
 def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
@@ -224,7 +238,9 @@ def check_fit(plan: Any, holds_replay: bool = True) -> None:
     except TypeError as error:
         if not plan.environment_settings:
             raise
-        raise refuse_settings(error, plan.environment, list(plan.environment_settings)) from error
+        from agentkit.envs.given import name_of
+
+        raise refuse_settings(error, name_of(plan.environment), list(plan.environment_settings)) from error
     except SpecError as error:
         raise ConfigError(str(error)) from error
     with contextlib.closing(made):

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
+from agentkit.counting import parse_whole
 from agentkit.errors import ConfigError, unknown_name
 
 _BOOLS = {
@@ -21,28 +22,6 @@ _BOOLS = {
     "off": False,
     "0": False,
 }
-
-
-def parse_whole(text: str) -> int:
-    """Returns a whole number, written 100000, 100_000 or 1e5.
-
-    Raises:
-        ValueError: if it is none.
-
-    >>> parse_whole("100_000"), parse_whole("1e5")
-    (100000, 100000)
-    """
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-        if value.is_integer():
-            return int(value)
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"expected a whole number, found {text!r}")
 
 
 def parse_value(text: str, annotation: Any) -> Any:

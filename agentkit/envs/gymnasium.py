@@ -13,7 +13,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
-from agentkit.errors import ConfigError, SpecError, missing_extra, unknown_name
+from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
 
 try:
@@ -43,9 +43,10 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
             environment = gymnasium.make(name, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=5, cutoff=0.4)
-        raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error}") from error
+        own = "One of your own is found once the module that registers it is imported (--import MODULE)."
+        raise unknown_name("gymnasium environment", name, near, f"Gymnasium says: {error} {own}") from error
     except gymnasium.error.DependencyNotInstalled as error:
-        raise missing_extra(str(error), "gymnasium") from error
+        raise _missing(name, error) from error
     except gymnasium.error.Error as error:  # A version that is no more.
         raise ConfigError(f"gymnasium:{name}: {error}") from error
     except TypeError as error:
@@ -60,7 +61,14 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
                 "the folder that it is in, or correct the name."
             ) from error
         raise
+    except ImportError as error:  # MuJoCo's v2 and v3 are in another package now.
+        raise _missing(name, error) from error
     return GymnasiumEnvironment(environment, seed)
+
+
+def _missing(name: str, error: Exception) -> MissingExtraError:
+    """Returns the error for a package that an environment needs; gymnasium says best which one installs it."""
+    return MissingExtraError(f"gymnasium:{name} needs a package that is not installed. Gymnasium says: {error}")
 
 
 def _explain(error: TypeError, name: str, kwargs: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ _registered: dict[str, Factory] = {}
 
 
 def make(
-    name: str,
+    name: Any,
     seed: int = 0,
     *,
     raw: bool = False,
@@ -50,7 +51,8 @@ def make(
 
     Args:
         name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
-            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`.
+            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`. A class, a
+            function that makes an environment, and an instance are taken, too: see `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
             gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's
@@ -69,17 +71,22 @@ def make(
         ConfigError: for impossible settings.
         MissingExtraError: if the simulator is not installed.
     """
-    prefix, rest = _split(name)
+    prefix, rest = _split(name) if isinstance(name, str) else ("", "")
     if not 0 <= seed < 2**31:
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+    if not isinstance(name, str):
+        from agentkit.envs import given
+
+        given.check(name, kwargs)
+        return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
 
     def fit_out(environment: dm_env.Environment) -> dm_env.Environment:
         if not raw:
-            environment = _ready(environment, concatenate=prefix == "dm_control")
+            environment = ready(environment, concatenate=prefix == "dm_control")
         for wrapper in wrappers:
             environment = wrapper(environment)
         return environment
@@ -128,15 +135,18 @@ def settings_of(name: str) -> dict[str, Any] | None:
 
 def available() -> list[str]:
     """Returns agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
-    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in _prefixes() if p != "agentkit"]
+    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in prefixes() if p != "agentkit"]
 
 
-def _prefixes() -> list[str]:
+def prefixes() -> list[str]:
+    """Returns the words that may stand before the colon of a name."""
     return sorted({"agentkit", *_SIMULATORS, *_registered})
 
 
 def _split(name: str) -> tuple[str, str]:
     prefix, colon, rest = name.partition(":")
+    if not colon and re.search(r"-v\d+$", name):
+        raise unknown_name("environment", name, [], f"Did you mean 'gymnasium:{name}'?")
     if not colon or not rest:
         raise unknown_name(
             "environment",
@@ -144,8 +154,12 @@ def _split(name: str) -> tuple[str, str]:
             [*available(), *(f"{p}:{example}" for p, example in _SIMULATORS.items())],
             "Expected 'prefix:name'.",
         )
-    if prefix not in _prefixes():
-        raise unknown_name("environment prefix", prefix, _prefixes(), "Add your own with envs.register.")
+    if prefix not in prefixes():
+        advice = (
+            "Of your own, hand in the class or function itself; on the command line, --env MODULE:NAME of a module "
+        )
+        advice += "that can be imported here. A prefix of your own comes from envs.register."
+        raise unknown_name("environment prefix", prefix, prefixes(), advice)
     return prefix, rest
 
 
@@ -207,14 +221,14 @@ def _make_envpool(
 ) -> Any:
     environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, **kwargs)
     if not raw:
-        environment = _ready(environment, concatenate=True)
+        environment = ready(environment, concatenate=True)
     for wrapper in wrappers:
         environment = wrapper(environment)
     return environment
 
 
-def _ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
-    """What agents expect: canonical actions, single precision, and one vector where it is asked for."""
+def ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
+    """Adds what agents expect: canonical actions, single precision, and one vector where it is asked for."""
     from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
     from agentkit.wrappers.concat_observations import ConcatObservations
     from agentkit.wrappers.single_precision import SinglePrecision

@@ -1,5 +1,6 @@
 """Experiments: connect the boxes, in one process or in many."""
 
+from agentkit.experiment.by_name import train
 from agentkit.experiment.config import ExperimentConfig, read_config, read_record
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
@@ -61,4 +62,5 @@ __all__ = [
     "run",
     "run_offline",
     "run_program",
+    "train",
 ]

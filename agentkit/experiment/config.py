@@ -19,14 +19,12 @@ from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
-from agentkit.envs.batched import BatchedEnvironment
+from agentkit.envs import given
 from agentkit.envs.registry import registered
-from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import callback_record, identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
-from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -49,7 +47,8 @@ class ExperimentConfig:
 
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
-        environment: a name for `agentkit.envs.make`, or a function ``(seed, **environment_settings) -> environment``.
+        environment: a name for `agentkit.envs.make`; or a class, or a function ``(seed, **environment_settings)`` or
+            without a seed, that makes an environment of gymnasium's or dm_env's kind; or an instance, which is copied.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
         replay: "in_process" or "reverb".
@@ -73,7 +72,7 @@ class ExperimentConfig:
     """
 
     agent: Agent
-    environment: str | Callable[..., Any]
+    environment: Any
     num_steps: Count
     seed: Seed = 0
     replay: str = "in_process"
@@ -105,6 +104,7 @@ class ExperimentConfig:
             raise unknown_name("replay", self.replay, REPLAYS)
         if self.on_nan not in get_args(OnNan):
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
+        given.check(self.environment, self.environment_settings)
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
@@ -139,36 +139,22 @@ class ExperimentConfig:
         if isinstance(self.environment, str):
             settings: dict[str, Any] = dict(self.environment_settings)
             return envs.make(self.environment, seed=seed, num_envs=num_envs, wrappers=self.wrappers, **settings)
-        if num_envs is not None:
-            return self._make_batch(seed, num_envs)
-        environment = self.environment(seed, **self.environment_settings)
-        check_is_environment(environment)
-        for wrapper in self.wrappers:
-            environment = wrapper(environment)
-        if hasattr(environment, "reseed") and not getattr(environment, "resumable", False):
-            return ResumableEnvironment(environment, seed)
-        return environment
-
-    def _make_batch(self, seed: int, num_envs: int) -> BatchedEnvironment:
-        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
-            made = []
-            for i in range(num_envs):
-                made.append(self.make_environment(episode_seed(seed, i)))
-                stack.callback(made[-1].close)
-            batch = BatchedEnvironment(made)
-            stack.pop_all()
-        return batch
+        shared = self.evaluation_period != 0 or self.num_envs is not None
+        return given.make(
+            self.environment, seed, self.environment_settings,
+            wrappers=self.wrappers, num_envs=num_envs, shared=shared,
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        given = ("agent", "environment", "environment_settings", "wrappers", "callbacks", "run_directory")
+        elsewhere = ("agent", "environment", "environment_settings", "wrappers", "callbacks", "run_directory")
         return {
             **identity.describe_agent(self.agent, self.num_envs or 1),
             **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
             **{
                 field.name: encode(getattr(self, field.name))
                 for field in dataclasses.fields(self)
-                if field.name not in given
+                if field.name not in elsewhere
             },
             "callbacks": callback_record.describe(self.callbacks),
         }

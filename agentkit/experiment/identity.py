@@ -14,6 +14,7 @@ from typing import Any, final
 
 from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
+from agentkit.envs import given
 from agentkit.envs import registry as environments
 from agentkit.errors import ConfigError
 from agentkit.experiment.recipes import changed, decode, encode, named_modules, names_only, same, unnamed
@@ -66,11 +67,19 @@ def describe_environment(environment: Any, settings: Mapping[str, Any], wrappers
     factory = environments.registered(environment) if by_name else None
     return {
         "environment": environment if by_name else None,
-        "environment_function": None if by_name else encode(environment),
+        "environment_function": None if by_name else _describe_given(environment),
         "environment_factory": None if factory is None else encode(factory),
         "environment_settings": {name: encode(value) for name, value in settings.items()},
         "wrappers": [encode(wrapper) for wrapper in wrappers],
     }
+
+
+def _describe_given(environment: Any) -> Any:
+    if not given.is_instance(environment):
+        return encode(environment)
+    cls = encode(type(environment))
+    name = f"{type(environment).__module__}:{type(environment).__qualname__}"
+    return {"unnamed": f"an instance of {name}, not its class", "name": name, "digest": cls.get("digest")}
 
 
 def rebuild_agent(record: Mapping[str, Any], run: object) -> Any:

@@ -76,7 +76,7 @@ class OfflineConfig:
     agent: Agent
     dataset: str | pathlib.Path | Sequence[Episode]
     num_updates: Count
-    environment: str | Callable[..., Any] | None = None
+    environment: Any = None
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
     evaluation_period: CountFromZero = 10_000

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from agentkit.envs import given
 from agentkit.errors import AgentkitError
 from agentkit.experiment.timed_parts import TimedPart
 
@@ -56,8 +57,7 @@ class StepTimeoutError(AgentkitError, TimeoutError):
 
 def environment_name(experiment: Any) -> str:
     """Returns what to call the environment of an `ExperimentConfig` in messages."""
-    environment = experiment.environment
-    return environment if isinstance(environment, str) else getattr(environment, "__name__", "of your own")
+    return given.name_of(experiment.environment)
 
 
 class StepWatch:

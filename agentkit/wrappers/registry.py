@@ -37,3 +37,11 @@ def find(name: str) -> Callable[..., Any]:
         raise unknown_name("wrapper", name, _CLASSES)
     cls: Callable[..., Any] = getattr(importlib.import_module(f"agentkit.wrappers.{name}"), _CLASSES[name])
     return cls
+
+
+def name_of(wrapper: Callable[..., Any]) -> str:
+    """Returns what the command line calls a wrapper: its short name, or ``module:name`` of one of your own."""
+    for name, cls in _CLASSES.items():
+        if wrapper.__module__ == f"agentkit.wrappers.{name}" and wrapper.__name__ == cls:
+            return name
+    return f"{wrapper.__module__}:{wrapper.__qualname__}"

@@ -8,7 +8,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from agentkit import envs, specs  # noqa: E402
 from agentkit.envs.gymnasium import GymnasiumEnvironment, space_to_spec  # noqa: E402
-from agentkit.errors import SpecError, UnknownNameError  # noqa: E402
+from agentkit.errors import MissingExtraError, SpecError, UnknownNameError  # noqa: E402
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract  # noqa: E402
 
 spaces = gymnasium.spaces
@@ -193,3 +193,13 @@ def test_mujoco_writes_no_log_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     envs.make("gymnasium:HalfCheetah-v5").close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [gymnasium.error.DependencyNotInstalled, ImportError])
+def test_gymnasiums_own_advice_on_what_to_install_is_passed_on(error, monkeypatch):
+    def make_without_box2d(name, **kwargs):
+        raise error('run `pip install "gymnasium[box2d]"`')
+
+    monkeypatch.setattr(gymnasium, "make", make_without_box2d)
+    with pytest.raises(MissingExtraError, match=r"LunarLander-v3 needs .* `pip install \"gymnasium\[box2d\]\"`$"):
+        envs.make("gymnasium:LunarLander-v3")

@@ -1,0 +1,218 @@
+"""Environments that are handed in, not named: classes, instances, and functions that return one.
+
+Gymnasium's, dm_env's and dm_control's kinds are taken, told apart by what they are. No simulator is imported here: one
+whose environment was handed in is loaded already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.envs import registry
+from agentkit.errors import ConfigError, unknown_name
+
+
+def find(name: str) -> Any:
+    """Returns what an environment's name stands for: a class or function for ``MODULE:NAME``, else the name itself.
+
+    The module is imported: ask only for names that the user gave, never on the word of a run folder.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has nothing there that can be called.
+        UnknownNameError: the module has no such name; proposes the nearest one.
+    """
+    module, colon, path = name.partition(":")
+    if not colon or not path or module in registry.prefixes() or not _is_module(module):
+        return name
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(f"The environment {name!r}: {module} cannot be imported: {error!r}.") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            known = [label for label, value in vars(found).items() if callable(value) and not label.startswith("_")]
+            raise unknown_name(f"class or function of {module}", path, known)
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(f"The environment {name!r}: expected a class or function there, found {found!r:.80}.")
+    return found
+
+
+def _is_module(name: str) -> bool:
+    if not all(part.isidentifier() for part in name.split(".")):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # A parent that is not there, or the script that was started.
+        return False
+
+
+def is_instance(environment: object) -> bool:
+    """Returns whether this is an environment already, and no class or function that makes one."""
+    return not isinstance(environment, str | type) and hasattr(environment, "reset") and hasattr(environment, "step")
+
+
+def check(environment: Any, settings: Mapping[str, Any]) -> None:
+    """Refuses what is neither a name nor a thing that makes an environment, and arguments of one that is made already.
+
+    Raises:
+        ConfigError: it says what to hand in.
+    """
+    if not (isinstance(environment, str) or callable(environment) or is_instance(environment)):
+        raise ConfigError(
+            f"environment: expected a name such as gymnasium:CartPole-v1, a class, a function that returns an "
+            f"environment, or an instance; found {environment!r:.80}."
+        )
+    if settings and is_instance(environment):
+        raise ConfigError(
+            f"environment_settings: {', '.join(settings)} cannot be given to an instance of {name_of(environment)}, "
+            "which is made already. Hand in its class, or make the instance with them."
+        )
+
+
+def make(
+    environment: Any,
+    seed: int,
+    settings: Mapping[str, Any],
+    *,
+    wrappers: Sequence[registry.Wrapper] = (),
+    num_envs: int | None = None,
+    shared: bool = True,
+) -> Any:
+    """Makes an environment from what was handed in, ready for an agent.
+
+    Args:
+        environment: a class, or a function, which is given the seed if it has a parameter called ``seed`` (a lambda
+            of one parameter is given it, too); or an instance, which is copied.
+        seed: of the environment.
+        settings: arguments by name.
+        wrappers: applied in this order around each single environment.
+        num_envs: a batch of this many; None for a single one.
+        shared: whether the run needs more than this one, so that an instance that cannot be copied is refused.
+
+    Raises:
+        ConfigError: no environment comes of it, or arguments are missing or unknown.
+        SpecError: it is a batch of environments.
+    """
+    from agentkit.envs.batched import BatchedEnvironment
+    from agentkit.envs.resumable import ResumableEnvironment, episode_seed
+
+    if num_envs is not None:
+        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
+            several = []
+            for i in range(num_envs):
+                several.append(make(environment, episode_seed(seed, i), settings, wrappers=wrappers, shared=shared))
+                stack.callback(several[-1].close)
+            batch = BatchedEnvironment(several)
+            stack.pop_all()
+        return batch
+    made = _copied(environment, shared) if is_instance(environment) else _called(environment, seed, settings)
+    made = _as_dm_env(made, seed, name_of(environment))
+    for wrapper in wrappers:
+        made = wrapper(made)
+    if hasattr(made, "reseed") and not getattr(made, "resumable", False):
+        return ResumableEnvironment(made, seed)
+    return made
+
+
+def name_of(environment: object) -> str:
+    """Returns what to call an environment in messages."""
+    if isinstance(environment, str):
+        return environment
+    thing = type(environment) if is_instance(environment) else environment
+    return str(getattr(thing, "__qualname__", None) or getattr(getattr(thing, "func", None), "__qualname__", thing))
+
+
+def _copied(instance: Any, shared: bool) -> Any:
+    try:
+        return copy.deepcopy(instance)
+    except Exception as error:  # Whatever its own class raises.
+        if not shared:
+            return instance
+        raise ConfigError(
+            f"The environment is an instance of {name_of(instance)} that cannot be copied ({error!s:.100}), and the "
+            "run needs more than one: evaluation has its own, and so has each of num_envs. Hand in the class, or a "
+            "function that returns a new one; or leave out num_envs and set evaluation_period=0."
+        ) from error
+
+
+def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any]) -> Any:
+    try:
+        parameters = list(inspect.signature(make_one).parameters.values())
+    except (ValueError, TypeError):  # Some classes written in C have none.
+        return make_one(**settings)
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in settings.keys() - names:
+            raise unknown_name(f"argument of the environment {name_of(make_one)}", name, names - {"seed"})
+    if "seed" in names:
+        settings = {"seed": seed, **settings}
+    open_ones = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in settings]
+    missing = [p for p in open_ones if p.default is p.empty]
+    args: tuple[int, ...] = ()
+    if not isinstance(make_one, type) and "seed" not in names and parameters:
+        first = parameters[0]  # A function's own: ``lambda s: ...`` or ``def make(*args)``.
+        if (first in missing and _is_for_seeds(make_one, first.name)) or first.kind is first.VAR_POSITIONAL:
+            args, missing = (seed,), [p for p in missing if p is not first]
+    if missing:
+        raise ConfigError(
+            f"The environment {name_of(make_one)} needs {', '.join(p.name for p in missing)}: give --env-set "
+            f"{missing[0].name}=VALUE, in Python environment_settings={{{missing[0].name!r}: ...}}. A "
+            "parameter called seed is given the seed."
+        )
+    return make_one(*args, **settings)
+
+
+def _is_for_seeds(function: Callable[..., Any], name: str) -> bool:
+    """Returns whether a function's first parameter takes the seed; one called ``target`` must not get it unseen."""
+    is_lambda = getattr(function, "__name__", "") == "<lambda>"
+    return is_lambda or "seed" in name or name.startswith("_") or len(name) == 1
+
+
+def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
+    """Gives gymnasium's and dm_control's environments dm_env's interface, and makes each ready for an agent."""
+    families = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
+    control = sys.modules.get("dm_control.rl.control")
+    if "gymnasium" in families:
+        from agentkit.envs.gymnasium import GymnasiumEnvironment
+
+        return registry.ready(GymnasiumEnvironment(made, seed), concatenate=False)
+    if control is not None and isinstance(made, control.Environment):
+        from agentkit.envs.dm_control import DMControlEnvironment
+
+        return registry.ready(DMControlEnvironment(made), concatenate=True)
+    if "gym" in families:
+        raise ConfigError(
+            f"The environment {name} is of the package gym, which gymnasium replaced. Derive it from gymnasium.Env, "
+            "or convert it with shimmy."
+        )
+    specs.check_is_environment(made)
+    return made if _is_ready(made) else registry.ready(made, concatenate=False)
+
+
+def _is_ready(environment: dm_env.Environment) -> bool:
+    """Returns whether no layer is needed; an environment that is ready stays as it is, and as quick."""
+    from agentkit.wrappers.canonical_actions import is_bounded_continuous
+
+    actions = tree.flatten(environment.action_spec())
+    if any(
+        getattr(leaf, "dtype", None) == np.float64 for leaf in (*tree.flatten(environment.observation_spec()), *actions)
+    ):
+        return False
+    bounded = [leaf for leaf in actions if specs.is_spec(leaf) and is_bounded_continuous(leaf)]
+    return not any(
+        np.all(leaf.minimum <= leaf.maximum) and (np.any(leaf.minimum != -1) or np.any(leaf.maximum != 1))
+        for leaf in bounded  # Bounds the wrong way round are refused later, by name.
+    )

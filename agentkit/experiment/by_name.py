@@ -1,0 +1,140 @@
+"""Trains an agent by name, with known settings where there are some: `agentkit.train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from agentkit.agents import registry
+from agentkit.agents.common.agent import Agent
+from agentkit.counting import parse_whole
+from agentkit.envs.given import find
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment import presets
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.local import run
+from agentkit.experiment.presets import Preset
+from agentkit.experiment.training import Result
+
+# What other libraries call our arguments and settings; errors name ours.
+_TAKEN = {"num_steps": "steps", "total_timesteps": "steps", "env": "environment", "env_id": "environment"}
+OTHER_NAMES = {
+    "buffer_size": "replay_size",
+    "clip_range": "clip_epsilon",
+    "ent_coef": "entropy_cost",
+    "gamma": "discount",
+    "learning_starts": "min_replay_size",
+    "lr": "learning_rate",
+    "n_epochs": "num_epochs",
+    "n_steps": "segment_length",
+    "net_arch": "hidden_sizes",
+    "vf_coef": "value_cost",
+}
+
+
+def train(
+    agent: str | Agent,
+    environment: Any,
+    steps: int | float | str | None = None,
+    *,
+    seed: int = 0,
+    preset: str | None = presets.AUTO,
+    **settings: Any,
+) -> Result:
+    """Trains an agent and returns how the run ended.
+
+    >>> import agentkit
+    >>> agentkit.train("dqn", "agentkit:catch", "60", evaluation_period=0, hidden_sizes=(8,)).steps
+    60
+
+    Args:
+        agent: a name of ``agentkit list``, or an agent that was made by hand.
+        environment: a name; or a class, function or instance of gymnasium's or dm_env's kind, see docs/environments.md.
+        steps: environment steps, such as 100_000, "100k" or "2M"; None for those of the preset.
+        seed: every random choice follows from it.
+        preset: "auto" for settings that are known to work in this environment (see `agentkit.presets`), "none", or
+            another environment's name for its settings.
+        **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
+            ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
+
+    Raises:
+        ConfigError: for settings that are impossible or contradict each other, or where there are no steps.
+        UnknownNameError: for an agent, environment or setting that is not there; proposes the nearest name.
+    """
+    of_agent, of_run, of_call = _split(agent, settings)
+    of_run = {"progress": True, "seed": seed} | of_run
+    # An agent that was made by hand has its settings already.
+    chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
+    made = find(environment) if isinstance(environment, str) else environment
+    experiment = plan(agent, made, steps, of_agent, preset=chosen, **of_run)
+    line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
+    if line and experiment.progress:
+        print(f'{line} preset="none" for bare defaults.', flush=True)
+    return run(experiment, **of_call)
+
+
+def plan(
+    agent: str | Agent,
+    environment: Any,
+    steps: int | float | str | None,
+    agent_settings: Mapping[str, Any],
+    *,
+    preset: Preset | None,
+    **settings: Any,
+) -> ExperimentConfig:
+    """Returns the experiment that a preset and the user's own settings describe; the user's win.
+
+    Args:
+        agent: a registered name, or an agent.
+        environment: as `ExperimentConfig` takes it.
+        steps: as `train` takes them.
+        agent_settings: fields of the agent's `Config`.
+        preset: see `agentkit.presets`; None for none.
+        **settings: fields of `ExperimentConfig`; without them the run is evaluated and saved ten times.
+
+    Raises:
+        ConfigError: for impossible settings, or where neither the user nor the preset says how many steps.
+        UnknownNameError: for a setting that is not there.
+    """
+    num_steps = _whole(steps) if steps is not None else None if preset is None else preset.num_steps
+    if num_steps is None:
+        raise ConfigError('steps: expected how many environment steps to train for, such as 100_000 or "100k".')
+    if preset is not None:
+        agent_settings = preset.settings_for(num_steps) | dict(agent_settings)
+        given = {**preset.environment_settings, **settings.get("environment_settings", {})}
+        settings["environment_settings"] = given
+        settings["wrappers"] = settings.get("wrappers") or preset.wrappers
+        settings.setdefault("num_envs", preset.num_envs)
+    tenth = max(num_steps // 10, 1)
+    settings = {"evaluation_period": tenth, "checkpoint_period": tenth} | settings
+    made = registry.make(agent, agent_settings) if isinstance(agent, str) else agent
+    return ExperimentConfig(made, environment, num_steps, **settings)
+
+
+def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Tells settings of the agent, fields of the experiment and arguments of `run` apart."""
+    config_class = registry.config_class(agent) if isinstance(agent, str) else None
+    of_agent = {field.name for field in dataclasses.fields(config_class)} if config_class is not None else set()
+    of_run = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "environment", "num_steps"}
+    of_call = set(inspect.signature(run).parameters) - {"experiment"}
+    for name in settings.keys() - of_agent - of_run - of_call:
+        if name in _TAKEN:
+            raise ConfigError(f"{name}: agentkit.train calls it {_TAKEN[name]!r}.")
+        if OTHER_NAMES.get(name) in of_agent:
+            raise ConfigError(f"{name}: {agent} calls it {OTHER_NAMES[name]!r}.")
+        if not isinstance(agent, str) and hasattr(agent.config, name):
+            raise ConfigError(f"{name}: the agent was made with its settings. Give it there, or name the agent.")
+        kind = f"setting of {agent if isinstance(agent, str) else 'a run'}"
+        raise unknown_name(kind, name, of_agent | of_run | of_call, f"See: agentkit show {agent}" if of_agent else "")
+    return tuple(  # type: ignore[return-value]
+        {name: value for name, value in settings.items() if name in names} for names in (of_agent, of_run, of_call)
+    )
+
+
+def _whole(steps: int | float | str) -> int:
+    try:
+        return parse_whole(str(steps))
+    except ValueError as error:
+        raise ConfigError(f"steps: {error}.") from None

@@ -1,0 +1,115 @@
+"""`agentkit.train`: settings are told apart, presets are used and written down, and nonsense is refused by name."""
+
+import json
+
+import pytest
+
+import agentkit
+from agentkit.agents import dqn, registry
+from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.experiment import preset_table, read_config
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.preset_table import Falling, Preset
+from tests.envs import handed_in
+
+pytestmark = pytest.mark.one_stack
+
+SMALL = {"hidden_sizes": (4,), "min_replay_size": 8, "batch_size": 4, "evaluation_period": 0, "progress": False}
+CATCH = Preset(
+    "dqn", ("agentkit:ca*",), "a test", 48, {"learning_rate": Falling(1e-2), "discount": 0.5}, num_envs=2,
+    environment_settings={"rows": 5, "columns": 4},
+)  # fmt: skip
+
+
+@pytest.fixture
+def catch_preset(monkeypatch):
+    monkeypatch.setattr("agentkit.experiment.presets.PRESETS", (CATCH, *preset_table.PRESETS))
+
+
+def test_settings_of_agent_run_and_call_are_told_apart(tmp_path):
+    result = agentkit.train("dqn", "agentkit:catch", "0.06k", seed=3, run_directory=tmp_path / "run", **SMALL)
+    assert result.steps == 60
+    made = read_config(tmp_path / "run")
+    assert (made.seed, made.agent.config.batch_size, made.evaluation_period) == (3, 4, 0)
+    again = agentkit.train("dqn", "agentkit:catch", 80, seed=3, run_directory=tmp_path / "run", resume=True, **SMALL)
+    assert again.steps == 80
+
+
+def test_no_name_means_two_things():
+    fields = set(ExperimentConfig.__dataclass_fields__) | {"resume", "profile", "preset", "steps", "name"}
+    for name in registry.names():
+        assert not fields & set(registry.config_class(name).__dataclass_fields__), name
+
+
+def test_a_preset_is_used_and_written_down(tmp_path, catch_preset, monkeypatch):
+    result = agentkit.train("dqn", "agentkit:catch", run_directory=tmp_path / "run", **SMALL)
+    assert result.steps == 48
+    monkeypatch.undo()  # A later table says nothing of it any more: the run is what it was.
+    made = read_config(tmp_path / "run")
+    assert (made.agent.config.discount, made.num_envs) == (0.5, 2)
+    assert made.agent.config.learning_rate == agentkit.learning.Linear(1e-2, 0.0, 48)
+    assert made.environment_settings == {"rows": 5, "columns": 4}
+    assert agentkit.resume(tmp_path / "run", num_steps=60).steps == 60
+
+
+def test_the_users_settings_win_over_the_presets(tmp_path, catch_preset):
+    mine = {"discount": 0.25, "num_envs": 3, "environment_settings": {"rows": 6}}
+    assert agentkit.train("dqn", "agentkit:catch", 60, run_directory=tmp_path / "run", **SMALL, **mine).steps == 60
+    made = read_config(tmp_path / "run")
+    assert (made.agent.config.discount, made.num_envs) == (0.25, 3)
+    assert made.environment_settings == {"rows": 6, "columns": 4}
+    assert made.agent.config.learning_rate.duration == 60
+
+
+def test_without_a_preset_and_by_hand_there_are_bare_defaults(tmp_path, catch_preset):
+    agentkit.train("dqn", "agentkit:catch", 10, preset="none", run_directory=tmp_path / "run", **SMALL)
+    assert read_config(tmp_path / "run").agent.config.discount == dqn.Config().discount
+    by_hand = ExperimentConfig(dqn.make_agent(), "agentkit:catch", 10)
+    assert (by_hand.agent.config.discount, by_hand.num_envs) == (dqn.Config().discount, None)
+
+
+def test_an_agent_made_by_hand_keeps_its_settings(catch_preset):
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=8, batch_size=4))
+    assert agentkit.train(agent, "agentkit:catch", 20, evaluation_period=0, progress=False).steps == 20
+    with pytest.raises(ConfigError, match="discount: the agent was made with its settings"):
+        agentkit.train(agent, "agentkit:catch", 20, discount=0.5)
+
+
+def test_a_run_of_an_instance_is_resumed_by_its_code_only(tmp_path):
+    make = dict(seed=0, run_directory=tmp_path / "run", **SMALL, num_random_steps=4)
+    agentkit.train("td3", handed_in.Thermostat(), 20, **make)
+    with pytest.raises(ConfigError, match=r"an instance of tests\.envs\.handed_in:Thermostat, not its class"):
+        agentkit.resume(tmp_path / "run", num_steps=40)
+    assert agentkit.train("td3", handed_in.Thermostat(), 40, resume=True, **make).steps == 40
+    assert agentkit.evaluate(tmp_path / "run", 1, environment=handed_in.Thermostat)["steps"] == 40
+
+
+def test_a_run_of_a_class_names_it(tmp_path):
+    agentkit.train(
+        "td3", "tests.envs.handed_in:Thermostat", 20, run_directory=tmp_path / "run", num_random_steps=4, **SMALL
+    )
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert record["environment_function"]["function"] == "tests.envs.handed_in:Thermostat"
+    assert agentkit.resume(tmp_path / "run", num_steps=30).steps == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"learning_rat": 1}, UnknownNameError, "'learning_rat'. Did you mean 'learning_rate'"),
+        ({"run_directry": 1}, UnknownNameError, "Did you mean 'run_directory'"),
+        ({"gamma": 0.9}, ConfigError, "dqn calls it 'discount'"),
+        ({"total_timesteps": 5}, ConfigError, "calls it 'steps'"),
+        ({"discount": 7}, ConfigError, r"discount must be in \[0, 1\]"),
+        ({"preset": "gymnasium:CarPole-v1"}, UnknownNameError, "preset of dqn .* Did you mean 'gymnasium:CartPole"),
+    ],
+)
+def test_what_is_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        agentkit.train("dqn", "agentkit:catch", 20, **settings)
+
+
+@pytest.mark.parametrize("steps", [None, "many", "1.5", 0, "-1k", True])
+def test_steps_that_are_none(steps):
+    with pytest.raises(ConfigError, match="steps"):
+        agentkit.train("dqn", "agentkit:catch", steps)
