@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
+    from agentkit.experiment import run_seeds as run_seeds
     from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
 
@@ -26,7 +27,7 @@ __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "OfflineConfig", "evaluate", "launch", "load", "resume", "resume_launch", "resume_offline",
-    "run", "run_offline",
+    "run", "run_offline", "run_seeds",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

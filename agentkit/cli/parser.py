@@ -89,6 +89,10 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "Ctrl-C saves and stops. Numbers may be written 100_000 or 1e5.",
     )
     _add_experiment(train)
+    train.add_argument(
+        "--seeds", metavar="SEEDS", help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own"
+    )
+    train.add_argument("--jobs", type=_positive, metavar="N", help="with --seeds: runs at a time; default: 1")
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
     train.add_argument(
         "--profile", action="store_true", help="say at the end where a step's time went; waits for each update"

@@ -18,6 +18,7 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
 from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "Profile",
     "Result",
     "ResumeError",
+    "RunsFailedError",
+    "SeedResult",
     "UntrustedCodeError",
     "actor_node",
     "evaluate",
@@ -56,4 +59,5 @@ __all__ = [
     "run",
     "run_offline",
     "run_program",
+    "run_seeds",
 ]
