@@ -11,7 +11,7 @@ from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
-    "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
+    "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
 )  # fmt: skip
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
@@ -37,13 +37,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UnknownNameError: for an unknown command or option.
         SystemExit: with code 0, after printing what ``--help`` or ``--version`` ask for.
     """
-    parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (
-        _add_list_and_show, _add_train, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,
-    ):  # fmt: skip
-        add(commands)
+    parser, commands = _make_parser()
     _check_word("command", argv[:1], COMMANDS, "agentkit")
     if argv[:1] == ["node"]:
         _check_word("role of 'agentkit node'", argv[1:2], NODE_ROLES, "agentkit node")
@@ -58,6 +52,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
         raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
     return arguments
+
+
+def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
+    """Returns the parser of all, and what holds those of the commands."""
+    parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,
+    ):  # fmt: skip
+        add(commands)
+    return parser, commands
+
+
+def options(command: str) -> dict[str, argparse.Action]:
+    """Returns the options of a command by name, such as ``--steps``: for what is written about them elsewhere."""
+    found: dict[str, argparse.Action] = {}
+    for action in _make_parser()[1].choices[command]._actions:
+        found |= {option: action for option in action.option_strings if option.startswith("--")}
+    return found
 
 
 def _check_word(kind: str, words: Sequence[str], known: Sequence[str], prog: str) -> None:
@@ -101,6 +115,21 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
     )
     _add_resume(train, "only --steps, the new total, may be given with it")
+
+
+def _add_sweep(commands: _Commands[_Parser]) -> None:
+    sweep = _add(
+        commands,
+        "sweep",
+        "try many settings, as a file says, or go on with that",
+        "Trains with many settings: a grid, random ones, or those that Optuna proposes. The file has the options of "
+        "'agentkit train' and what to search; see docs/sweeps.md. The same command goes on after a kill.",
+    )
+    sweep.add_argument("file", metavar="FILE.toml", help="what to try")
+    sweep.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time; default: the file's, or 1")
+    sweep.add_argument("--out", metavar="FOLDER", help="where the sweep's folder is made; default: runs")
+    sweep.add_argument("--status", action="store_true", help="only show the trials so far and the best one")
+    _add_import(sweep)
 
 
 def _add_offline(commands: _Commands[_Parser]) -> None:
