@@ -42,6 +42,7 @@ _SUBPACKAGES = (
     "losses",
     "networks",
     "replay",
+    "tune",
     "variables",
     "wrappers",
 )

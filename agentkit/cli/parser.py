@@ -11,8 +11,10 @@ from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
-    "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
+    "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate",
+    "plot", "completion",
 )  # fmt: skip
+SHELLS = ("bash", "zsh", "fish")
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -60,7 +62,8 @@ def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
-        _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,
+        _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching,
+        _add_evaluate_and_plot, _add_completion,
     ):  # fmt: skip
         add(commands)
     return parser, commands
@@ -322,6 +325,18 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
 
 
+def _add_completion(commands: _Commands[_Parser]) -> None:
+    completion = _add(
+        commands,
+        "completion",
+        "the shell's completion of commands, agents, settings and run folders",
+        'Prints a script for the shell. Bash: put  eval "$(agentkit completion bash)"  into ~/.bashrc; zsh: the same with '
+        "zsh into ~/.zshrc; fish: agentkit completion fish > ~/.config/fish/completions/agentkit.fish",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="which shell")
+    completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)  # What the scripts themselves ask with.
+
+
 def _add_experiment(parser: _Parser) -> None:
     """Adds what says which experiment: shared by train, launch and node replay.
 
@@ -364,7 +379,12 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
     )
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
     parser.add_argument("--eval-every", type=_natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
-    parser.add_argument("--eval-episodes", type=_positive, metavar="N", help="default: 10")
+    parser.add_argument(
+        "--eval-episodes",
+        type=_positive,
+        metavar="N",
+        help="default: 10; fewer where neither this nor --eval-every is given and they would take over a tenth of the run",
+    )
     parser.add_argument(
         "--checkpoint-every",
         type=_natural,

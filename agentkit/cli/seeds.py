@@ -9,7 +9,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agentkit.cli.train import INTERRUPTED, changes_of_resumed, make_folder, new_experiment, nothing_left
+from agentkit.cli.train import (
+    INTERRUPTED,
+    changes_of_resumed,
+    make_folder,
+    new_experiment,
+    nothing_left,
+    show_evaluation,
+)
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -66,6 +73,7 @@ def train_seeds(arguments: argparse.Namespace) -> int:
     directory = make_folder(out, arguments.agent, arguments.env, f"seeds{_short(seeds)}")
     plan = dataclasses.replace(plan, run_directory=directory)
     print(f"Group folder: {plan.run_directory}", flush=True)
+    show_evaluation(plan)
     with nothing_left(plan, arguments):
         return _run(plan, seeds, jobs, arguments.imports)
 

@@ -110,7 +110,9 @@ def _grid(records: Sequence[Any], running: Sequence[int]) -> Any:
 
     names = list(dict.fromkeys(name for record in records for name in record.parameters))
     best = best_of(records)
-    ranked = sorted(records, key=lambda record: (record.number not in running, record.value is None, -(record.value or 0)))
+    ranked = sorted(
+        records, key=lambda record: (record.number not in running, record.value is None, -(record.value or 0))
+    )
     shown = {record.number for record in ranked[:_MAX_ROWS]}
     rows = []
     for record in records:

@@ -22,6 +22,7 @@ _INTERVAL_KEYS = ("low", "high", "log", "num")
 _NOT_IN_A_FILE = ("help", "seed", "seeds", "jobs", "out", "resume", "profile", "jax_trace", "import")
 _TABLES = ("set", "env_set")
 _SEARCHED_OPTIONS = ("num_envs", "replay")
+_EPISODES = 5
 _PRUNE_AFTER = 5
 """By default a trial is safe for this part of its steps."""
 
@@ -86,6 +87,9 @@ def read_sweep_file(path: str | Path) -> SweepFile:
         _check_names("key of [sweep]", sweep, _SWEEP_KEYS)
         fixed = {name: value for name, value in content.items() if name not in ("sweep", "search")}
         _check_fixed(fixed)
+        if "eval_every" not in fixed:  # At the same steps in all trials, however long their episodes.
+            fixed["eval_every"] = max(fixed["steps"] // 10, 1)
+        fixed.setdefault("eval_episodes", _EPISODES)
         jobs = sweep.pop("jobs", 1)
         if type(jobs) is not int or jobs < 1:
             raise ConfigError(f"sweep.jobs: expected a whole number of at least 1, found {jobs!r}.")
@@ -157,7 +161,7 @@ def _check_fixed(fixed: Mapping[str, Any]) -> None:
     _check_names("option", fixed, {"agent", *known})
     for name in ("agent", "env", "steps"):
         if name not in fixed:
-            raise ConfigError(f'{name} is missing. Example: {name} = {_EXAMPLES[name]}')
+            raise ConfigError(f"{name} is missing. Example: {name} = {_EXAMPLES[name]}")
     if type(fixed["steps"]) is not int:
         raise ConfigError(f"steps: expected a whole number, found {fixed['steps']!r}.")
     if fixed.get("eval_every") == 0:

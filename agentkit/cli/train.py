@@ -56,8 +56,16 @@ def train(arguments: argparse.Namespace) -> int:
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
+    show_evaluation(plan)
     with nothing_left(plan, arguments):
         return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
+
+
+def show_evaluation(plan: Any) -> None:
+    """Says how often and how long the runs of an `ExperimentConfig` evaluate."""
+    from agentkit.experiment.evaluation_plan import evaluation_plan
+
+    print(evaluation_plan(plan).describe(plan.num_steps), flush=True)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -109,8 +117,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         arguments.steps,
         seed=_or(arguments.seed, 0),
         num_envs=arguments.num_envs,
-        evaluation_period=_or(arguments.eval_every, tenth),
-        evaluation_episodes=_or(arguments.eval_episodes, 10),
+        evaluation_period=arguments.eval_every,
+        evaluation_episodes=arguments.eval_episodes,
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
         on_nan=_or(arguments.on_nan, "stop"),

@@ -99,7 +99,9 @@ def read_outcome(directory: pathlib.Path) -> Outcome | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{directory / _OUTCOME_FILE} is damaged: {error}. Delete it; the run then goes on.") from error
+        raise ConfigError(
+            f"{directory / _OUTCOME_FILE} is damaged: {error}. Delete it; the run then goes on."
+        ) from error
 
 
 def is_finished(job: Job) -> bool:

@@ -21,6 +21,7 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
@@ -210,14 +211,14 @@ def _build(
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None
-    if experiment.evaluation_period:
+    if evaluation_plan(experiment).period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     training = Training(experiment, work, learner, evaluator, logs, contents)
     if found is not None:
         learner.restore(found.state["learner"])
         work.restore(found.state)
-        training.saved_step = found.step
+        training.restore(found)
     return training
 
 

@@ -27,6 +27,7 @@ from agentkit.experiment.config import (
 )
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
@@ -55,8 +56,8 @@ class OfflineConfig:
             None evaluates never, and specs are inferred from the data.
         seed: every random choice follows from it.
         run_directory: where logs and checkpoints go; None records nothing.
-        evaluation_period: updates between evaluations; 0 for none at all.
-        evaluation_episodes: episodes of each evaluation.
+        evaluation_period: updates between evaluations, as in `ExperimentConfig`.
+        evaluation_episodes: episodes of each evaluation, as in `ExperimentConfig`.
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
         log_seconds: seconds between rows of the learner's log.
         tensorboard: write TensorBoard logs too.
@@ -73,8 +74,8 @@ class OfflineConfig:
     environment: str | Callable[..., Any] | None = None
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
-    evaluation_period: CountFromZero = 10_000
-    evaluation_episodes: Count = 10
+    evaluation_period: CountFromZero | None = None
+    evaluation_episodes: Count | None = None
     checkpoint_period: CountFromZero = 10_000
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
@@ -280,11 +281,11 @@ def _build(
     )
     work = LearnFromData(dataset, learner)
     evaluator = None
-    if experiment.evaluation_period:
+    if evaluation_plan(experiment).period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store))
     training = Training(experiment, work, learner, evaluator, logs, unit="update")
     if found is not None:
         learner.restore(found.state["learner"])
         dataset.restore(found.state["dataset"])
-        training.saved_step = found.step
+        training.restore(found)
     return training

@@ -16,6 +16,7 @@ from agentkit import checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import EvaluationBudget, evaluation_plan
 from agentkit.experiment.logs import RunLogs
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
@@ -83,6 +84,7 @@ class Training:
         saved_step: the step of the newest checkpoint.
         timer: measures evaluations and checkpoints; None measures nothing.
         evaluations: the records so far.
+        budget: of evaluations in proportion.
     """
 
     experiment: ExperimentConfig
@@ -95,18 +97,19 @@ class Training:
     saved_step: int = -1
     timer: Timer | None = None
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
 
     def train(self, stop: StopOnSignal) -> Result:
         """Trains to the end, or until a signal asks to stop; saves in either case."""
         experiment, work = self.experiment, self.work
-        next_evaluation = next_multiple(work.num_steps, experiment.evaluation_period)
+        next_evaluation = self._next_evaluation(work.num_steps)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
         while work.num_steps < experiment.num_steps and not stop.requested:
             work.step()
             steps = work.num_steps
             if steps >= next_evaluation:
                 self.evaluate()
-                next_evaluation = next_multiple(steps, experiment.evaluation_period)
+                next_evaluation = self._next_evaluation(steps)
             if steps >= next_checkpoint:
                 self._save_or_warn()
                 next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
@@ -121,18 +124,33 @@ class Training:
             self.logs.message(f"Stopped by a signal at {self.unit} {steps:,}; saved. Use --resume to go on.")
         return Result(steps, self.learner.num_updates_done, self.evaluations, interrupted)
 
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Takes back what is the training's own of a checkpoint."""
+        self.saved_step = found.step
+        self.budget.restore(found.state.get("evaluation_budget"))
+
+    def _next_evaluation(self, steps: int) -> float:
+        plan = evaluation_plan(self.experiment)
+        due = next_multiple(steps, plan.period)
+        return min(due, self.experiment.num_steps) if plan.in_proportion else due
+
     def evaluate(self) -> None:
-        """Evaluates the newest parameters, and logs the record."""
+        """Evaluates the newest parameters, and logs the record; one in proportion may be left out."""
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
-        steps, num_episodes = self.work.num_steps, self.experiment.evaluation_episodes
+        steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
+        if plan.in_proportion and not self.budget.allows(steps, is_last=steps >= self.experiment.num_steps):
+            return
+        max_steps = self.budget.left(steps) if plan.in_proportion else None
         with self._time("evaluation"):
-            found = self.evaluator.run(num_episodes, number=steps)
+            found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
+            self.budget.add(found)
+            num_episodes = int(found["evaluation_episodes"])
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
             self.logs.message(
                 f"{self.unit} {steps:,}: evaluation return {record['episode_return']:.1f} "
-                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {num_episodes} episodes)"
+                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {num_episodes} episode{'' if num_episodes == 1 else 's'})"
             )
 
     def _save_or_warn(self) -> None:
@@ -158,6 +176,7 @@ class Training:
                 "experiment": self.experiment.describe(),
                 "learner": self.learner.save(),
                 "num_steps": steps,
+                "evaluation_budget": self.budget.save(),
                 **self.work.save(),
             }
             directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"

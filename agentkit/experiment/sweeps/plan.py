@@ -73,7 +73,9 @@ class SweepPlan:
             return int(self.num_trials or 0)
         size = math.prod(len(values.points()) for values in self.space.values())
         if size > MAX_GRID:
-            raise ConfigError(f"The grid has {size:,} points; at most {MAX_GRID:,} can be. Take fewer values, or random.")
+            raise ConfigError(
+                f"The grid has {size:,} points; at most {MAX_GRID:,} can be. Take fewer values, or random."
+            )
         return size if self.num_trials is None else min(size, self.num_trials)
 
 

@@ -98,7 +98,9 @@ class Silence:
         """Drops the trials."""
 
 
-def run_sweep(plan: SweepPlan, directory: str | pathlib.Path, jobs: int = 1, watcher: Watcher | None = None) -> SweepResult:
+def run_sweep(
+    plan: SweepPlan, directory: str | pathlib.Path, jobs: int = 1, watcher: Watcher | None = None
+) -> SweepResult:
     """Runs a sweep, or goes on with it: trials that have ended stay as they are, those under way are resumed.
 
     Several processes may run the same sweep in one folder, on several machines that share it.
