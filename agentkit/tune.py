@@ -112,6 +112,8 @@ def _train(experiment: ExperimentConfig) -> None:
             time.sleep(_POLL_SECONDS)
             processes.poll()
             for record in read_evaluations(directory)[reported:]:
+                if processes.running and record["steps"] >= experiment.num_steps:
+                    break  # The last one goes with the last checkpoint, which comes after it.
                 reported += 1
                 _report(tune, record, directory)
     outcome = read_outcome(directory)

@@ -98,6 +98,8 @@ def run_seeds(
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
     seeds = check_seeds(seeds)
+    for seed in seeds:
+        dataclasses.replace(experiment, seed=seed)  # Refuses one that is none, before there is a folder.
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
     if experiment.run_directory is None:

@@ -143,7 +143,8 @@ class Training:
         max_steps = self.budget.left(steps) if plan.in_proportion else None
         with self._time("evaluation"):
             found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
-            self.budget.add(found)
+            if plan.in_proportion:
+                self.budget.add(found)
             num_episodes = int(found["evaluation_episodes"])
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.evaluations.append(record)
