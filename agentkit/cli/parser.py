@@ -47,11 +47,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         chosen = commands.choices[arguments.command]
         if arguments.command == "node":
-            (roles,) = (action for action in chosen._actions if isinstance(action, _Commands))
-            chosen = roles.choices[arguments.role]
-        options = [option for action in chosen._actions for option in action.option_strings]
+            chosen = _roles(chosen).choices[arguments.role]
+        known = [option for action in chosen._actions for option in action.option_strings]
         if unknown[0].startswith("-"):
-            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
+            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], known)
         raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
     return arguments
 
@@ -70,11 +69,16 @@ def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
 
 
 def options(command: str) -> dict[str, argparse.Action]:
-    """Returns the options of a command by name, such as ``--steps``: for what is written about them elsewhere."""
-    found: dict[str, argparse.Action] = {}
-    for action in _make_parser()[1].choices[command]._actions:
-        found |= {option: action for option in action.option_strings if option.startswith("--")}
-    return found
+    """Returns the options of a command, such as "train" or "node actor", by name: ``--steps``."""
+    commands = _make_parser()[1]
+    first, _, role = command.partition(" ")
+    parser = _roles(commands.choices[first]).choices[role] if role else commands.choices[first]
+    return {option: action for action in parser._actions for option in action.option_strings if option[:2] == "--"}
+
+
+def _roles(node: _Parser) -> _Commands[_Parser]:
+    (roles,) = (action for action in node._actions if isinstance(action, _Commands))
+    return roles
 
 
 def _check_word(kind: str, words: Sequence[str], known: Sequence[str], prog: str) -> None:

@@ -65,13 +65,13 @@ class EvaluationBudget:
     used: float = 0.0
     length: float = 0.0
 
-    def left(self, steps: int) -> float:
+    def left(self, steps: int, is_last: bool) -> float:
         """Returns the steps that an evaluation at a step of training may take."""
-        return steps / PART - self.used
+        return steps / PART - self.used - (0.0 if is_last else self.length)
 
     def allows(self, steps: int, is_last: bool) -> bool:
         """Returns True if there is to be an evaluation now."""
-        return is_last or not self.used or self.left(steps) >= 2 * self.length
+        return is_last or not self.used or self.left(steps, is_last) >= self.length
 
     def add(self, record: Mapping[str, float]) -> None:
         """Takes the record of an evaluation."""

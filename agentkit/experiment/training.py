@@ -138,9 +138,10 @@ class Training:
         """Evaluates the newest parameters, and logs the record; one in proportion may be left out."""
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
         steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
-        if plan.in_proportion and not self.budget.allows(steps, is_last=steps >= self.experiment.num_steps):
+        is_last = steps >= self.experiment.num_steps
+        if plan.in_proportion and not self.budget.allows(steps, is_last):
             return
-        max_steps = self.budget.left(steps) if plan.in_proportion else None
+        max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None
         with self._time("evaluation"):
             found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
             if plan.in_proportion:

@@ -126,6 +126,13 @@ def wait_for(condition, seconds=120):
         time.sleep(0.05)
 
 
+def _trains(child):
+    try:
+        return "job_process" in " ".join(child.cmdline())
+    except psutil.Error:  # It has ended meanwhile.
+        return False
+
+
 @pytest.mark.slow
 def test_a_sweep_goes_on_after_a_kill_of_a_trial_and_of_itself(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -136,8 +143,7 @@ def test_a_sweep_goes_on_after_a_kill_of_a_trial_and_of_itself(tmp_path, monkeyp
     )
 
     def trainings():
-        found = psutil.Process(process.pid).children() if process.poll() is None else []
-        return [child for child in found if "job_process" in " ".join(child.cmdline())]
+        return [child for child in psutil.Process(process.pid).children() if _trains(child)]
 
     wait_for(lambda: list(run.glob("checkpoints/step_*/manifest.json")))
     (first,) = trainings()
