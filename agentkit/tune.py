@@ -48,7 +48,9 @@ def trainable(
         _check(experiment)
 
     def train(settings: dict[str, Any]) -> None:
-        chosen = with_settings(experiment, settings) if isinstance(experiment, ExperimentConfig) else experiment(settings)
+        chosen = (
+            with_settings(experiment, settings) if isinstance(experiment, ExperimentConfig) else experiment(settings)
+        )
         _check(chosen)
         _train(chosen)
 
@@ -70,12 +72,13 @@ def with_settings(experiment: ExperimentConfig, settings: Mapping[str, Any]) -> 
         if name not in known:
             raise unknown_name("setting", name, (*known, *_FIELDS))
     if of_agent:
-        name = registry.name_of(experiment.agent)
-        if name is None or describe_agent(experiment.agent, experiment.num_envs or 1)["agent_parts"]:
+        agent = registry.name_of(experiment.agent)
+        if agent is None or describe_agent(experiment.agent, experiment.num_envs or 1)["agent_parts"]:
             raise ConfigError(
-                "The agent has parts of your own. Give trainable a function that makes the experiment of Tune's settings."
+                "The agent has parts of your own. Give trainable a function that makes the experiment of Tune's "
+                "settings."
             )
-        own["agent"] = registry.module(name).make_agent(dataclasses.replace(config, **of_agent))
+        own["agent"] = registry.module(agent).make_agent(dataclasses.replace(config, **of_agent))
     return dataclasses.replace(experiment, **own)
 
 
@@ -91,7 +94,9 @@ def _check(experiment: ExperimentConfig) -> None:
     if not evaluation_plan(experiment).period:
         raise ConfigError("Tune compares evaluations: evaluation_period must not be 0.")
     if experiment.run_directory is not None:
-        raise ConfigError(f"Tune gives each trial its folder: leave out run_directory, found {experiment.run_directory}.")
+        raise ConfigError(
+            f"Tune gives each trial its folder: leave out run_directory, found {experiment.run_directory}."
+        )
 
 
 def _train(experiment: ExperimentConfig) -> None:

@@ -65,7 +65,9 @@ def test_a_trial_reports_its_evaluations_and_goes_on_from_its_checkpoint(tune, t
         return with_settings(EXPERIMENT, {"learning_rate": settings["learning_rate"], "num_steps": settings["steps"]})
 
     config = tune.RunConfig(storage_path=str(tmp_path / "tune"), name="short", verbose=0)
-    (short,) = tune.Tuner(trainable(shortened), param_space={"learning_rate": 0.01, "steps": 50}, run_config=config).fit()
+    (short,) = tune.Tuner(
+        trainable(shortened), param_space={"learning_rate": 0.01, "steps": 50}, run_config=config
+    ).fit()
     assert short.error is None and short.metrics["steps"] == 50
 
     def longer(settings):

@@ -189,7 +189,7 @@ def _runs(last: str) -> Iterable[str]:
 
 
 def _paths(last: str, pattern: str) -> Iterable[str]:
-    """Returns what matches in the folder that is typed: of ``*/config.json`` the folder, of ``*/`` the folder with /."""
+    """Returns what matches in the folder that is typed: of ``*/config.json`` the folder, of ``*/`` it with a slash."""
     head = last.rpartition("/")[0] or ("/" if last.startswith("/") else "")
     prefix = "" if not head else head if head == "/" else f"{head}/"
     for path in sorted(Path(head or ".").glob(pattern))[:_MAX_FOLDERS]:

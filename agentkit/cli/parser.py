@@ -334,8 +334,8 @@ def _add_completion(commands: _Commands[_Parser]) -> None:
         commands,
         "completion",
         "the shell's completion of commands, agents, settings and run folders",
-        'Prints a script for the shell. Bash: put  eval "$(agentkit completion bash)"  into ~/.bashrc; zsh: the same with '
-        "zsh into ~/.zshrc; fish: agentkit completion fish > ~/.config/fish/completions/agentkit.fish",
+        'Prints a script for the shell. Bash: put  eval "$(agentkit completion bash)"  into ~/.bashrc; zsh: the same '
+        "with zsh into ~/.zshrc; fish: agentkit completion fish > ~/.config/fish/completions/agentkit.fish",
     )
     completion.add_argument("shell", choices=SHELLS, help="which shell")
     completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)  # What the scripts themselves ask with.
@@ -387,7 +387,7 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
         "--eval-episodes",
         type=_positive,
         metavar="N",
-        help="default: 10; fewer where neither this nor --eval-every is given and they would take over a tenth of the run",
+        help="default: 10; without this and --eval-every fewer where they would take over a tenth of the run",
     )
     parser.add_argument(
         "--checkpoint-every",

@@ -146,13 +146,13 @@ class Training:
             found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
             if plan.in_proportion:
                 self.budget.add(found)
-            num_episodes = int(found["evaluation_episodes"])
+            episodes = "1 episode" if found["evaluation_episodes"] == 1 else f"{found['evaluation_episodes']} episodes"
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
             self.logs.message(
                 f"{self.unit} {steps:,}: evaluation return {record['episode_return']:.1f} "
-                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {num_episodes} episode{'' if num_episodes == 1 else 's'})"
+                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {episodes})"
             )
 
     def _save_or_warn(self) -> None:

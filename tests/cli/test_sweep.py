@@ -1,26 +1,14 @@
-"""``agentkit sweep``: files that are refused, and one sweep with real processes, two of which are killed."""
+"""``agentkit sweep``: files that are refused, and what a trial is; examples/test_journeys_sweep.py runs one."""
 
-import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
-import time
-
-import psutil
 import pytest
 
 from agentkit.cli import main
 from agentkit.cli.parser import parse
 from agentkit.cli.sweep_file import make_plan, read_sweep_file
 from agentkit.cli.train import new_experiment
-from agentkit.experiment.jobs import read_progress
-from agentkit.loggers import read_csv
 
 pytestmark = pytest.mark.one_stack
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = """
 agent = "dqn"
 env = "agentkit:catch"
@@ -65,7 +53,9 @@ def test_a_trial_is_a_command_line_of_train(tmp_path):
 
 
 def test_intervals_are_whole_where_the_setting_is(tmp_path):
-    text = FILE.replace("learning_rate = [1e-3, 1e-2]", "n_step = {low = 1, high = 5, num = 3}\ndiscount = {low = 0, high = 1}")
+    text = FILE.replace(
+        "learning_rate = [1e-3, 1e-2]", "n_step = {low = 1, high = 5, num = 3}\ndiscount = {low = 0, high = 1}"
+    )
     plan = make_plan(read_sweep_file(write(tmp_path, text.replace('"grid"', '"random"\ntrials = 2'))), None)
     assert plan.space["set.n_step"].whole and not plan.space["set.discount"].whole
 
@@ -117,58 +107,3 @@ def test_no_file_and_no_sweep(tmp_path, monkeypatch, capsys):
     assert main(["sweep", write(tmp_path).name, "--status"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert "none.toml cannot be read" in first and "has no sweep yet" in second
-
-
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
-def _trains(child):
-    try:
-        return "job_process" in " ".join(child.cmdline())
-    except psutil.Error:  # It has ended meanwhile.
-        return False
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_after_a_kill_of_a_trial_and_of_itself(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    path, run = write(tmp_path), tmp_path / "runs/sweep-mine/trial-0000/seed0"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from agentkit.cli import main; main()", "sweep", path.name], env=environment
-    )
-
-    def trainings():
-        return [child for child in psutil.Process(process.pid).children() if _trains(child)]
-
-    wait_for(lambda: list(run.glob("checkpoints/step_*/manifest.json")))
-    (first,) = trainings()
-    first.kill()  # A trial: the sweep goes on with it.
-    wait_for(lambda: [child for child in trainings() if child.pid != first.pid])
-    (second,) = trainings()
-    process.send_signal(signal.SIGKILL)  # The sweep: its trial dies with it.
-    process.wait()
-    wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)
-    reached = read_progress(run).steps
-    capsys.readouterr()
-
-    assert main(["sweep", path.name, "--status"]) == 0
-    assert "stopped" in capsys.readouterr().out
-    assert main(["sweep", path.name]) == 0
-    _, rows = read_csv(tmp_path / "runs/sweep-mine/results.csv")
-    assert [(row["trial"], row["state"], row["set.learning_rate"]) for row in rows] == [
-        ("0", "complete", "0.001"), ("1", "complete", "0.01")
-    ]  # fmt: skip
-    steps = [int(row["steps"]) for row in read_csv(run / "logs/train.csv")[1]]
-    assert steps == sorted(set(steps)) and reached > 0  # No episode is there twice.
-    out = capsys.readouterr().out
-    assert "2 trials (2 complete)" in out and "agentkit train dqn --env agentkit:catch --steps 1500" in out
-
-    monkeypatch.setattr("agentkit.experiment.jobs.JobProcesses.start", None)  # Nothing starts any more.
-    assert main(["sweep", path.name]) == 0
-    record = json.loads((run.parent / "trial.json").read_text())
-    assert record["state"] == "complete" and record["parameters"] == {"num_envs": 1, "set.learning_rate": 0.001}

@@ -62,7 +62,9 @@ def played(evaluations):
 def test_evaluations_take_a_tenth_of_the_steps_and_come_at_the_end(length, expected):
     evaluations = agentkit.run(experiment(length)).evaluations
     assert played(evaluations) == expected
-    assert sum(record["evaluation_episodes"] * record["episode_length"] for record in evaluations) <= max(60, 2 * length)
+    assert sum(record["evaluation_episodes"] * record["episode_length"] for record in evaluations) <= max(
+        60, 2 * length
+    )
 
 
 def test_a_resumed_run_evaluates_as_a_whole_one(tmp_path):

@@ -16,7 +16,6 @@ import numpy as np
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.jobs import FAILED as JOB_FAILED
 from agentkit.experiment.jobs import (
-    FINISHED,
     OUTPUT_FILE,
     Job,
     JobProcesses,
@@ -263,7 +262,7 @@ class _Sweep:
 
     def _end(self, trial: _Trial, stopping: bool) -> None:
         """Writes how a trial ended, if it has."""
-        if trial.waiting and not stopping or any(job.name in self._processes.running for job in trial.jobs):
+        if (trial.waiting and not stopping) or any(job.name in self._processes.running for job in trial.jobs):
             return
         record, number = trial.record, trial.record.number
         where = self._folder.trial_path(number)
@@ -300,8 +299,8 @@ def reports(
 ) -> list[tuple[int, float]]:
     """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
 
-    The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before: what
-    is reported does not depend on how many seeds run at the same time.
+    The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before:
+    what is reported does not depend on how many seeds run at the same time.
 
     Args:
         evaluations: the records of each seed.

@@ -112,7 +112,9 @@ def test_poor_trials_are_given_up_and_stopped(tmp_path, monkeypatch):
 
 def test_a_pruned_seed_is_the_first_and_the_second_never_starts(tmp_path, monkeypatch):
     events = []
-    the_plan = plan("tpe", num_trials=12, pruner="median", seeds=[0, 1], space={"learning_rate": SPACE["learning_rate"]})
+    the_plan = plan(
+        "tpe", num_trials=12, pruner="median", seeds=[0, 1], space={"learning_rate": SPACE["learning_rate"]}
+    )
     result = sweep(monkeypatch, tmp_path, the_plan, events=events)
     pruned = [record.number for record in result.trials if record.state == "pruned"]
     assert pruned and not {f"trial {number} seed 1" for number in pruned} & {name for _, name in events}
