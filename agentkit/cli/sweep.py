@@ -51,7 +51,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     from agentkit.experiment.sweeps import run_sweep
 
     print(f"Sweep folder: {directory}, {plan.total()} trials", flush=True)
-    with _TableWatcher() as watcher:
+    with _TableWatcher(directory) as watcher:
         result = run_sweep(plan, directory, arguments.jobs or file.jobs, watcher)
     print(_describe_best(file, result.trials, directory))
     again = f"agentkit sweep {shlex.quote(str(arguments.file))}"
@@ -83,7 +83,7 @@ def _status(file: SweepFile, directory: Path) -> int:
     records = folder.records()
     running = [record.number for record in records if record.state == BEGUN and folder.is_held(record.number)]
     if records:
-        print(as_text(_grid(records, running)))
+        print(as_text(_grid(records, running, directory)))
     print(_describe_best(file, records, directory))
     return 0
 
@@ -103,9 +103,10 @@ def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path) -> 
     )
 
 
-def _grid(records: Sequence[Any], running: Sequence[int]) -> Any:
+def _grid(records: Sequence[Any], running: Sequence[int], directory: Path) -> Any:
     """Returns the table of trials: those that run, and the best of the others, where there are many."""
     from agentkit.experiment.sweeps.run import best_of
+    from agentkit.experiment.sweeps.trials import SweepFolder
     from agentkit.loggers.program_table import Grid
 
     names = list(dict.fromkeys(name for record in records for name in record.parameters))
@@ -122,8 +123,18 @@ def _grid(records: Sequence[Any], running: Sequence[int]) -> Any:
         state = begun if record.state == "begun" else record.state
         mark = " *" if best is not None and record.number == best.number else ""
         value = "" if record.value is None else f"{record.value:.1f}"
-        rows.append((f"{record.number}{mark}", state, value, *(_short(record.parameters.get(name)) for name in names)))
-    return Grid(("trial", "state", "return", *(name.rpartition(".")[2] for name in names)), rows)
+        steps = _steps(SweepFolder(directory).trial_path(record.number))
+        rows.append(
+            (f"{record.number}{mark}", state, steps, value, *(_short(record.parameters.get(name)) for name in names))
+        )
+    return Grid(("trial", "state", "steps", "return", *(name.rpartition(".")[2] for name in names)), rows)
+
+
+def _steps(trial: Path) -> str:
+    """Returns the steps of all seeds of a trial so far."""
+    from agentkit.experiment.jobs import read_progress
+
+    return f"{sum(read_progress(run).steps for run in trial.glob('seed*')):,}"
 
 
 def _short(value: Any) -> str:
@@ -133,9 +144,10 @@ def _short(value: Any) -> str:
 class _TableWatcher:
     """Shows a sweep as it runs: a `Watcher`."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         from agentkit.loggers.runs_table import RunsTable
 
+        self._directory = directory
         self._table = RunsTable()
 
     def message(self, text: str) -> None:
@@ -143,7 +155,7 @@ class _TableWatcher:
 
     def show(self, trials: Sequence[Any], running: Sequence[int]) -> None:
         if trials:
-            self._table.write(_grid(trials, running))
+            self._table.write(_grid(trials, running, self._directory))
 
     def __enter__(self) -> _TableWatcher:
         return self
