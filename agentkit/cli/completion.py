@@ -78,8 +78,8 @@ def complete(words: Sequence[str]) -> list[str]:
 
     >>> complete(["tra"])
     ['train']
-    >>> complete(["train", "dqn", "--set", "epsilon_"])
-    []
+    >>> complete(["train", "dqn", "--set", "epsilon_l"])
+    ['epsilon_ladder=']
     """
     *before, last = words
     return sorted({word for word in _candidates(before, last) if word.startswith(last)})
