@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import resume_offline as resume_offline
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
+    from agentkit.experiment import run_seeds as run_seeds
     from agentkit.experiment import train as train
     from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
@@ -29,7 +30,7 @@ __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "resume", "resume_launch",
-    "resume_offline", "run", "run_offline", "train",
+    "resume_offline", "run", "run_offline", "run_seeds", "train",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",
@@ -45,6 +46,7 @@ _SUBPACKAGES = (
     "losses",
     "networks",
     "replay",
+    "tune",
     "variables",
     "wrappers",
 )

@@ -180,7 +180,7 @@ def check_evaluates(experiment: Any, name: str) -> None:
     Raises:
         ConfigError: its `evaluation_period` is 0.
     """
-    if not experiment.evaluation_period:
+    if experiment.evaluation_period == 0:
         raise ConfigError(
             f"{name} looks at evaluations, and evaluation_period=0 makes none. Give a period, such as "
             "evaluation_period=10_000 (--eval-every 10_000)."

@@ -36,7 +36,7 @@ from agentkit.errors import (
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # The commands that go on when nobody reads their output any more; the others end quietly.
-_TRAINING = ("train", "offline", "launch", "node")
+_TRAINING = ("train", "sweep", "offline", "launch", "node")
 
 # The commands whose function is not in the file of their name.
 _FUNCTIONS = {

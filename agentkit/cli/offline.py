@@ -59,6 +59,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
+    from agentkit.experiment.evaluation_plan import evaluation_plan
 
     import_packages(arguments.imports)
     environment = find_environment(arguments)
@@ -69,7 +70,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     tenth = max(arguments.updates // 10, 1)
     given = {
         "seed": arguments.seed,
-        "evaluation_period": tenth if arguments.eval_every is None else arguments.eval_every,
+        "evaluation_period": arguments.eval_every,
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
@@ -82,7 +83,9 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)
     check_fit(plan.as_experiment(), holds_replay=False)
-    return in_new_folder(plan, arguments)
+    plan = in_new_folder(plan, arguments)
+    print(evaluation_plan(plan.as_experiment()).describe(plan.num_updates, "update"), flush=True)
+    return plan
 
 
 def _resumed_plan(arguments: argparse.Namespace) -> Any:

@@ -12,8 +12,10 @@ from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
-    "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
+    "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate",
+    "plot", "completion",
 )  # fmt: skip
+SHELLS = ("bash", "zsh", "fish")
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -38,28 +40,47 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UnknownNameError: for an unknown command or option.
         SystemExit: with code 0, after printing what ``--help`` or ``--version`` ask for.
     """
-    parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (
-        _add_list_and_show, _add_train, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,
-    ):  # fmt: skip
-        add(commands)
+    parser, commands = _make_parser()
     _check_word("command", argv[:1], COMMANDS, "agentkit")
     if argv[:1] == ["node"]:
         _check_word("role of 'agentkit node'", argv[1:2], NODE_ROLES, "agentkit node")
     arguments, unknown = parser.parse_known_args(argv)
     chosen = commands.choices[arguments.command]
     if arguments.command == "node":
-        (roles,) = (action for action in chosen._actions if isinstance(action, _Commands))
-        chosen = roles.choices[arguments.role]
+        chosen = _roles(chosen).choices[arguments.role]
     if unknown:
-        options = [option for action in chosen._actions for option in action.option_strings]
+        known = [option for action in chosen._actions for option in action.option_strings]
         if unknown[0].startswith("-"):
-            refuse_setting(arguments, unknown, options)
-            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], options)
+            refuse_setting(arguments, unknown, known)
+            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], known)
         raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
     return arguments if getattr(arguments, "config", None) is None else with_file(arguments, chosen)
+
+
+def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
+    """Returns the parser of all, and what holds those of the commands."""
+    parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching,
+        _add_evaluate_and_plot, _add_completion,
+    ):  # fmt: skip
+        add(commands)
+    return parser, commands
+
+
+def options(command: str) -> dict[str, argparse.Action]:
+    """Returns the options of a command, such as "train" or "node actor", by name: ``--steps``."""
+    commands = _make_parser()[1]
+    first, _, role = command.partition(" ")
+    parser = _roles(commands.choices[first]).choices[role] if role else commands.choices[first]
+    return {option: action for action in parser._actions for option in action.option_strings if option[:2] == "--"}
+
+
+def _roles(node: _Parser) -> _Commands[_Parser]:
+    (roles,) = (action for action in node._actions if isinstance(action, _Commands))
+    return roles
 
 
 def _check_word(kind: str, words: Sequence[str], known: Sequence[str], prog: str) -> None:
@@ -92,6 +113,10 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "Ctrl-C saves and stops. Numbers may be written 100_000, 100k, 2M or 1e5.",
     )
     _add_experiment(train)
+    train.add_argument(
+        "--seeds", metavar="SEEDS", help="a run for each, such as 0:5 or 0,3,7, in processes and folders of their own"
+    )
+    train.add_argument("--jobs", type=_positive, metavar="N", help="with --seeds: runs at a time; default: 1")
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
     train.add_argument(
         "--profile", action="store_true", help="say at the end where a step's time went; waits for each update"
@@ -100,6 +125,21 @@ def _add_train(commands: _Commands[_Parser]) -> None:
         "--jax-trace", metavar="FOLDER", help="also write a trace of some steps there; implies --profile"
     )
     _add_resume(train, "only --steps, the new total, may be given with it")
+
+
+def _add_sweep(commands: _Commands[_Parser]) -> None:
+    sweep = _add(
+        commands,
+        "sweep",
+        "try many settings, as a file says, or go on with that",
+        "Trains with many settings: a grid, random ones, or those that Optuna proposes. The file has the options of "
+        "'agentkit train' and what to search; see docs/sweeps.md. The same command goes on after a kill.",
+    )
+    sweep.add_argument("file", metavar="FILE.toml", help="what to try")
+    sweep.add_argument("--jobs", type=_positive, metavar="N", help="runs at a time; default: the file's, or 1")
+    sweep.add_argument("--out", metavar="FOLDER", help="where the sweep's folder is made; default: runs")
+    sweep.add_argument("--status", action="store_true", help="only show the trials so far and the best one")
+    _add_import(sweep)
 
 
 def _add_offline(commands: _Commands[_Parser]) -> None:
@@ -298,6 +338,18 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
 
 
+def _add_completion(commands: _Commands[_Parser]) -> None:
+    completion = _add(
+        commands,
+        "completion",
+        "the shell's completion of commands, agents, settings and run folders",
+        'Prints a script for the shell. Bash: put  eval "$(agentkit completion bash)"  into ~/.bashrc; zsh: the same '
+        "with zsh into ~/.zshrc; fish: agentkit completion fish > ~/.config/fish/completions/agentkit.fish",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="which shell")
+    completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)  # What the scripts themselves ask with.
+
+
 def _add_experiment(parser: _Parser) -> None:
     """Adds what says which experiment: shared by train, launch and node replay.
 
@@ -364,7 +416,12 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
     )
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
     parser.add_argument("--eval-every", type=_natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
-    parser.add_argument("--eval-episodes", type=_positive, metavar="N", help="default: 10")
+    parser.add_argument(
+        "--eval-episodes",
+        type=_positive,
+        metavar="N",
+        help="default: 10; without this and --eval-every fewer where they would take over a tenth of the run",
+    )
     parser.add_argument(
         "--checkpoint-every",
         type=_natural,

@@ -34,7 +34,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
 # --devices, --on-nan, --import and those of `parser._add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "config", "preset", "show_config",
 )  # fmt: skip
 
@@ -49,6 +49,12 @@ def train(arguments: argparse.Namespace) -> int:
         ConfigError: for missing or contradicting arguments.
         UnknownNameError: for an unknown agent, environment or config field.
     """
+    if arguments.seeds is not None or is_group(arguments.resume):
+        from agentkit.cli import seeds
+
+        return seeds.train_seeds(arguments) if arguments.resume is None else seeds.resume_seeds(arguments)
+    if arguments.jobs is not None:
+        raise ConfigError("--jobs is of --seeds, such as --seeds 0:5 --jobs 2; one run is one process.")
     if arguments.resume is not None:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
@@ -58,8 +64,16 @@ def train(arguments: argparse.Namespace) -> int:
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
     plan = in_new_folder(plan, arguments)
+    show_evaluation(plan)
     with nothing_left(plan, arguments):
         return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
+
+
+def show_evaluation(plan: Any) -> None:
+    """Says how often and how long the runs of an `ExperimentConfig` evaluate."""
+    from agentkit.experiment.evaluation_plan import evaluation_plan
+
+    print(evaluation_plan(plan).describe(plan.num_steps), flush=True)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -162,8 +176,17 @@ def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
         raise
 
 
-def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
+def is_group(directory: str | None) -> bool:
+    """Returns True if ``--resume`` names a group of seeds, see `cli.seeds`; loads nothing."""
+    return directory is not None and (Path(directory) / "group.json").is_file()
+
+
+def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) -> dict[str, Any]:
     """Returns the changes of ``--resume RUN`` for `read_config`: packages to import, and fields to replace.
+
+    Args:
+        arguments: what `parser.parse` made of them.
+        is_group: the folder is one of several seeds.
 
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
@@ -176,7 +199,8 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
             "total, --devices, --on-nan, --step-timeout, --keep-best, --keep-checkpoints, --stop-at-return and "
             "--import may be given."
         )
-    check_is_run(arguments.resume)
+    if not is_group:
+        check_is_run(arguments.resume)
     changes = {name: getattr(arguments, name, None) for name in CHANGEABLE}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
@@ -198,14 +222,19 @@ def finish(result: Any, directory: str | Path, command: str, imports: Sequence[s
 
 
 def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:
-    """Makes a new, empty folder in `out`, named after agent, environment and seed.
+    """Makes a new, empty folder in `out`, named after agent, environment and seed; see `make_folder`."""
+    return make_folder(out, agent, environment, f"seed{seed}")
+
+
+def make_folder(out: str | os.PathLike[str], agent: str, environment: str, ending: str) -> Path:
+    """Makes a new, empty folder in `out`, named after agent and environment.
 
     A run that has the name already keeps it: the new one gets ``-2``, ``-3``, ...
 
     Raises:
         ConfigError: if no folder can be made there.
     """
-    name = f"{agent}-{re.sub(r'[^A-Za-z0-9._-]+', '_', environment)}-seed{seed}"
+    name = f"{agent}-{re.sub(r'[^A-Za-z0-9._-]+', '_', environment)}-{ending}"
     for number in itertools.count(1):
         directory = Path(out) / (name if number == 1 else f"{name}-{number}")
         try:

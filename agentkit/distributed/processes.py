@@ -93,29 +93,41 @@ class ProcessEngine:
         """
         message = pickle.dumps((cloudpickle.dumps(node), run_address))
         self._guard = self._guard or Guard(os.getpid())
-        with contextlib.ExitStack() as stack:
-            log = _open_log(node.name, run_address)
-            if log is not None:
-                stack.callback(log.close)
-            # Not a pipe, which a child that stands still would leave full.
-            given = stack.enter_context(_open_memory())
-            given.write(message)
-            given.seek(0)
-            process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(os.getpid())],
-                stdin=given,
-                stdout=log,
-                stderr=subprocess.STDOUT if log is not None else None,
-                env=_environment(role.environment),
-                start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor alone.
-            )
-        return RunningProcess(process, self._guard)
+        log = _open_log(node.name, run_address)
+        with contextlib.nullcontext() if log is None else log:
+            return start_process(_CHILD, message, self._guard, log, role.environment)
 
     def close(self) -> None:
         """Ends the guard; the supervisor has ended the nodes."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None
+
+
+def start_process(
+    code: str, message: bytes, guard: Guard, log: IO[bytes] | None, environment: Mapping[str, str]
+) -> RunningProcess:
+    """Starts a new interpreter in a session of its own, where Ctrl-C at the terminal does not reach it.
+
+    Args:
+        code: what it runs; ``sys.argv[1]`` is this process's id, for `worker.die_with`.
+        message: what it finds on its standard input.
+        guard: ends what it has started where nobody here can.
+        log: takes its standard output and error; None for this process's own.
+        environment: variables beside those of this process.
+    """
+    with _open_memory() as given:  # Not a pipe, which a child that stands still would leave full.
+        given.write(message)
+        given.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(os.getpid())],
+            stdin=given,
+            stdout=log,
+            stderr=subprocess.STDOUT if log is not None else None,
+            env=_environment(environment),
+            start_new_session=True,
+        )
+    return RunningProcess(process, guard)
 
 
 def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:

@@ -129,7 +129,7 @@ def report_error(store: RunStoreClient, name: str, incarnation: int, error: Base
 
 def main() -> int:
     """Runs the node that its parent, and nobody else, can write to its standard input."""
-    _die_with(int(sys.argv[1]))
+    die_with(int(sys.argv[1]))
     message, run_address = pickle.loads(sys.stdin.buffer.read())
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # Frees what was read.
@@ -171,7 +171,7 @@ def run_pickled(message: bytes, run_address: RunAddress) -> int:
     return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Linux kills this process when its parent dies, however that dies."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1

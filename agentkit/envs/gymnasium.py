@@ -71,6 +71,15 @@ def _missing(name: str, error: Exception) -> MissingExtraError:
     return MissingExtraError(f"gymnasium:{name} needs a package that is not installed. Gymnasium says: {error}")
 
 
+def registered_names() -> list[str]:
+    """Returns the names that gymnasium knows, the newest version of each."""
+    newest: dict[str, tuple[int, str]] = {}
+    for name, spec in gymnasium.registry.items():
+        key = f"{spec.namespace or ''}/{spec.name}"
+        newest[key] = max(newest.get(key, (-1, "")), (spec.version or 0, name))
+    return sorted(name for _, name in newest.values())
+
+
 def _explain(error: TypeError, name: str, kwargs: dict[str, Any]) -> None:
     """Raises an error with the nearest match, if an argument that the environment's class does not have is why."""
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))

@@ -20,6 +20,7 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
 from agentkit.experiment.training import Progress
 from agentkit.experiment.trust import UntrustedCodeError
 
@@ -36,6 +37,8 @@ __all__ = [
     "Progress",
     "Result",
     "ResumeError",
+    "RunsFailedError",
+    "SeedResult",
     "UntrustedCodeError",
     "actor_node",
     "evaluate",
@@ -62,5 +65,6 @@ __all__ = [
     "run",
     "run_offline",
     "run_program",
+    "run_seeds",
     "train",
 ]

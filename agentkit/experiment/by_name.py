@@ -92,7 +92,7 @@ def plan(
         steps: as `train` takes them.
         agent_settings: fields of the agent's `Config`.
         preset: see `agentkit.presets`; None for none.
-        **settings: fields of `ExperimentConfig`; without them the run is evaluated and saved ten times.
+        **settings: fields of `ExperimentConfig`; without them the run is evaluated in proportion and saved ten times.
 
     Raises:
         ConfigError: for impossible settings, or where neither the user nor the preset says how many steps.
@@ -107,8 +107,7 @@ def plan(
         settings["environment_settings"] = given
         settings["wrappers"] = settings.get("wrappers") or preset.wrappers
         settings.setdefault("num_envs", preset.num_envs)
-    tenth = max(num_steps // 10, 1)
-    settings = {"evaluation_period": tenth, "checkpoint_period": tenth} | settings
+    settings = {"checkpoint_period": max(num_steps // 10, 1)} | settings
     made = registry.make(agent, agent_settings) if isinstance(agent, str) else agent
     return ExperimentConfig(made, environment, num_steps, **settings)
 

@@ -54,8 +54,9 @@ class ExperimentConfig:
         replay: "in_process" or "reverb".
         run_directory: where logs and checkpoints go; None records nothing.
         num_envs: environments stepped together by one batched actor; None for one, unbatched.
-        evaluation_period: steps between evaluations; 0 for none at all.
-        evaluation_episodes: episodes of each evaluation.
+        evaluation_period: steps between evaluations; 0 for none at all; None for a tenth of `num_steps`.
+        evaluation_episodes: episodes of each evaluation; None for 10. Where both are None, there are fewer episodes and
+            evaluations if they are long: together they take a tenth of the steps. See `experiment.evaluation_plan`.
         checkpoint_period: steps between checkpoints; 0 saves at the end only.
         keep_checkpoints: how many of the newest checkpoints stay.
         log_seconds: seconds between rows of the learner's log.
@@ -78,8 +79,8 @@ class ExperimentConfig:
     replay: str = "in_process"
     run_directory: str | pathlib.Path | None = None
     num_envs: Count | None = None
-    evaluation_period: CountFromZero = 10_000
-    evaluation_episodes: Count = 10
+    evaluation_period: CountFromZero | None = None
+    evaluation_episodes: Count | None = None
     checkpoint_period: CountFromZero = 10_000
     keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
@@ -106,6 +107,8 @@ class ExperimentConfig:
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         given.check(self.environment, self.environment_settings)
         check_environment_settings(self)
+        if self.evaluation_period is not None and self.evaluation_episodes is None:
+            object.__setattr__(self, "evaluation_episodes", 10)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))

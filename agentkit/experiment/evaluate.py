@@ -65,9 +65,24 @@ class Evaluator:
         self._environment = self._make_environment(_seed(experiment.seed, 0))
         self._actor: PolicyActor | BatchedPolicyActor | None = None
 
-    def run(self, num_episodes: int, number: int) -> dict[str, float]:
-        """Returns the record of evaluation `number`: mean, least and greatest return, mean length."""
-        return self._summary(self.episodes(num_episodes, number))
+    def run(self, num_episodes: int, number: int, max_steps: float | None = None) -> dict[str, float]:
+        """Returns the record of evaluation `number`: mean, least and greatest return, mean length.
+
+        Args:
+            num_episodes: at least 1.
+            number: of this evaluation; its episodes depend on it.
+            max_steps: after the first episode, none begins that would take more steps than this in all, by the mean
+                length of those before; None for no limit.
+        """
+        if max_steps is None:
+            return self._summary(self.episodes(num_episodes, number))
+        loop = self._loop(number)
+        records: list[dict[str, float]] = []
+        used = 0.0
+        while len(records) < num_episodes and (not records or used + used / len(records) <= max_steps):
+            records += loop.run(num_episodes=1)
+            used = sum(record["episode_length"] for record in records)
+        return self._summary(records[:num_episodes])
 
     def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
         """Runs as `run`, but asks `should_stop` before each step; returns None if it was to stop."""

@@ -24,6 +24,7 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
@@ -247,7 +248,7 @@ def _build(
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None
-    if experiment.evaluation_period:
+    if evaluation_plan(experiment).period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     training = Training(

@@ -29,6 +29,7 @@ from agentkit.experiment.config import (
 )
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
@@ -59,8 +60,8 @@ class OfflineConfig:
             None evaluates never, and specs are inferred from the data.
         seed: every random choice follows from it.
         run_directory: where logs and checkpoints go; None records nothing.
-        evaluation_period: updates between evaluations; 0 for none at all.
-        evaluation_episodes: episodes of each evaluation.
+        evaluation_period: updates between evaluations, as in `ExperimentConfig`.
+        evaluation_episodes: episodes of each evaluation, as in `ExperimentConfig`.
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
         keep_checkpoints: as in `ExperimentConfig`.
         log_seconds: seconds between rows of the learner's log.
@@ -79,8 +80,8 @@ class OfflineConfig:
     environment: Any = None
     seed: Seed = 0
     run_directory: str | pathlib.Path | None = None
-    evaluation_period: CountFromZero = 10_000
-    evaluation_episodes: Count = 10
+    evaluation_period: CountFromZero | None = None
+    evaluation_episodes: Count | None = None
     checkpoint_period: CountFromZero = 10_000
     keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
@@ -315,7 +316,7 @@ def _build(
     )
     work = LearnFromData(dataset, learner)
     evaluator = None
-    if experiment.evaluation_period:
+    if evaluation_plan(experiment).period:
         observers = hooks.evaluation_observers()
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, observers=observers))
     policies = Policies(experiment, spec, networks, store, acts=config.environment is not None)

@@ -10,7 +10,7 @@ import pathlib
 import socket
 import threading
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, final
 
 from agentkit.errors import ConfigError
 
@@ -23,6 +23,11 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 """What a file system answers that has no locks: there, nobody is refused."""
 
 
+@final
+class LockedError(ConfigError):
+    """Says that another training or program holds a run folder."""
+
+
 @contextlib.contextmanager
 def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
     """Holds a run folder, which is made if needed, until the end of the context; None holds nothing.
@@ -32,7 +37,8 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
     does not stand in the way of the next one.
 
     Raises:
-        ConfigError: another training holds it, here or in another process; or the folder cannot be written to.
+        LockedError: another training holds it, here or in another process.
+        ConfigError: the folder cannot be written to.
     """
     if directory is None:
         yield
@@ -90,8 +96,8 @@ def _remove_empty(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
                 path.rmdir()
 
 
-def _taken(folder: pathlib.Path, holder: str) -> ConfigError:
-    return ConfigError(
+def _taken(folder: pathlib.Path, holder: str) -> LockedError:
+    return LockedError(
         f"A training or a program runs in {folder} now ({holder}). Two would overwrite each other's checkpoints: "
         "stop it first, or wait until it has ended."
     )

@@ -17,6 +17,7 @@ from agentkit import checkpoint
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import EvaluationBudget, evaluation_plan
 from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import RunLogs
@@ -128,6 +129,7 @@ class Training:
         policies: for the result.
         rows: of the logs, where they are to be yielded: whoever writes them adds them here.
         result: how it ended; None so far.
+        budget: of evaluations in proportion.
     """
 
     experiment: ExperimentConfig
@@ -144,13 +146,15 @@ class Training:
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
     rows: collections.deque[Progress] = dataclasses.field(default_factory=collections.deque)
     result: Result | None = None
+    budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Takes back a checkpoint: of learner, callbacks and work."""
+        """Takes back a checkpoint: of learner, callbacks, evaluations and work."""
         self.learner.restore(found.state["learner"])
         self.hooks.restore(found.state.get("callbacks", {}))
         self.work.restore(found.state)
         self.saved_step = found.step
+        self.budget.restore(found.state.get("evaluation_budget"))
 
     def train(self, stop: StopOnSignal) -> Result:
         """Trains to the end, or until a signal or a callback asks to stop; saves in either case."""
@@ -162,7 +166,7 @@ class Training:
     def iterate(self, stop: StopOnSignal) -> Iterator[Progress]:
         """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
         experiment, work, rows = self.experiment, self.work, self.rows
-        next_evaluation = next_multiple(work.num_steps, experiment.evaluation_period)
+        next_evaluation = self._next_evaluation(work.num_steps)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
         try:
             while work.num_steps < experiment.num_steps and not stop.requested:
@@ -170,7 +174,7 @@ class Training:
                 steps = work.num_steps
                 if steps >= next_evaluation:
                     self.evaluate()
-                    next_evaluation = next_multiple(steps, experiment.evaluation_period)
+                    next_evaluation = self._next_evaluation(steps)
                 if steps >= next_checkpoint:
                     self._save_or_warn()
                     next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
@@ -211,19 +215,31 @@ class Training:
             self.policies,
         )
 
+    def _next_evaluation(self, steps: int) -> float:
+        plan = evaluation_plan(self.experiment)
+        due = next_multiple(steps, plan.period)
+        return min(due, self.experiment.num_steps) if plan.in_proportion else due
+
     def evaluate(self) -> None:
-        """Evaluates the newest parameters, and logs the record."""
+        """Evaluates the newest parameters, and logs the record; one in proportion may be left out."""
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
-        steps, num_episodes = self.work.num_steps, self.experiment.evaluation_episodes
+        steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
+        is_last = steps >= self.experiment.num_steps
+        if plan.in_proportion and not self.budget.allows(steps, is_last):
+            return
+        max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None
         with self._time("evaluation"):
-            found = self.evaluator.run(num_episodes, number=steps)
+            found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
+            if plan.in_proportion:
+                self.budget.add(found)
+            episodes = "1 episode" if found["evaluation_episodes"] == 1 else f"{found['evaluation_episodes']} episodes"
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.hooks.emit("on_evaluation", record)
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
             self.logs.message(
                 f"{self.unit} {steps:,}: evaluation return {record['episode_return']:.1f} "
-                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {num_episodes} episodes)"
+                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {episodes})"
             )
 
     def _save_or_warn(self) -> None:
@@ -250,6 +266,7 @@ class Training:
                 "learner": self.learner.save(),
                 "num_steps": steps,
                 "callbacks": self.hooks.save(),
+                "evaluation_budget": self.budget.save(),
                 **self.work.save(),
             }
             directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"

@@ -110,7 +110,7 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
 def as_text(status: Status, speeds: Speeds | None = None) -> str:
     """Returns a status as plain text of several lines, for `agentkit status` and files."""
     shown = picture(status, speeds)
-    parts = [[shown.progress], _aligned(shown.roles), shown.troubles, _aligned(shown.tables)]
+    parts = [[shown.progress], aligned(shown.roles), shown.troubles, aligned(shown.tables)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -394,7 +394,7 @@ def _named(name: str, error: str | None) -> str:
     return text if not text or text.startswith(name) else f"{name}: {text}"
 
 
-def _aligned(grid: Grid) -> list[str]:
+def aligned(grid: Grid) -> list[str]:
     """Returns the grid's lines, if it has rows: the first column to the left, the others to the right."""
     if not grid.rows:
         return []

@@ -45,7 +45,7 @@ def test_there_are_numbers():
     assert len(NUMBERS) > 15 and (ExperimentConfig, "num_envs") in NUMBERS
 
 
-@pytest.mark.parametrize("name", ["seed", "num_steps", "evaluation_period"])
+@pytest.mark.parametrize("name", ["seed", "num_steps", "checkpoint_period"])
 def test_none_is_no_number(name):
     with pytest.raises(ConfigError, match=f"{name} must be a whole number"):
         CONFIGS[ExperimentConfig](**{name: None})

@@ -6,6 +6,7 @@ A field such as ``num_samples: Count = 20`` is checked by `check_ranges`, which 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 import typing
@@ -71,6 +72,7 @@ ScheduleOfSteps = Annotated[Schedule, _BY_STEPS]
 InnerFraction = Annotated[float, number("between 0 and 1", lambda value: 0 < value < 1)]
 
 
+@functools.cache
 def ranges_of(cls: type) -> dict[str, list[Range]]:
     """Returns the ranges that each field of a dataclass has in its type."""
     return {
@@ -79,6 +81,7 @@ def ranges_of(cls: type) -> dict[str, list[Range]]:
     }
 
 
+@functools.cache
 def _metadata_of(cls: type) -> dict[str, list[Any]]:
     """Returns the metadata of each field's type, and of the parts of a union."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -102,18 +105,26 @@ def check_ranges(config: object) -> None:
     Raises:
         ConfigError: it names the field, the range and the value.
     """
-    hints, annotated = typing.get_type_hints(type(config)), _metadata_of(type(config))
-    for name, ranges in ranges_of(type(config)).items():
-        value, taken = getattr(config, name), typing.get_args(hints[name])
-        if value is None and type(None) in taken:
-            continue
-        scheduled = isinstance(value, Schedule) and type(value) in taken
-        for of_field in ranges:
-            for each in value.extremes if scheduled else (value,):
-                if not of_field.holds(each) and not (scheduled and each == 0):
-                    raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
-        if scheduled and value.by != "steps" and _BY_STEPS in annotated[name]:
-            raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        check_setting(type(config), field.name, getattr(config, field.name))
+
+
+def check_setting(cls: type, name: str, value: Any) -> None:
+    """Refuses a value of one setting of a config, as `check_ranges` does for all.
+
+    Raises:
+        ConfigError: it names the field, the range and the value.
+    """
+    taken = typing.get_args(typing.get_type_hints(cls)[name])
+    if value is None and type(None) in taken:
+        return
+    scheduled = isinstance(value, Schedule) and type(value) in taken
+    for of_field in ranges_of(cls)[name]:
+        for each in value.extremes if scheduled else (value,):
+            if not of_field.holds(each) and not (scheduled and each == 0):
+                raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
+    if scheduled and value.by != "steps" and _BY_STEPS in _metadata_of(cls)[name]:
+        raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
 
 
 def unranged(cls: type) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from agentkit.distributed.context import NodeContext
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.launch.common import count_dropped, find_spec, newest_step, resume_step, watch_steps
 from agentkit.experiment.launch.hooked import keep_states, node_hooks
 from agentkit.experiment.launch.transports import make_source
@@ -26,7 +27,8 @@ def evaluator_node(
 ) -> None:  # fmt: skip
     """Evaluates every `evaluation_period` steps (evaluator i of n: every n-th time), and once at the end."""
     spec = spec or find_spec(experiment)
-    period = experiment.evaluation_period
+    plan = evaluation_plan(experiment)  # Never in proportion: a process of its own takes nothing from the training.
+    period = plan.period
     label = "evaluation" if context.index == 0 else f"evaluation-{context.index}"
     turn = context.index % num_evaluators  # An external evaluator may have any index, and does not know of others.
     with contextlib.ExitStack() as stack:
@@ -46,7 +48,7 @@ def evaluator_node(
 
             steps = context.totals().get("steps", 0)
             hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
-            record = evaluator.run_unless(should_stop, experiment.evaluation_episodes, number=steps)
+            record = evaluator.run_unless(should_stop, plan.episodes, number=steps)
             if record is not None:
                 record = {"steps": steps, **record}
                 hooks.emit("on_evaluation", record)

@@ -13,6 +13,7 @@ from agentkit.distributed import Program, RestartPolicy, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import PARAMETER_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node
@@ -115,7 +116,7 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
             "actor", actor_node, experiment, spec, replay, learner,
             max_parameter_age_seconds=age, inference=inference,
         )  # fmt: skip
-    for _ in range(config.num_evaluators if experiment.evaluation_period else 0):
+    for _ in range(config.num_evaluators if evaluation_plan(experiment).period else 0):
         program.add_node("evaluator", evaluator_node, experiment, spec, learner, num_evaluators=config.num_evaluators)
     return program
 

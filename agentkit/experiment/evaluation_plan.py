@@ -1,0 +1,88 @@
+"""Says how often and how long a run evaluates: as it was asked for, or in proportion to the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
+
+from agentkit.experiment.config import ExperimentConfig
+
+MAX_EPISODES = 10
+PART = 10
+"""Evaluations in proportion take one step for so many of training."""
+
+
+class EvaluationPlan(NamedTuple):
+    """Holds when a run evaluates.
+
+    Attributes:
+        period: steps between evaluations; 0 for none.
+        episodes: of each evaluation, at most.
+        in_proportion: whether all evaluations together may take a tenth of the steps and no more.
+    """
+
+    period: int
+    episodes: int
+    in_proportion: bool
+
+    def describe(self, num_steps: int, unit: str = "step") -> str:
+        """Returns a line for the user."""
+        if not self.period:
+            return "Evaluation: none"
+        of_each = f"{self.episodes} episode{'' if self.episodes == 1 else 's'}"
+        if not self.in_proportion:
+            return f"Evaluation: {of_each} every {self.period:,} {unit}s"
+        return (
+            f"Evaluation: up to {of_each} every {self.period:,} {unit}s, fewer where they are long: in all a tenth of "
+            f"the run, {num_steps // PART:,} steps"
+        )
+
+
+def evaluation_plan(experiment: ExperimentConfig) -> EvaluationPlan:
+    """Returns an experiment's plan: in proportion where neither period nor episodes are given."""
+    period, episodes = experiment.evaluation_period, experiment.evaluation_episodes
+    return EvaluationPlan(
+        max(experiment.num_steps // PART, 1) if period is None else period,
+        MAX_EPISODES if episodes is None else episodes,
+        period is None and episodes is None,
+    )
+
+
+@final
+@dataclasses.dataclass
+class EvaluationBudget:
+    """Counts the steps of evaluations, so that they stay in proportion.
+
+    The first and the last evaluation of a run have an episode at least, whatever its length; of the others, one whose
+    steps would be more than a tenth of those trained so far is left out. Room for the last one is kept.
+
+    Attributes:
+        used: steps of the evaluations so far.
+        length: the mean length of the newest one's episodes; 0 before the first.
+    """
+
+    used: float = 0.0
+    length: float = 0.0
+
+    def left(self, steps: int, is_last: bool) -> float:
+        """Returns the steps that an evaluation at a step of training may take."""
+        return steps / PART - self.used - (0.0 if is_last else self.length)
+
+    def allows(self, steps: int, is_last: bool) -> bool:
+        """Returns True if there is to be an evaluation now."""
+        return is_last or not self.used or self.left(steps, is_last) >= self.length
+
+    def add(self, record: Mapping[str, float]) -> None:
+        """Takes the record of an evaluation."""
+        self.length = record["episode_length"]
+        self.used += self.length * record["evaluation_episodes"]
+
+    def save(self) -> dict[str, float]:
+        """Returns the state."""
+        return dataclasses.asdict(self)
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Takes the state back; a checkpoint of before there was one has none."""
+        if state is not None:
+            self.used, self.length = float(state["used"]), float(state["length"])

@@ -1,0 +1,86 @@
+"""Describes a sweep as data: which settings, how many trials, and what makes one better than another."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from agentkit.agents.common.ranges import Count, CountFromZero, check_ranges, whole
+from agentkit.errors import ConfigError, unknown_name
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.seeds import check_seeds
+from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space
+
+METHODS = ("grid", "random", "tpe")
+METRICS = ("last", "best", "mean")
+PRUNERS = ("median", "halving", "none")
+MAX_GRID = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """Describes a sweep for `run_sweep`.
+
+    Attributes:
+        space: the values to search, by the names of settings.
+        make_experiment: makes the experiment of some settings; it has no run folder, and evaluates.
+        method: "grid" tries every combination, "random" draws, "tpe" asks Optuna, which learns from earlier trials.
+        num_trials: trials in all; None for a whole grid.
+        seeds: of each trial, whose value is the mean over them.
+        metric: of the evaluations' returns, the greater the better: the "last", the "best" or their "mean".
+        pruner: which trials of "tpe" are given up early: those below the "median" of the others at the same step, all
+            but the best quarter at each of several "halving" rungs, or "none".
+        startup_trials: of "tpe", before which Optuna draws at random and nothing is given up.
+        prune_after: environment steps of a run before which nothing is given up.
+        seed: what is drawn follows from it.
+        key: describes all of this as plain values, to compare with what is in the folder.
+    """
+
+    space: Space
+    make_experiment: Callable[[Parameters], ExperimentConfig]
+    method: str = "random"
+    num_trials: Count | None = None
+    seeds: Sequence[int] = (0,)
+    metric: str = "last"
+    pruner: str = "median"
+    startup_trials: CountFromZero = 5
+    prune_after: CountFromZero = 0
+    seed: Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)] = 0
+    key: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses what is impossible."""
+        check_ranges(self)
+        for name, known in (("method", METHODS), ("metric", METRICS), ("pruner", PRUNERS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, str(getattr(self, name)), known)
+        if not self.space:
+            raise ConfigError("A sweep needs at least one setting to search.")
+        for name, values in self.space.items():
+            if not isinstance(values, Choice | Interval):
+                raise ConfigError(f"Expected a Choice or an Interval to search, found {values!r}.")
+            if self.method == "grid":
+                _check_points(name, values)
+        object.__setattr__(self, "seeds", tuple(check_seeds(self.seeds)))
+        if self.method != "grid" and self.num_trials is None:
+            raise ConfigError(f"trials is missing: how many does the method {self.method!r} try?")
+
+    def total(self) -> int:
+        """Returns the number of trials."""
+        if self.method != "grid":
+            return int(self.num_trials or 0)
+        size = math.prod(len(values.points()) for values in self.space.values())
+        if size > MAX_GRID:
+            raise ConfigError(
+                f"The grid has {size:,} points; at most {MAX_GRID:,} can be. Take fewer values, or random."
+            )
+        return size if self.num_trials is None else min(size, self.num_trials)
+
+
+def _check_points(name: str, values: Choice | Interval) -> None:
+    try:
+        values.points()
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error

@@ -1,0 +1,348 @@
+"""Runs a sweep: takes trials, runs their seeds in processes, gives up the poor ones, and keeps the results."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, final
+
+import numpy as np
+
+from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.jobs import FAILED as JOB_FAILED
+from agentkit.experiment.jobs import (
+    OUTPUT_FILE,
+    Job,
+    JobProcesses,
+    Outcome,
+    is_finished,
+    read_evaluations,
+    share_of_threads,
+    wait_a_little,
+)
+from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.sweeps.plan import SweepPlan
+from agentkit.experiment.sweeps.trials import (
+    BEGUN,
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    ListSuggester,
+    Suggester,
+    SweepFolder,
+    TrialRecord,
+)
+
+RESULTS_FILE = "results.csv"
+_REFRESH_SECONDS = 0.5
+MAX_FAILURES = 3
+"""After so many failed trials, and none that has not, the sweep ends: the others would fail, too."""
+
+
+class SweepResult(NamedTuple):
+    """Holds how a sweep stands.
+
+    Attributes:
+        trials: those that have begun, by number.
+        num_trials: how many there are to be.
+        interrupted: True if a signal stopped it.
+    """
+
+    trials: list[TrialRecord]
+    num_trials: int
+    interrupted: bool
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """Returns the complete trial of the greatest value, the first one of several; None if there is none."""
+        return best_of(self.trials)
+
+    @property
+    def ended(self) -> bool:
+        """Returns True if every trial has ended, well or not."""
+        return len(self.trials) >= self.num_trials and all(record.state != BEGUN for record in self.trials)
+
+
+def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Returns the complete trial of the greatest value, the first one of several; None if there is none."""
+    complete = [record for record in trials if record.state == COMPLETE and record.value is not None]
+    return max(complete, key=lambda record: (record.value, -record.number), default=None)
+
+
+class Watcher(Protocol):
+    """Takes what happens in a sweep."""
+
+    def message(self, text: str) -> None:
+        """Takes a line on what has happened."""
+        ...
+
+    def show(self, trials: Sequence[TrialRecord], running: Sequence[int]) -> None:
+        """Takes the trials so far, and the numbers of those that run here."""
+        ...
+
+
+@final
+class Silence:
+    """Says nothing: a `Watcher`."""
+
+    def message(self, text: str) -> None:
+        """Drops the line."""
+
+    def show(self, trials: Sequence[TrialRecord], running: Sequence[int]) -> None:
+        """Drops the trials."""
+
+
+def run_sweep(
+    plan: SweepPlan, directory: str | pathlib.Path, jobs: int = 1, watcher: Watcher | None = None
+) -> SweepResult:
+    """Runs a sweep, or goes on with it: trials that have ended stay as they are, those under way are resumed.
+
+    Several processes may run the same sweep in one folder, on several machines that share it.
+
+    Args:
+        plan: what to try.
+        directory: where each trial has a folder, and each of its seeds a run folder.
+        jobs: runs at a time.
+        watcher: is told what happens.
+
+    Raises:
+        ConfigError: another sweep is in the folder, or the first trials have all failed.
+        MissingExtraError: the method is "tpe" and Optuna is not installed.
+    """
+    folder = SweepFolder(pathlib.Path(directory))
+    suggester = make_suggester(plan, folder)
+    threads = share_of_threads(jobs)
+    with StopOnSignal() as stop, JobProcesses(threads) as processes, contextlib.ExitStack() as stack:
+        sweep = _Sweep(plan, folder, suggester, processes, watcher or Silence(), stack)
+        sweep.run(jobs, lambda: stop.requested)
+        interrupted = stop.requested
+    records = folder.records()
+    write_results(folder, records)
+    return SweepResult(records, plan.total(), interrupted)
+
+
+def make_suggester(plan: SweepPlan, folder: SweepFolder) -> Suggester:
+    """Begins the sweep's folder, and returns what proposes its trials, told of all that have ended.
+
+    Raises:
+        MissingExtraError: the method is "tpe" and Optuna is not installed; no folder is made.
+    """
+    if plan.method != "tpe":
+        folder.begin(plan)
+        return ListSuggester(plan)
+    from agentkit.experiment.sweeps.optuna_study import OptunaSuggester
+
+    folder.begin(plan)
+    with folder.turn():
+        suggester = OptunaSuggester(plan, folder.path)
+        for record in folder.records():  # A kill between a trial's end and its telling.
+            if record.state != BEGUN:
+                suggester.tell(record)
+    return suggester
+
+
+@dataclasses.dataclass
+class _Trial:
+    """A trial that this process works on."""
+
+    record: TrialRecord
+    jobs: list[Job]
+    waiting: list[Job]
+    lock: contextlib.ExitStack
+    pruned_by: float | None = None
+    error: str = ""
+    reported: int = -1
+
+
+@final
+class _Sweep:
+    def __init__(
+        self,
+        plan: SweepPlan,
+        folder: SweepFolder,
+        suggester: Suggester,
+        processes: JobProcesses,
+        watcher: Watcher,
+        stack: contextlib.ExitStack,
+    ):
+        self._plan = plan
+        self._folder = folder
+        self._suggester = suggester
+        self._processes = processes
+        self._watcher = watcher
+        self._stack = stack
+        self._total = plan.total()
+        self._active: dict[int, _Trial] = {}
+
+    def run(self, num_jobs: int, should_stop: Callable[[], bool]) -> None:
+        """Works until there is no trial left to take, or until it is to stop; then all are saved."""
+        next_show = 0.0
+        while True:
+            if should_stop():
+                self._processes.stop_all()
+            else:
+                self._start(num_jobs)
+            if not self._active or (should_stop() and not self._processes.running):
+                break
+            for job, outcome in self._processes.poll():
+                self._note(job, outcome)
+            for trial in list(self._active.values()):
+                self._prune(trial)
+                self._end(trial, should_stop())
+            if time.monotonic() >= next_show:
+                next_show = time.monotonic() + _REFRESH_SECONDS
+                self._watcher.show(self._folder.records(), sorted(self._active))
+            wait_a_little()
+        self._watcher.show(self._folder.records(), [])
+
+    def _start(self, num_jobs: int) -> None:
+        """Starts runs of the trials at hand, and then of others, until `num_jobs` run."""
+        while len(self._processes.running) < num_jobs:
+            trial = next((trial for trial in self._active.values() if trial.waiting), None) or self._take()
+            if trial is None:
+                return
+            if trial.waiting:
+                self._processes.start(trial.waiting.pop(0))
+            else:  # All of its runs had finished, and a kill came before that was written.
+                self._end(trial, False)
+
+    def _take(self) -> _Trial | None:
+        lock = self._stack.enter_context(contextlib.ExitStack())
+        record = self._folder.take(self._suggester, self._total, lock)
+        if record is None:
+            return None
+        try:
+            experiment = self._plan.make_experiment(record.parameters)
+        except AgentkitError as error:  # Each value was in its range; together they are impossible.
+            trial = _Trial(record, [], [], lock, error=" ".join(str(error).split()))
+            self._active[record.number] = trial
+            return trial
+        path = self._folder.trial_path(record.number)
+        jobs = [
+            Job(
+                f"trial {record.number} seed {seed}",
+                dataclasses.replace(experiment, seed=seed, run_directory=path / f"seed{seed}", progress=False),
+            )
+            for seed in self._plan.seeds
+        ]
+        trial = _Trial(record, jobs, [job for job in jobs if not is_finished(job)], lock)
+        self._active[record.number] = trial
+        return trial
+
+    def _note(self, job: Job, outcome: Outcome) -> None:
+        trial = next(trial for trial in self._active.values() if job in trial.jobs)
+        if outcome.state == JOB_FAILED:
+            trial.error = trial.error or f"{job.name.partition(' seed ')[2]}: {outcome.error}"
+            self._give_up(trial)
+
+    def _give_up(self, trial: _Trial) -> None:
+        trial.waiting.clear()
+        for job in trial.jobs:
+            self._processes.stop(job.name)
+
+    def _prune(self, trial: _Trial) -> None:
+        """Reports new evaluations; gives the trial up where they are poor."""
+        if trial.error or trial.pruned_by is not None:
+            return
+        evaluations = [read_evaluations(job.directory) for job in trial.jobs]
+        finished = [is_finished(job) for job in trial.jobs]
+        for step, value in reports(evaluations, finished, trial.jobs[0].experiment.num_steps):
+            if step <= trial.reported:
+                continue
+            trial.reported = step
+            if self._suggester.report(trial.record.number, step, value):
+                trial.pruned_by = value
+                self._give_up(trial)
+                return
+
+    def _end(self, trial: _Trial, stopping: bool) -> None:
+        """Writes how a trial ended, if it has."""
+        if (trial.waiting and not stopping) or any(job.name in self._processes.running for job in trial.jobs):
+            return
+        record, number = trial.record, trial.record.number
+        where = self._folder.trial_path(number)
+        if trial.error:
+            record = dataclasses.replace(record, state=FAILED, error=trial.error)
+            advice = f" See {where}/seed*/{OUTPUT_FILE}" if trial.jobs else ""
+            self._watcher.message(f"trial {number} failed: {trial.error}{advice}")
+        elif trial.pruned_by is not None:
+            record = dataclasses.replace(record, state=PRUNED, value=trial.pruned_by)
+            self._watcher.message(f"trial {number} given up at return {trial.pruned_by:.1f}")
+        elif all(is_finished(job) for job in trial.jobs):
+            value = metric_of([read_evaluations(job.directory) for job in trial.jobs], self._plan.metric)
+            record = dataclasses.replace(record, state=COMPLETE, value=value)
+            self._watcher.message(f"trial {number} finished with {self._plan.metric} return {value:.1f}")
+        if record.state != BEGUN:
+            self._folder.write(record)  # First: what is in the folder counts, and the study is told again.
+            self._suggester.tell(record)
+        trial.lock.close()
+        del self._active[number]
+        self._check_failures()
+
+    def _check_failures(self) -> None:
+        states = [record.state for record in self._folder.records()]
+        if states.count(FAILED) >= MAX_FAILURES and not {COMPLETE, PRUNED} & set(states):
+            errors = [record.error for record in self._folder.records() if record.state == FAILED]
+            raise ConfigError(
+                f"The first {states.count(FAILED)} trials have all failed, the last with: {errors[-1]} Mend it, move "
+                f"{self._folder.path} away and start again."
+            )
+
+
+def reports(
+    evaluations: Sequence[Sequence[dict[str, float]]], finished: Sequence[bool], num_steps: int
+) -> list[tuple[int, float]]:
+    """Returns what a trial is judged by while it runs: pairs of a step and a return, in order.
+
+    The first seed counts alone, then the mean of two, and so on, each at its steps behind those of the seeds before:
+    what is reported does not depend on how many seeds run at the same time.
+
+    Args:
+        evaluations: the records of each seed.
+        finished: whether each seed's run has.
+        num_steps: of a run.
+
+    >>> reports([[{"steps": 5, "episode_return": 1.0}, {"steps": 10, "episode_return": 2.0}],
+    ...          [{"steps": 5, "episode_return": 3.0}]], [True, False], num_steps=10)
+    [(5, 1.0), (10, 2.0), (15, 2.0)]
+    """
+    found: list[tuple[int, float]] = []
+    for i, records in enumerate(evaluations):
+        for k, record in enumerate(records):
+            values = [others[k]["episode_return"] for others in evaluations[:i] if k < len(others)]
+            mean = float(np.mean([*values, record["episode_return"]]))
+            found.append((i * num_steps + int(record["steps"]), mean))
+        if not finished[i]:
+            break
+    return found
+
+
+def metric_of(evaluations: Sequence[Sequence[dict[str, float]]], metric: str) -> float:
+    """Returns a trial's value: the metric of its seeds' mean returns, evaluation by evaluation.
+
+    >>> metric_of([[{"episode_return": 4.0}, {"episode_return": 1.0}], [{"episode_return": 0.0}] * 2], "best")
+    2.0
+    """
+    length = min(len(records) for records in evaluations)
+    if not length:
+        raise ConfigError("A trial has made no evaluation: let the runs evaluate at least once.")
+    means = [float(np.mean([records[k]["episode_return"] for records in evaluations])) for k in range(length)]
+    return {"last": means[-1], "best": max(means), "mean": float(np.mean(means))}[metric]
+
+
+def write_results(folder: SweepFolder, records: Sequence[TrialRecord]) -> None:
+    """Writes ``results.csv``: a row for each trial, with its settings."""
+    names = list(dict.fromkeys(name for record in records for name in record.parameters))
+    temporary = folder.path / f"{RESULTS_FILE}.{os.getpid()}.tmp"
+    with open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["trial", "state", "value", *names])
+        for record in records:
+            value = "" if record.value is None else record.value
+            writer.writerow([record.number, record.state, value, *(record.parameters.get(name) for name in names)])
+    os.replace(temporary, folder.path / RESULTS_FILE)

@@ -1,0 +1,109 @@
+"""``agentkit sweep``: files that are refused, and what a trial is; examples/test_journeys_sweep.py runs one."""
+
+import pytest
+
+from agentkit.cli import main
+from agentkit.cli.parser import parse
+from agentkit.cli.sweep_file import make_plan, read_sweep_file
+from agentkit.cli.train import new_experiment
+
+pytestmark = pytest.mark.one_stack
+
+FILE = """
+agent = "dqn"
+env = "agentkit:catch"
+steps = 1_500
+eval_every = 750
+eval_episodes = 2
+checkpoint_every = 100
+
+[set]
+hidden_sizes = [8]
+min_replay_size = 20
+batch_size = 4
+replay_size = 500
+
+[env_set]
+rows = 6
+
+[sweep]
+method = "grid"
+
+[search]
+num_envs = [1]
+
+[search.set]
+learning_rate = [1e-3, 1e-2]
+"""
+
+
+def write(tmp_path, text=FILE):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_trial_is_a_command_line_of_train(tmp_path):
+    file = read_sweep_file(write(tmp_path))
+    words = file.words({"set.learning_rate": 0.25, "num_envs": 3, "env_set.rows": 7, "set.hidden_sizes": [4, 4]})
+    plan = new_experiment(parse(["train", *words]), "train")
+    assert plan.agent.config.learning_rate == 0.25 and plan.agent.config.hidden_sizes == (4, 4)
+    assert (plan.num_envs, plan.environment_settings, plan.num_steps) == (3, {"rows": 7}, 1500)
+    assert (plan.evaluation_period, plan.evaluation_episodes) == (750, 2)
+
+
+def test_intervals_are_whole_where_the_setting_is(tmp_path):
+    text = FILE.replace(
+        "learning_rate = [1e-3, 1e-2]", "n_step = {low = 1, high = 5, num = 3}\ndiscount = {low = 0, high = 1}"
+    )
+    plan = make_plan(read_sweep_file(write(tmp_path, text.replace('"grid"', '"random"\ntrials = 2'))), None)
+    assert plan.space["set.n_step"].whole and not plan.space["set.discount"].whole
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 1_500", "steps = ", "is no TOML"),
+        ("steps = 1_500", "", "steps is missing"),
+        ("steps = 1_500", "step = 1_500", "Unknown option 'step'. Did you mean 'steps'"),
+        ("steps = 1_500", "steps = 0", "expected at least 1"),
+        ('"dqn"', '"dqm"', "Did you mean 'dqn'"),
+        ('"agentkit:catch"', '"agentkit:cash"', "Did you mean 'agentkit:catch'"),
+        ('"grid"', '"gird"', "Did you mean 'grid'"),
+        ('"grid"', '"random"', "trials is missing"),
+        ('"grid"', '"grid"\nseed = -1', "seed must be"),
+        ('"grid"', '"grid"\nseeds = "a"', "expected FIRST:END"),
+        ('"grid"', '"grid"\njobs = 0', "sweep.jobs"),
+        ('"grid"', '"grid"\nbudget = 3', "Unknown key of [sweep] 'budget'"),
+        ("eval_every = 750", "eval_every = 0", "eval_every must not be 0"),
+        ("rows = 6", "row = 6", "Did you mean 'rows'"),
+        ("batch_size = 4", "batch_size = 0", "batch_size must be"),
+        ("learning_rate =", "learning_rat =", "Did you mean 'learning_rate'"),
+        ("[1e-3, 1e-2]", "[1e-3, -1]", "search.set.learning_rate: learning_rate must be"),
+        ("[1e-3, 1e-2]", '["fast"]', "expected a number, found 'fast'"),
+        ("[1e-3, 1e-2]", "{low = 1e-3}", "expected values such as [1, 2]"),
+        ("[1e-3, 1e-2]", "{low = 1e-3, high = 1}", "a grid needs"),
+        ("[1e-3, 1e-2]", "{low = 0, high = 1, log = true}", "learning_rate must be"),
+        ("[1e-3, 1e-2]", "{low = 1, high = 1e-3}", "low < high"),
+        ("[1e-3, 1e-2]", "{low = 1e-3, high = 1, lag = true}", "Did you mean 'log'"),
+        ("learning_rate =", "batch_size =", "set.batch_size is both fixed and searched"),
+        ("num_envs = [1]", "env = ['a']", "Unknown name in [search] 'env'"),
+        ("num_envs = [1]", "num_envs = [0]", "expected at least 1"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_refused_in_a_line(tmp_path, monkeypatch, capsys, old, new, message):
+    monkeypatch.chdir(tmp_path)
+    assert old in FILE
+    path = write(tmp_path, FILE.replace(old, new, 1))
+    assert main(["sweep", path.name]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0] and "mine.toml" in lines[0]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_file_and_no_sweep(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "none.toml"]) == 2
+    assert main(["sweep", write(tmp_path).name, "--status"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "none.toml cannot be read" in first and "has no sweep yet" in second

@@ -1,0 +1,209 @@
+"""Sweeps: every point once, whatever is killed; poor trials given up; the same trials again from the same seed."""
+
+import contextlib
+import dataclasses
+import json
+
+import pytest
+
+import agentkit
+from agentkit.agents import dqn
+from agentkit.errors import ConfigError
+from agentkit.experiment import jobs
+from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, run, run_sweep
+from agentkit.experiment.sweeps.run import metric_of, reports
+from agentkit.experiment.sweeps.space import draw, grid
+from agentkit.loggers import read_csv
+from tests.experiment.sweeps.curves import Curves
+
+pytestmark = pytest.mark.one_stack
+
+SPACE = {"learning_rate": Interval(1e-4, 1e-1, log=True), "batch_size": Choice((8, 16, 32))}
+METHODS = ["random", "tpe"]
+
+
+def make_experiment(parameters):
+    if parameters.get("batch_size") == 13:
+        raise ConfigError("batch_size=13 brings bad luck.")
+    agent = dqn.make_agent(dqn.Config(**parameters))
+    return agentkit.ExperimentConfig(agent, "agentkit:catch", num_steps=40, evaluation_period=10)
+
+
+def curve(experiment, steps):
+    """Grows with the steps, and is best for large learning rates; a seed shifts it."""
+    return steps * experiment.agent.config.learning_rate + experiment.seed
+
+
+def plan(method="random", **settings):
+    if method == "tpe":
+        pytest.importorskip("optuna")
+    usual = {"space": SPACE, "make_experiment": make_experiment, "method": method, "startup_trials": 3}
+    return SweepPlan(**{**usual, "num_trials": 8, "pruner": "none", **settings})
+
+
+def sweep(monkeypatch, folder, the_plan, num_jobs=1, events=None, learning=curve):
+    events = [] if events is None else events
+    monkeypatch.setattr(run, "JobProcesses", Curves(learning, events))
+    monkeypatch.setattr(run, "wait_a_little", lambda: None)
+    return run_sweep(the_plan, folder, num_jobs)
+
+
+def settings_of(result):
+    return [record.parameters for record in result.trials]
+
+
+def test_a_grid_is_tried_whole_and_the_best_is_found(tmp_path, monkeypatch):
+    space = {"learning_rate": Interval(1e-3, 1e-1, log=True, num=3), "batch_size": Choice((8, 16))}
+    result = sweep(monkeypatch, tmp_path / "s", plan("grid", space=space, num_trials=None, seeds=[0, 4]), num_jobs=3)
+    assert settings_of(result) == list(grid(space)) and len(result.trials) == 6 and result.ended
+    assert result.best.parameters == {"learning_rate": pytest.approx(0.1), "batch_size": 8}
+    assert result.best.value == pytest.approx(40 * 0.1 + 2)  # The mean of two seeds.
+    columns, rows = read_csv(tmp_path / "s" / "results.csv")
+    assert columns == ["trial", "state", "value", "learning_rate", "batch_size"] and len(rows) == 6
+    assert (tmp_path / "s" / "trial-0005" / "seed4" / "outcome.json").exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_sweep_goes_on_where_it_was_and_counts_nothing_twice(tmp_path, monkeypatch, method):
+    whole = sweep(monkeypatch, tmp_path / "whole", plan(method))
+    for deadly in (2, 5):  # Killed in the middle of a run; then between a trial's end and its telling.
+        events = []
+
+        def learning(experiment, steps, deadly=deadly, events=events):
+            if steps == 30 and len([event for event in events if event[0] == "start"]) == deadly:
+                raise KeyboardInterrupt
+            return curve(experiment, steps)
+
+        with pytest.raises(KeyboardInterrupt):
+            sweep(monkeypatch, tmp_path / "killed", plan(method), events=events, learning=learning)
+    resumed = sweep(monkeypatch, tmp_path / "killed", plan(method))
+    assert resumed.trials == whole.trials and len(whole.trials) == 8
+    assert len({json.dumps(parameters) for parameters in settings_of(whole)}) == 8
+    more = sweep(monkeypatch, tmp_path / "killed", plan(method, num_trials=9))
+    assert more.trials[:8] == whole.trials and len(more.trials) == 9
+
+
+def test_a_trial_that_was_proposed_and_never_begun_is_taken_up(tmp_path, monkeypatch):
+    the_plan = plan("tpe", num_trials=3)
+    whole = sweep(monkeypatch, tmp_path / "whole", the_plan)
+    folder = run.SweepFolder(tmp_path / "killed")
+    proposed = run.make_suggester(the_plan, folder).propose(set())
+    with open(tmp_path / "killed" / "optuna.log", "ab") as journal:
+        journal.write(b'{"op_code": 6, "wor')  # A kill in the middle of a line.
+    resumed = sweep(monkeypatch, tmp_path / "killed", the_plan)
+    assert resumed.trials == whole.trials and proposed == (0, whole.trials[0].parameters)
+
+
+def test_poor_trials_are_given_up_and_stopped(tmp_path, monkeypatch):
+    space = {"learning_rate": Interval(1e-4, 1e-1, log=True)}
+    events = []
+    the_plan = plan("tpe", space=space, num_trials=12, pruner="median", prune_after=15)
+    result = sweep(monkeypatch, tmp_path, the_plan, events=events)
+    pruned = [record for record in result.trials if record.state == "pruned"]
+    assert pruned and all(record.number >= 3 for record in pruned)  # None of the first.
+    assert result.best.value == max(record.value for record in result.trials)
+    assert {name for kind, name in events if kind == "stop"} == {f"trial {record.number} seed 0" for record in pruned}
+    for record in pruned:
+        rows = jobs.read_evaluations(tmp_path / f"trial-{record.number:04}" / "seed0")
+        assert 2 <= len(rows) < 4  # Not at the first evaluation, and not after the last.
+    again = sweep(monkeypatch, tmp_path, the_plan)
+    assert again.trials == result.trials
+
+
+def test_a_pruned_seed_is_the_first_and_the_second_never_starts(tmp_path, monkeypatch):
+    events = []
+    the_plan = plan(
+        "tpe", num_trials=12, pruner="median", seeds=[0, 1], space={"learning_rate": SPACE["learning_rate"]}
+    )
+    result = sweep(monkeypatch, tmp_path, the_plan, events=events)
+    pruned = [record.number for record in result.trials if record.state == "pruned"]
+    assert pruned and not {f"trial {number} seed 1" for number in pruned} & {name for _, name in events}
+
+
+def test_a_failing_trial_stops_no_other_and_three_stop_all(tmp_path, monkeypatch):
+    space = {"batch_size": Choice((8, 13, 16))}
+    result = sweep(monkeypatch, tmp_path / "one", plan("grid", space=space, num_trials=None))
+    assert [record.state for record in result.trials] == ["complete", "failed", "complete"]
+    assert "bad luck" in result.trials[1].error
+    events = []
+    with pytest.raises(ConfigError, match="first 3 trials have all failed, the last with: batch_size=13"):
+        unlucky = plan(space={"batch_size": Choice((13,))})
+        sweep(monkeypatch, tmp_path / "all", unlucky, events=events)
+    assert not events
+
+
+def test_another_sweep_in_the_folder_is_refused(tmp_path, monkeypatch):
+    sweep(monkeypatch, tmp_path, plan(num_trials=1, key={"method": "random", "env": "a"}))
+    with pytest.raises(ConfigError, match="a sweep with another 'env'"):
+        sweep(monkeypatch, tmp_path, plan(num_trials=1, key={"method": "random", "env": "b"}))
+
+
+def test_two_processes_never_take_the_same_trial(tmp_path, monkeypatch):
+    """The locks of a process do not keep that process itself out, so the other one is a list of what is taken."""
+    folder, the_plan = run.SweepFolder(tmp_path), plan(num_trials=3)
+    folder.begin(the_plan)
+    suggester = run.ListSuggester(the_plan)
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        taken = [folder.take(suggester, 3, stack) for stack in (first, second, second)]
+        assert [record.number for record in taken] == [0, 1, 2]
+        assert folder.take(suggester, 3, second) is None
+        first.close()  # As the end of its process does.
+        assert folder.take(suggester, 3, second).number == 0
+
+
+def test_intervals_hold_what_is_drawn_from_them():
+    space = {"a": Interval(1, 3, whole=True), "b": Interval(1e-3, 1e3, log=True), "c": Interval(-2, -1)}
+    drawn = [draw(space, seed=0, number=number) for number in range(300)]
+    assert {one["a"] for one in drawn} == {1, 2, 3} and type(drawn[0]["a"]) is int
+    assert min(sum(one["a"] == value for one in drawn) for value in (1, 2, 3)) > 70  # Ends as often as the middle.
+    assert all(1e-3 <= one["b"] <= 1e3 and -2 <= one["c"] <= -1 for one in drawn)
+    assert 110 < sum(one["b"] < 1 for one in drawn) < 190  # Half of the powers.
+    assert draw(space, 0, 7) == drawn[7] != draw(space, 1, 7)
+
+
+def test_what_is_reported_does_not_depend_on_how_many_seeds_run_at_once():
+    first, second = ([{"steps": step, "episode_return": value + step} for step in (10, 20)] for value in (0.0, 100.0))
+    whole = reports([first, second], [True, True], 20)
+    assert whole == [(10, 10.0), (20, 20.0), (30, 60.0), (40, 70.0)]
+    for part in ([first, []], [first, second[:1]]):
+        found = reports(part, [True, False], 20)
+        assert found == whole[: len(found)]
+    assert reports([first[:1], second], [False, False], 20) == whole[:1]  # The second waits for the first.
+
+
+@pytest.mark.parametrize(("metric", "value"), [("last", 2.0), ("best", 4.5), ("mean", 3.25)])
+def test_metrics(metric, value):
+    records = [[{"episode_return": float(each)} for each in curve] for curve in ((5, 1), (4, 3))]
+    assert metric_of(records, metric) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"space": {}}, "at least one setting"),
+        ({"num_trials": None}, "trials is missing"),
+        ({"method": "tpee"}, "Did you mean 'tpe'"),
+        ({"metric": "first"}, "Unknown metric"),
+        ({"seeds": [1, 1]}, "different whole numbers"),
+        ({"method": "grid", "space": {"x": Interval(0, 1)}}, "x: a grid needs"),
+        ({"num_trials": 0}, "num_trials must be"),
+    ],
+)
+def test_impossible_plans_are_refused(settings, message):
+    with pytest.raises((ConfigError, KeyError), match=message):
+        dataclasses.replace(plan(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Interval(2, 1), "low < high"),
+        (lambda: Interval(0, 1, log=True), "low > 0"),
+        (lambda: Interval(0, 1, num=1), "num of at least 2"),
+        (lambda: Choice(()), "at least 1 value"),
+        (lambda: Choice((1, 1)), "different values"),
+    ],
+)
+def test_impossible_values_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

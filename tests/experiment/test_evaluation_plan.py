@@ -1,0 +1,127 @@
+"""Evaluation in proportion to the run: a tenth of its steps, also across a resume; what is asked for is kept."""
+
+import dataclasses
+import json
+
+import dm_env
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import specs
+from agentkit.agents import dqn
+from agentkit.experiment.config import experiment_from_record
+from agentkit.experiment.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
+from agentkit.experiment.local import ActAndLearn
+
+pytestmark = pytest.mark.one_stack
+
+AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=20, batch_size=2, updates_per_step=0.1))
+
+
+class Episodes(dm_env.Environment):
+    """Has episodes of one length."""
+
+    def __init__(self, length):
+        self._length = length
+        self._step = 0
+
+    def reset(self):
+        self._step = 0
+        return dm_env.restart(np.zeros(2, np.float32))
+
+    def step(self, action):
+        self._step += 1
+        observation = np.full(2, self._step / self._length, np.float32)
+        return (dm_env.termination if self._step >= self._length else dm_env.transition)(1.0, observation)
+
+    def observation_spec(self):
+        return specs.Array((2,), np.float32, "observation")
+
+    def action_spec(self):
+        return specs.DiscreteArray(2, name="action")
+
+
+def experiment(length=9, **settings):
+    usual = {"agent": AGENT, "environment": lambda seed: Episodes(length), "num_steps": 500}
+    return agentkit.ExperimentConfig(**{**usual, **settings})
+
+
+def played(evaluations):
+    return [(record["steps"], record["evaluation_episodes"]) for record in evaluations]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (1, [(50 * number, 5) for number in range(1, 11)]),  # A tenth: 50 episodes.
+        (10, [(50, 1), (300, 1), (400, 1), (500, 2)]),  # Some are left out, and room for the last one is kept.
+        (40, [(50, 1), (500, 1)]),  # The first and the last at least.
+    ],
+)
+def test_evaluations_take_a_tenth_of_the_steps_and_come_at_the_end(length, expected):
+    evaluations = agentkit.run(experiment(length)).evaluations
+    assert played(evaluations) == expected
+    assert sum(record["evaluation_episodes"] * record["episode_length"] for record in evaluations) <= max(
+        60, 2 * length
+    )
+
+
+def test_a_resumed_run_evaluates_as_a_whole_one(tmp_path):
+    whole = agentkit.run(experiment(8, run_directory=tmp_path / "whole", checkpoint_period=120))
+    stopped = experiment(8, run_directory=tmp_path / "run", checkpoint_period=120)
+
+    step = ActAndLearn.step
+
+    def dying(self):
+        if self.num_steps == 320:
+            raise KeyboardInterrupt
+        step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ActAndLearn, "step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            agentkit.run(stopped)
+    resumed = agentkit.run(stopped, resume=True)
+    assert played(resumed.evaluations) == [pair for pair in played(whole.evaluations) if pair[0] > 240]
+    assert len(whole.evaluations) > len(resumed.evaluations) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "plan"),
+    [
+        ({}, EvaluationPlan(50, 10, True)),
+        ({"evaluation_period": 400}, EvaluationPlan(400, 10, False)),
+        ({"evaluation_episodes": 3}, EvaluationPlan(50, 3, False)),
+        ({"evaluation_period": 400, "evaluation_episodes": 3}, EvaluationPlan(400, 3, False)),
+        ({"evaluation_period": 0}, EvaluationPlan(0, 10, False)),
+        ({"num_steps": 7}, EvaluationPlan(1, 10, True)),
+    ],
+)
+def test_what_is_asked_for_is_kept_also_by_the_run_folder(tmp_path, settings, plan):
+    config = experiment(environment="agentkit:catch", **settings)
+    assert evaluation_plan(config) == plan
+    assert evaluation_plan(dataclasses.replace(config, seed=1)) == plan
+    record = json.loads(json.dumps(config.describe()))
+    assert evaluation_plan(experiment_from_record(record, tmp_path)) == plan
+
+
+def test_explicit_numbers_are_played_whatever_they_cost():
+    asked = experiment(60, num_steps=240, evaluation_period=120, evaluation_episodes=4)
+    assert played(agentkit.run(asked).evaluations) == [(120, 4), (240, 4)]
+
+
+def test_a_run_of_before_keeps_its_numbers(tmp_path):
+    record = experiment(environment="agentkit:catch").describe()
+    record |= {"evaluation_period": 10_000, "evaluation_episodes": 10}
+    assert evaluation_plan(experiment_from_record(record, tmp_path)) == EvaluationPlan(10_000, 10, False)
+    budget = EvaluationBudget()
+    budget.restore(None)  # Nor has its checkpoint a budget.
+    assert budget == EvaluationBudget()
+
+
+def test_the_plan_is_said():
+    assert EvaluationPlan(2_000, 1, False).describe(20_000) == "Evaluation: 1 episode every 2,000 steps"
+    assert EvaluationPlan(0, 10, False).describe(20_000) == "Evaluation: none"
+    text = EvaluationPlan(2_000, 10, True).describe(20_000)
+    assert "up to 10 episodes every 2,000 steps" in text and "a tenth of the run, 2,000 steps" in text

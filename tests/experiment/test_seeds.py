@@ -1,0 +1,125 @@
+"""Several seeds of one experiment: apart from each other, stopped together, and each as it would be alone."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+
+import agentkit
+from agentkit.agents import dqn
+from agentkit.cli import main
+from agentkit.errors import ConfigError
+from agentkit.experiment.jobs import read_outcome, read_progress
+from agentkit.experiment.seeds import RunsFailedError, run_seeds
+from agentkit.loggers import read_csv
+
+AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=4, replay_size=500))
+
+
+def experiment(folder, **settings):
+    usual = {"environment": "agentkit:catch", "num_steps": 50, "run_directory": folder}
+    return agentkit.ExperimentConfig(AGENT, **{**usual, **settings})
+
+
+def returns(run):
+    _, rows = read_csv(pathlib.Path(run) / "logs" / "train.csv")
+    return [(row["steps"], row["episode_return"]) for row in rows]
+
+
+def interrupt_when(condition):
+    """Sends this process SIGINT, as Ctrl-C does, once a condition holds."""
+
+    def wait():
+        deadline = time.monotonic() + 120
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+@pytest.mark.one_stack
+def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp_path):
+    mended = tmp_path / "mended"
+
+    def troubled(seed):
+        from agentkit.envs import make
+
+        if seed == 1 and not mended.exists():
+            raise RuntimeError("the robot is not plugged in")
+        return make("agentkit:catch", seed=seed)
+
+    plan = experiment(
+        tmp_path / "group", environment=troubled, num_steps=10**6, checkpoint_period=100, evaluation_period=200,
+        evaluation_episodes=2,
+    )  # fmt: skip
+    first, second = (tmp_path / "group" / f"seed{seed}" for seed in (0, 1))
+
+    thread = interrupt_when(lambda: read_progress(first).steps >= 200 and read_outcome(second) is not None)
+    with pytest.raises(RunsFailedError, match=r"1 of 2 runs failed\. seed 1: .*not plugged in") as caught:
+        run_seeds(plan, [0, 1], jobs=2)
+    thread.join()
+    stopped, failed = caught.value.results
+    assert (stopped.state, failed.state) == ("stopped", "failed") and stopped.steps >= 200
+    assert "not plugged in" in (second / "output.log").read_text()
+
+    mended.touch()
+    shorter = dataclasses.replace(plan, num_steps=(stopped.steps // 100 + 2) * 100)
+    results = run_seeds(shorter, [0, 1], jobs=2, resume=True)
+    assert [(result.seed, result.state, result.steps) for result in results] == [
+        (seed, "finished", shorter.num_steps) for seed in (0, 1)
+    ]
+
+    alone = agentkit.run(dataclasses.replace(shorter, run_directory=tmp_path / "alone"))
+    assert returns(first) == returns(tmp_path / "alone") != returns(second)
+    assert results[0].evaluations == alone.evaluations
+    began = (first / "config.json").stat().st_mtime_ns
+    assert [result.state for result in run_seeds(shorter, [0, 1], resume=True)] == ["finished"] * 2
+    assert (first / "config.json").stat().st_mtime_ns == began  # Nothing ran again.
+
+
+@pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31], ["0"]])
+def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, seeds):
+    with pytest.raises(ConfigError, match="seed"):
+        run_seeds(experiment(tmp_path / "group"), seeds)
+    assert not (tmp_path / "group").exists()
+
+
+def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
+    (tmp_path / "group.json").write_text(json.dumps({"seeds": [0, 1], "jobs": 1, "experiment": {}}))
+    with pytest.raises(ConfigError, match="has a group of seeds in it already"):
+        run_seeds(experiment(tmp_path), [0, 1])
+    with pytest.raises(ConfigError, match=r"has the seeds \[0, 1\]; this experiment has \[0, 2\]"):
+        run_seeds(experiment(tmp_path), [0, 2], resume=True)
+    with pytest.raises(ConfigError, match="jobs must be a whole number"):
+        run_seeds(experiment(tmp_path), [0], jobs=0)
+    with pytest.raises(ConfigError, match=r"there is no group\.json"):
+        run_seeds(experiment(tmp_path / "other"), [0], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "5:5"], "expected FIRST:END"),
+        (["--seeds", "0,x"], "expected FIRST:END"),
+        (["--seeds", "0,0"], "expected FIRST:END"),
+        (["--seeds", "0:2", "--seed", "1"], "--seed and --seeds are both given"),
+        (["--jobs", "2"], "--jobs is of --seeds"),
+        (["--seeds", "0:2", "--profile"], "--profile is of one run"),
+        (["--seeds", f"0,{2**31}"], "seed must be"),
+    ],
+)
+def test_bad_words_are_one_line_and_leave_no_folder(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "dqn", "--env", "agentkit:catch", "--steps", "50", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0]
+    assert list(tmp_path.iterdir()) == []
