@@ -1,0 +1,175 @@
+"""Turns a loaded policy into a pure function of named arrays, in the environment's own terms: what every format holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentkit import specs
+from agentkit.actors.policy import first_state
+from agentkit.errors import ConfigError
+from agentkit.experiment.deploy.lowering import Program, lower
+from agentkit.experiment.loading import LoadedPolicy
+from agentkit.types import Nest
+from agentkit.wrappers.canonical_actions import to_bounds
+
+Arrays = dict[str, Any]
+"""Arrays by name, each with a batch axis in front."""
+
+NEXT = "next_"
+"""Begins the name of a state's array where it is a result."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Acting:
+    """Holds a policy as a function of arrays ``[B, ...]``.
+
+    Attributes:
+        step: ``(params, {observation..., state...}) -> {action..., next_state...}``.
+        params: of the policy.
+        observations: specs by name.
+        actions: specs of the environment's own actions, by name.
+        state: the row with which an episode begins, of each array of the policy's memory; empty without one.
+        program: `step` as a list of operations.
+    """
+
+    step: Callable[[Nest, Arrays], Arrays]
+    params: Nest
+    observations: Mapping[str, specs.Array]
+    actions: Mapping[str, specs.Array]
+    state: Mapping[str, np.ndarray]
+    program: Program
+
+    def describe(self) -> dict[str, Any]:
+        """Returns names, shapes, dtypes, bounds and the first state as JSON has them; shapes have no batch axis."""
+        return {
+            "observations": {name: _describe(spec) for name, spec in self.observations.items()},
+            "actions": {name: _describe(spec) for name, spec in self.actions.items()},
+            "state": {
+                name: {"shape": list(row.shape), "dtype": row.dtype.name, "first": row.tolist()}
+                for name, row in self.state.items()
+            },
+        }
+
+
+def acting_of(policy: LoadedPolicy) -> Acting:
+    """Returns what a policy does; of its state only what actions depend on.
+
+    Raises:
+        ConfigError: its actions depend on chance.
+    """
+    pure, params = policy.pure_policy, policy.arrays
+    observations, actions = _named("observation", policy.observation_spec), _named("action", policy.action_spec)
+    first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
+    rows = {name: np.asarray(row) for name, row in _named("state", first).items()}
+    structure = jax.tree.structure(first)
+
+    def make_step(key: jax.Array, kept: frozenset[str]) -> Callable[[Nest, Arrays], Arrays]:
+        def act(params: Nest, observation: dict[str, Any], state: dict[str, Any]) -> Arrays:
+            nest = jax.tree.unflatten(structure, [state.get(name, rows[name]) for name in rows])
+            action, new, _ = pure.act(params, key, _nest(policy.observation_spec, observation), nest)
+            leaves = zip(actions, jax.tree.leaves(action), strict=True)
+            found = {name: to_bounds(leaf, actions[name], jnp) for name, leaf in leaves}
+            return found | {NEXT + name: leaf for name, leaf in _named("state", new).items() if name in kept}
+
+        def step(params: Nest, arrays: Arrays) -> Arrays:
+            state = {name: arrays[name] for name in rows if name in kept}
+            return jax.vmap(act, (None, 0, 0))(params, {name: arrays[name] for name in observations}, state)
+
+        return step
+
+    everything = frozenset(rows)
+    inputs = {name: (spec.shape, spec.dtype) for name, spec in observations.items()}
+    inputs |= {name: (row.shape, row.dtype) for name, row in rows.items()}
+    whole = lower(make_step(jax.random.PRNGKey(0), everything), params, inputs)
+    kept = _memory(whole, list(actions), everything)
+    names = [*actions, *(NEXT + name for name in rows if name in kept)]
+    step = make_step(jax.random.PRNGKey(0), kept)
+    acting = Acting(
+        step,
+        params,
+        observations,
+        actions,
+        {name: row for name, row in rows.items() if name in kept},
+        whole.only({name: whole.outputs[name] for name in names}),
+    )
+    _refuse_chance(acting, make_step(jax.random.PRNGKey(1), kept))
+    return acting
+
+
+def some_observations(acting: Acting, batch_size: int, seed: int = 0) -> Arrays:
+    """Returns observations ``[B, ...]`` within their bounds, where they have any; else of a standard normal."""
+    generator = np.random.default_rng(seed)
+
+    def draw(spec: specs.Array) -> np.ndarray:
+        shape = (batch_size, *spec.shape)
+        low = np.maximum(getattr(spec, "minimum", -np.inf), -1e6)
+        high = np.minimum(getattr(spec, "maximum", np.inf), 1e6)
+        if spec.dtype.kind == "b":
+            return generator.random(shape) < 0.5
+        if spec.dtype.kind in "iu":
+            return generator.integers(np.broadcast_to(low, shape), np.broadcast_to(high, shape) + 1).astype(spec.dtype)
+        values = generator.normal(size=shape)
+        if np.all(np.abs(low) < 1e3) and np.all(np.abs(high) < 1e3):
+            values = low + generator.random(shape) * (high - low)
+        return values.astype(spec.dtype)
+
+    return {name: draw(spec) for name, spec in acting.observations.items()}
+
+
+def first_states(acting: Acting, batch_size: int) -> Arrays:
+    """Returns the state ``[B, ...]`` with which episodes begin."""
+    return {name: np.repeat(row[None], batch_size, axis=0) for name, row in acting.state.items()}
+
+
+def _memory(program: Program, actions: list[str], state: frozenset[str]) -> frozenset[str]:
+    """Returns which arrays of the state later actions depend on."""
+    wanted = list(actions)
+    while True:
+        used = state & set(program.only({name: program.outputs[name] for name in wanted}).inputs)
+        if {NEXT + name for name in used} <= set(wanted):
+            return used
+        wanted = [*actions, *(NEXT + name for name in used)]
+
+
+def _refuse_chance(acting: Acting, other: Callable[[Nest, Arrays], Arrays]) -> None:
+    arrays = some_observations(acting, 256) | first_states(acting, 256)
+    found, again = jax.jit(acting.step)(acting.params, arrays), jax.jit(other)(acting.params, arrays)
+    if any(not np.array_equal(found[name], again[name]) for name in acting.actions):
+        raise ConfigError(
+            "The policy chooses at random, also to be judged by (its epsilon_evaluation may be above 0, or it samples "
+            "quantiles); an exported function has no random numbers. Load it with agentkit.load, or save it as a policy "
+            "file (--format policy)."
+        )
+
+
+def _named(name: str, nest: Nest) -> dict[str, Any]:
+    """Returns the leaves of a nest by names such as ``observation`` or ``state/core/hidden``."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(nest, is_leaf=specs.is_spec)
+    return {"/".join([name, *map(_key, path)]): leaf for path, leaf in leaves}
+
+
+def _key(entry: Any) -> str:
+    """Returns a step of a path: a dict's key, a NamedTuple's field, or a place in a list."""
+    return str(next(getattr(entry, kind) for kind in ("key", "name", "idx") if hasattr(entry, kind)))
+
+
+def _nest(spec: Nest, leaves: dict[str, Any]) -> Nest:
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=specs.is_spec), list(leaves.values()))
+
+
+def _describe(spec: specs.Array) -> dict[str, Any]:
+    found: dict[str, Any] = {"shape": list(spec.shape), "dtype": spec.dtype.name}
+    if isinstance(spec, specs.BoundedArray):
+        bounds = {"minimum": spec.minimum, "maximum": spec.maximum}
+        found |= {
+            name: value.tolist() if (value := np.asarray(bound)).ndim and np.ptp(value) else float(value.flat[0])
+            for name, bound in bounds.items()
+            if np.isfinite(bound).all()
+        }
+    return found

@@ -1,0 +1,127 @@
+"""Exports a policy in any format, and compares what was written with the policy itself."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
+from agentkit.experiment.deploy.acting import NEXT, Acting, Arrays, acting_of, first_states, some_observations
+from agentkit.experiment.loading import LoadedPolicy, load
+
+SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
+"""How the names of a format's files end."""
+
+_BATCH, _STEPS = 64, 4
+_RELATIVE = 1e-4
+_TIES = 0.02
+
+
+class DifferentActionsError(AgentkitError, RuntimeError):
+    """Says that an exported policy does not act as the policy does; nothing was left on disk."""
+
+
+def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
+    """Writes a policy; see `LoadedPolicy.export`.
+
+    Raises:
+        ConfigError: the format cannot hold this policy, or the name is not the format's.
+        MissingExtraError: it needs a package that is not installed.
+        DifferentActionsError: what was written acts otherwise.
+    """
+    path = pathlib.Path(path)
+    format = _format(path, format)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
+    if format == "savedmodel" and path.exists():
+        raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
+    if format == "policy":
+        policy.save(path)
+        _compare_policy_files(policy, load(path, agent=policy.agent), path)
+        return [path]
+    acting = acting_of(policy)
+    written, read = _write(policy, path, format, acting)
+    try:
+        compare(acting, read)
+    except DifferentActionsError as error:
+        for file in written:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        raise DifferentActionsError(f"{error} This is a mistake of agentkit's: please report it.") from error
+    return written
+
+
+def _format(path: pathlib.Path, format: str | None) -> str:
+    if format is None:
+        by_suffix = {".npz": "policy", ".stablehlo": "stablehlo", ".onnx": "onnx"}
+        if path.suffix not in by_suffix:
+            raise ConfigError(f"Expected a name that ends in {', '.join(by_suffix)}, or a format, found {str(path)!r}.")
+        return by_suffix[path.suffix]
+    if format not in SUFFIXES:
+        raise unknown_name("format", format, SUFFIXES)
+    if SUFFIXES[format] and path.suffix != SUFFIXES[format]:
+        raise ConfigError(f"Expected the name of a file of format {format} to end in {SUFFIXES[format]}, found {path}.")
+    return format
+
+
+def _write(
+    policy: LoadedPolicy, path: pathlib.Path, format: str, acting: Acting
+) -> tuple[list[pathlib.Path], Callable[[Arrays], Arrays]]:
+    """Writes it; returns the files, and what they do."""
+    if format == "numpy":
+        from agentkit.experiment.deploy.numpy_file import read_numpy, write_numpy
+
+        return write_numpy(path, policy, acting), read_numpy(path)
+    if format == "stablehlo":
+        from agentkit.experiment.deploy.stablehlo import read_stablehlo, write_stablehlo
+
+        return write_stablehlo(path, acting), read_stablehlo(path)
+    if format == "onnx":
+        from agentkit.experiment.deploy.onnx_file import read_onnx, write_onnx
+
+        return write_onnx(path, acting), read_onnx(path)
+    from agentkit.experiment.deploy.savedmodel import read_savedmodel, write_savedmodel
+
+    return write_savedmodel(path, acting), read_savedmodel(path, acting)
+
+
+def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
+    """Compares a written policy with the original over some steps of 64 episodes, and of one.
+
+    Raises:
+        DifferentActionsError: continuous actions differ by more than 0.0001 of their range, or discrete ones more often
+            than where two values are all but equal.
+    """
+    step = jax.jit(acting.step)
+    for size in (_BATCH, 1):
+        state = found_state = first_states(acting, size)
+        for number in range(_STEPS):
+            observations = some_observations(acting, size, seed=number)
+            expected, found = step(acting.params, observations | state), read(observations | found_state)
+            for name in acting.actions:
+                _compare(np.asarray(expected[name]), np.asarray(found[name]), name)
+            state = {name: np.asarray(expected[NEXT + name]) for name in acting.state}
+            found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
+            for name in acting.state:
+                _compare(state[name], found_state[name], NEXT + name)
+
+
+def _compare(expected: np.ndarray, found: np.ndarray, name: str) -> None:
+    if expected.shape != found.shape:
+        raise DifferentActionsError(f"{name}: expected shape {expected.shape}, found {found.shape}.")
+    if expected.dtype.kind == "f":
+        scale = 1.0 + np.abs(expected).max(initial=0.0)
+        if not np.allclose(expected / scale, found / scale, atol=_RELATIVE, rtol=0, equal_nan=True):
+            raise DifferentActionsError(f"{name} differs by up to {np.abs(expected - found).max()}.")
+    elif (share := np.mean(expected != found)) > _TIES:
+        raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows.")
+
+
+def _compare_policy_files(policy: LoadedPolicy, found: LoadedPolicy, path: pathlib.Path) -> None:
+    same = jax.tree.map(np.array_equal, policy.arrays, found.arrays)
+    if not all(jax.tree.leaves(same)) or policy.action_spec != found.action_spec:
+        path.unlink()
+        raise DifferentActionsError(f"{path}: the parameters differ.")
