@@ -28,7 +28,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # --devices, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "video_every",
 )  # fmt: skip
 
 
@@ -48,7 +48,8 @@ def train(arguments: argparse.Namespace) -> int:
 
         plan = experiment.read_config(arguments.resume, progress=True, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
-    plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
+    replay, video_period = _or(arguments.replay, "in_process"), _or(arguments.video_every, 0)
+    plan = new_experiment(arguments, "train", replay=replay, progress=True, video_period=video_period)
     plan = in_new_folder(plan, arguments)
     with nothing_left(plan, arguments):
         return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)

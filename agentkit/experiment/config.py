@@ -66,6 +66,8 @@ class ExperimentConfig:
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
         on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
             ends the run before its last checkpoint is replaced, "warn" goes on.
+        video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need the
+            extra ``video`` and an environment that draws, and change nothing in the training; of runs in one process.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -87,6 +89,7 @@ class ExperimentConfig:
     step_timeout: NotNegative = 300.0
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
+    video_period: CountFromZero = 0
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""

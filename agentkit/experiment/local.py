@@ -21,6 +21,7 @@ from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.films import TrainingFilms, check_films
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.profile import Profile
@@ -178,6 +179,7 @@ def _build(
     spec = make_environment_spec(environment)
     check_fit(experiment, spec)
     check_memory(experiment, spec)
+    check_films(experiment)
     begin(experiment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
@@ -212,8 +214,9 @@ def _build(
     evaluator = None
     if experiment.evaluation_period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch))
+    films = stack.enter_context(TrainingFilms(experiment, networks, store, watch)) if experiment.video_period else None
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
-    training = Training(experiment, work, learner, evaluator, logs, contents)
+    training = Training(experiment, work, learner, evaluator, logs, contents, films=films)
     if found is not None:
         learner.restore(found.state["learner"])
         work.restore(found.state)

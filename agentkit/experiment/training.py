@@ -16,6 +16,7 @@ from agentkit import checkpoint
 from agentkit.errors import CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
+from agentkit.experiment.films import TrainingFilms
 from agentkit.experiment.logs import RunLogs
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
@@ -81,6 +82,7 @@ class Training:
         contents: writers of the files that a checkpoint holds besides its state, by name.
         unit: what a step is called in messages.
         saved_step: the step of the newest checkpoint.
+        films: takes the pictures that `experiment.video_period` asks for; None for none.
         timer: measures evaluations and checkpoints; None measures nothing.
         evaluations: the records so far.
     """
@@ -93,6 +95,7 @@ class Training:
     contents: Mapping[str, Callable[[pathlib.Path], None]] = dataclasses.field(default_factory=dict)
     unit: str = "step"
     saved_step: int = -1
+    films: TrainingFilms | None = None
     timer: Timer | None = None
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
@@ -101,12 +104,17 @@ class Training:
         experiment, work = self.experiment, self.work
         next_evaluation = next_multiple(work.num_steps, experiment.evaluation_period)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
+        next_film = next_multiple(work.num_steps, experiment.video_period)
         while work.num_steps < experiment.num_steps and not stop.requested:
             work.step()
             steps = work.num_steps
             if steps >= next_evaluation:
                 self.evaluate()
                 next_evaluation = next_multiple(steps, experiment.evaluation_period)
+            if self.films is not None and steps >= next_film:
+                with self._time("evaluation"):
+                    self.films.film(steps)
+                next_film = next_multiple(steps, experiment.video_period)
             if steps >= next_checkpoint:
                 self._save_or_warn()
                 next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
