@@ -51,11 +51,15 @@ OPTIONAL = {
     "tensorboardX": "loggers/tensorboard.py",
     "mctx": "agents/gumbel_muzero.py",
     "ray": "distributed/ray.py",
+    "PIL": "wrappers/film.py",
+    "imageio_ffmpeg": "wrappers/film.py",
+    "onnx": "experiment/deploy/onnx_file.py",
+    "huggingface_hub": "experiment/deploy/hub.py",
 }
 # Packages that every installation has, and where they are at home.
 HOMES = {
     "haiku": ("networks/", "agents/"),
-    "matplotlib": ("cli/plot.py",),
+    "matplotlib": ("cli/plot.py", "cli/watch.py"),
     "rich": ("loggers/",),
 }
 

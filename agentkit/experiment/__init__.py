@@ -1,6 +1,8 @@
 """Experiments: connect the boxes, in one process or in many."""
 
 from agentkit.experiment.config import ExperimentConfig, read_config, read_record
+from agentkit.experiment.deploy.formats import DifferentActionsError
+from agentkit.experiment.deploy.hub import push
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
 from agentkit.experiment.launch.actor import actor_node
@@ -22,6 +24,7 @@ from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
     "ChangedCodeWarning",
+    "DifferentActionsError",
     "Evaluator",
     "ExperimentConfig",
     "LaunchConfig",
@@ -44,6 +47,7 @@ __all__ = [
     "load",
     "make_program",
     "make_roles",
+    "push",
     "read_config",
     "read_offline_config",
     "read_record",

@@ -165,6 +165,33 @@ def evaluate(
     }
 
 
+def show(
+    run_directory: str | pathlib.Path,
+    camera: Callable[[Callable[[], np.ndarray]], None],
+    num_episodes: int = 1,
+    size: int | None = None,
+    *,
+    environment_settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[float]:
+    """Plays a run's newest checkpoint in front of a camera, such as a window; returns the episodes' returns.
+
+    Args:
+        run_directory: the folder `agentkit.run` wrote.
+        camera: called after each step with a function that draws, ``() -> uint8 [H, W, 3]``.
+        num_episodes: at least 1.
+        size: height of the images, where the environment can be asked for one.
+        environment_settings: see `evaluate`.
+        **options: see `evaluate`.
+    """
+    restored = restore_policy(run_directory, **options)
+    settings = {**restored.experiment.environment_settings, **(environment_settings or {})}
+    shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)
+    with Evaluator(shown, restored.networks, restored.store) as evaluator:
+        records = evaluator.episodes(num_episodes, number=restored.found.step)
+    return [record["episode_return"] for record in records]
+
+
 class RestoredPolicy(NamedTuple):
     """Holds all that is needed to act as a run's newest checkpoint does.
 

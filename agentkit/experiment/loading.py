@@ -157,7 +157,7 @@ def load(
     """Returns the policy of a run's newest checkpoint, or of a policy file.
 
     Args:
-        path: a run folder, or what `LoadedPolicy.save` wrote.
+        path: a run folder, what `LoadedPolicy.save` wrote, or ``hf:owner/name`` on the Hugging Face hub.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
         imports: packages outside of agentkit whose functions the folder may name; see `read_config`.
@@ -168,6 +168,10 @@ def load(
         CheckpointError: the run has no readable checkpoint.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
+    if str(path).startswith("hf:"):
+        from agentkit.experiment.deploy.hub import download  # Which imports this file.
+
+        path = download(str(path))
     path = pathlib.Path(path)
     if path.is_file():
         return _load_file(path, explore, seed, imports, **changes)

@@ -64,9 +64,9 @@ def acting_of(policy: LoadedPolicy) -> Acting:
         ConfigError: its actions depend on chance.
     """
     pure, params = policy.pure_policy, policy.arrays
-    observations, actions = _named("observation", policy.observation_spec), _named("action", policy.action_spec)
+    observations, actions = named("observation", policy.observation_spec), named("action", policy.action_spec)
     first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
-    rows = {name: np.asarray(row) for name, row in _named("state", first).items()}
+    rows = {name: np.asarray(row) for name, row in named("state", first).items()}
     structure = jax.tree.structure(first)
 
     def make_step(key: jax.Array, kept: frozenset[str]) -> Callable[[Nest, Arrays], Arrays]:
@@ -75,7 +75,7 @@ def acting_of(policy: LoadedPolicy) -> Acting:
             action, new, _ = pure.act(params, key, _nest(policy.observation_spec, observation), nest)
             leaves = zip(actions, jax.tree.leaves(action), strict=True)
             found = {name: to_bounds(leaf, actions[name], jnp) for name, leaf in leaves}
-            return found | {NEXT + name: leaf for name, leaf in _named("state", new).items() if name in kept}
+            return found | {NEXT + name: leaf for name, leaf in named("state", new).items() if name in kept}
 
         def step(params: Nest, arrays: Arrays) -> Arrays:
             state = {name: arrays[name] for name in rows if name in kept}
@@ -148,7 +148,7 @@ def _refuse_chance(acting: Acting, other: Callable[[Nest, Arrays], Arrays]) -> N
         )
 
 
-def _named(name: str, nest: Nest) -> dict[str, Any]:
+def named(name: str, nest: Nest) -> dict[str, Any]:
     """Returns the leaves of a nest by names such as ``observation`` or ``state/core/hidden``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(nest, is_leaf=specs.is_spec)
     return {"/".join([name, *map(_key, path)]): leaf for path, leaf in leaves}

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
-from agentkit.experiment.deploy.acting import NEXT, Acting, Arrays, acting_of, first_states, some_observations
+from agentkit.experiment.deploy.acting import NEXT, Acting, Arrays, acting_of, first_states, named, some_observations
 from agentkit.experiment.loading import LoadedPolicy, load
 
 SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
@@ -33,8 +33,8 @@ def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = 
         MissingExtraError: it needs a package that is not installed.
         DifferentActionsError: what was written acts otherwise.
     """
+    format = check_format(path, format)
     path = pathlib.Path(path)
-    format = _format(path, format)
     if not path.parent.is_dir():
         raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
     if format == "savedmodel" and path.exists():
@@ -54,17 +54,29 @@ def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = 
     return written
 
 
-def _format(path: pathlib.Path, format: str | None) -> str:
+def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
+    """Returns the format that a name and a word ask for; without either, "policy".
+
+    Raises:
+        ConfigError: the name does not end as the format's files do.
+        UnknownNameError: there is no such format.
+    """
+    suffix = None if path is None else pathlib.Path(path).suffix
     if format is None:
-        by_suffix = {".npz": "policy", ".stablehlo": "stablehlo", ".onnx": "onnx"}
-        if path.suffix not in by_suffix:
-            raise ConfigError(f"Expected a name that ends in {', '.join(by_suffix)}, or a format, found {str(path)!r}.")
-        return by_suffix[path.suffix]
+        by_suffix = {None: "policy", ".npz": "policy", ".stablehlo": "stablehlo", ".onnx": "onnx"}
+        if suffix not in by_suffix:
+            raise ConfigError(f"Expected a name that ends in .npz, .stablehlo or .onnx, or a format, found {str(path)!r}.")
+        return by_suffix[suffix]
     if format not in SUFFIXES:
         raise unknown_name("format", format, SUFFIXES)
-    if SUFFIXES[format] and path.suffix != SUFFIXES[format]:
+    if suffix is not None and SUFFIXES[format] and suffix != SUFFIXES[format]:
         raise ConfigError(f"Expected the name of a file of format {format} to end in {SUFFIXES[format]}, found {path}.")
     return format
+
+
+def input_names(policy: LoadedPolicy) -> list[str]:
+    """Returns the names under which an exported policy takes observations."""
+    return list(named("observation", policy.observation_spec))
 
 
 def _write(
