@@ -58,9 +58,11 @@ def film_of(arguments: argparse.Namespace, path: str | None) -> Any:
     from agentkit.wrappers.film import Film
 
     names = {"video_steps": "num_steps", "fps": "frames_per_second", "size": "size"}
-    given = {field: getattr(arguments, name) for name, field in names.items() if getattr(arguments, name) is not None}
-    total = given.get("num_steps", Film.num_steps)
-    return Film(path, on_frame=_counter(total) if sys.stderr.isatty() else None, **given)
+    settings = {
+        field: getattr(arguments, name) for name, field in names.items() if getattr(arguments, name) is not None
+    }
+    total = settings.get("num_steps", Film.num_steps)
+    return Film(path, on_frame=_counter(total) if sys.stderr.isatty() else None, **settings)
 
 
 def _counter(total: int) -> Callable[[int], None]:

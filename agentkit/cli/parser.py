@@ -332,8 +332,8 @@ def _add_policies(commands: _Commands[_Parser]) -> None:
         commands,
         "push",
         "publish a trained policy on the Hugging Face hub, or in a folder",
-        "Uploads policy.npz and its model card; agentkit.load('hf:OWNER/NAME') then loads it. Needs the extra 'hub' and "
-        "a login ('hf auth login'). A folder, such as ./published, gets the same files.",
+        "Uploads policy.npz and its model card; agentkit.load('hf:OWNER/NAME') then loads it. Needs the extra 'hub' "
+        "and a login ('hf auth login'). A folder, such as ./published, gets the same files.",
     )
     push.add_argument("run", metavar="RUN", help="a run folder")
     push.add_argument("target", metavar="OWNER/NAME", help="the repository, or a folder as ./NAME or /PATH")
@@ -343,7 +343,10 @@ def _add_policies(commands: _Commands[_Parser]) -> None:
 
 def _add_card(parser: _Parser) -> None:
     parser.add_argument(
-        "--episodes", type=_positive, metavar="N", help="play so many for the card; default: the run's newest evaluation"
+        "--episodes",
+        type=_positive,
+        metavar="N",
+        help="for the card; default: the last evaluation",
     )
     _add_import(parser)
 

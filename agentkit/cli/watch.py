@@ -87,7 +87,7 @@ class Window:
         from matplotlib import pyplot
 
         pyplot.close(pyplot.figure())  # Decides on a backend.
-        return matplotlib.get_backend().lower() in map(str.lower, matplotlib.rcsetup.interactive_bk)
+        return matplotlib.get_backend().lower() not in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template")
 
     def take(self, render: Callable[[], np.ndarray]) -> None:
         """Shows an image, when its time has come.

@@ -18,17 +18,15 @@ _SHADOW_SIZE = 1024
 
 def has_display() -> bool:
     """Returns whether a window can be opened."""
-    return not sys.platform.startswith("linux") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def prepare_mujoco(model: Any) -> str | None:
     """Makes a MuJoCo model ready to be drawn; call it before its first image.
 
     Without a display it picks EGL or else OSMesa, sets ``MUJOCO_GL`` for both simulators, and turns off what costs
-    most without a graphics card: smooth edges, and shadows finer than an image of a few hundred pixels shows. A frame then
-    takes a quarter of the time. The simulation is untouched.
+    most without a graphics card: smooth edges, and shadows finer than a small image shows. A frame then takes a quarter
+    of the time. The simulation is untouched.
 
     Args:
         model: an `mujoco.MjModel`; another simulator's, or None, is left alone.

@@ -66,8 +66,9 @@ class ExperimentConfig:
         wrappers: functions ``environment -> environment``, applied in this order to each single environment.
         on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
             ends the run before its last checkpoint is replaced, "warn" goes on.
-        video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need the
-            extra ``video`` and an environment that draws, and change nothing in the training; of runs in one process.
+        video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need
+            the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
+            process.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 

@@ -54,7 +54,7 @@ class LoadedPolicy:
         Args:
             agent: whose policy it is.
             policy: to act with.
-            arrays: its parameters.
+            params: its parameters.
             file: what `save` writes, but for the parameters.
             seed: of its sampling.
         """
@@ -135,8 +135,8 @@ class LoadedPolicy:
     def export(self, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
         """Writes the policy for another world; returns the files.
 
-        What was written is read back, and its actions are compared with the policy's own. docs/policies.md says what each
-        format needs and how it is used.
+        What was written is read back, and its actions are compared with the policy's own. docs/policies.md says what
+        each format needs and how it is used.
 
         Args:
             path: the file, or of ``savedmodel`` the folder.

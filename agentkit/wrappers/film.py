@@ -135,7 +135,7 @@ class FilmedEnvironment(EnvironmentWrapper):
         return self._shown(self._environment.step(action))
 
     def _shown(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        self._camera(getattr(self._environment, "render"))  # noqa: B009: a wrapper passes it on.
+        self._camera(self._environment.render)  # type: ignore[attr-defined]
         return timestep
 
 
@@ -151,7 +151,9 @@ def _scaled(frame: np.ndarray, size: int | None) -> np.ndarray:
     return np.asarray(image.fromarray(frame).resize(shape, method))
 
 
-def _mp4_sink(path: pathlib.Path, shape: tuple[int, int], frames_per_second: float) -> Generator[None, np.ndarray, None]:
+def _mp4_sink(
+    path: pathlib.Path, shape: tuple[int, int], frames_per_second: float
+) -> Generator[None, np.ndarray, None]:
     """Returns a generator that takes frames and writes H.264, which every browser plays.
 
     imageio-ffmpeg's own writer forks with Python code in between, of which JAX warns: its ffmpeg is started directly.
@@ -166,7 +168,7 @@ def _mp4_sink(path: pathlib.Path, shape: tuple[int, int], frames_per_second: flo
         assert process.stdin is not None and process.stderr is not None
         try:
             while True:
-                process.stdin.write(((yield)).tobytes())
+                process.stdin.write((yield).tobytes())
         except (GeneratorExit, BrokenPipeError):
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()

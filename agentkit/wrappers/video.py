@@ -112,4 +112,3 @@ class VideoRecorder(EnvironmentWrapper):
         # The episode under way will be replayed, and with it its video.
         self._frames = []
         self._episode = int(state["episode"])
-

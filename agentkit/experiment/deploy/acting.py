@@ -1,4 +1,4 @@
-"""Turns a loaded policy into a pure function of named arrays, in the environment's own terms: what every format holds."""
+"""Turns a loaded policy into a pure function of named arrays, in the environment's own terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.actors.policy import first_state
-from agentkit.errors import ConfigError
 from agentkit.experiment.deploy.lowering import Program, lower
 from agentkit.experiment.loading import LoadedPolicy
 from agentkit.types import Nest
@@ -20,6 +19,8 @@ from agentkit.wrappers.canonical_actions import to_bounds
 
 Arrays = dict[str, Any]
 """Arrays by name, each with a batch axis in front."""
+
+_KEY = np.zeros(2, np.uint32)
 
 NEXT = "next_"
 """Begins the name of a state's array where it is a result."""
@@ -30,7 +31,8 @@ class Acting:
     """Holds a policy as a function of arrays ``[B, ...]``.
 
     Attributes:
-        step: ``(params, {observation..., state...}) -> {action..., next_state...}``.
+        step: ``(params, {observation..., state...}, key) -> {action..., next_state...}``; the key is for policies that
+            choose at random, which are not exported.
         params: of the policy.
         observations: specs by name.
         actions: specs of the environment's own actions, by name.
@@ -38,7 +40,7 @@ class Acting:
         program: `step` as a list of operations.
     """
 
-    step: Callable[[Nest, Arrays], Arrays]
+    step: Callable[..., Arrays]
     params: Nest
     observations: Mapping[str, specs.Array]
     actions: Mapping[str, specs.Array]
@@ -58,48 +60,41 @@ class Acting:
 
 
 def acting_of(policy: LoadedPolicy) -> Acting:
-    """Returns what a policy does; of its state only what actions depend on.
-
-    Raises:
-        ConfigError: its actions depend on chance.
-    """
+    """Returns what a policy does; of its state only what actions depend on."""
     pure, params = policy.pure_policy, policy.arrays
     observations, actions = named("observation", policy.observation_spec), named("action", policy.action_spec)
     first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
     rows = {name: np.asarray(row) for name, row in named("state", first).items()}
     structure = jax.tree.structure(first)
 
-    def make_step(key: jax.Array, kept: frozenset[str]) -> Callable[[Nest, Arrays], Arrays]:
-        def act(params: Nest, observation: dict[str, Any], state: dict[str, Any]) -> Arrays:
+    def make_step(kept: frozenset[str]) -> Callable[..., Arrays]:
+        def act(params: Nest, observation: Arrays, state: Arrays, key: Any) -> Arrays:
             nest = jax.tree.unflatten(structure, [state.get(name, rows[name]) for name in rows])
             action, new, _ = pure.act(params, key, _nest(policy.observation_spec, observation), nest)
             leaves = zip(actions, jax.tree.leaves(action), strict=True)
             found = {name: to_bounds(leaf, actions[name], jnp) for name, leaf in leaves}
             return found | {NEXT + name: leaf for name, leaf in named("state", new).items() if name in kept}
 
-        def step(params: Nest, arrays: Arrays) -> Arrays:
+        def step(params: Nest, arrays: Arrays, key: Any = _KEY) -> Arrays:
             state = {name: arrays[name] for name in rows if name in kept}
-            return jax.vmap(act, (None, 0, 0))(params, {name: arrays[name] for name in observations}, state)
+            return jax.vmap(act, (None, 0, 0, None))(params, {name: arrays[name] for name in observations}, state, key)
 
         return step
 
     everything = frozenset(rows)
     inputs = {name: (spec.shape, spec.dtype) for name, spec in observations.items()}
     inputs |= {name: (row.shape, row.dtype) for name, row in rows.items()}
-    whole = lower(make_step(jax.random.PRNGKey(0), everything), params, inputs)
+    whole = lower(make_step(everything), params, inputs)
     kept = _memory(whole, list(actions), everything)
     names = [*actions, *(NEXT + name for name in rows if name in kept)]
-    step = make_step(jax.random.PRNGKey(0), kept)
-    acting = Acting(
-        step,
+    return Acting(
+        make_step(kept),
         params,
         observations,
         actions,
         {name: row for name, row in rows.items() if name in kept},
         whole.only({name: whole.outputs[name] for name in names}),
     )
-    _refuse_chance(acting, make_step(jax.random.PRNGKey(1), kept))
-    return acting
 
 
 def some_observations(acting: Acting, batch_size: int, seed: int = 0) -> Arrays:
@@ -135,17 +130,6 @@ def _memory(program: Program, actions: list[str], state: frozenset[str]) -> froz
         if {NEXT + name for name in used} <= set(wanted):
             return used
         wanted = [*actions, *(NEXT + name for name in used)]
-
-
-def _refuse_chance(acting: Acting, other: Callable[[Nest, Arrays], Arrays]) -> None:
-    arrays = some_observations(acting, 256) | first_states(acting, 256)
-    found, again = jax.jit(acting.step)(acting.params, arrays), jax.jit(other)(acting.params, arrays)
-    if any(not np.array_equal(found[name], again[name]) for name in acting.actions):
-        raise ConfigError(
-            "The policy chooses at random, also to be judged by (its epsilon_evaluation may be above 0, or it samples "
-            "quantiles); an exported function has no random numbers. Load it with agentkit.load, or save it as a policy "
-            "file (--format policy)."
-        )
 
 
 def named(name: str, nest: Nest) -> dict[str, Any]:

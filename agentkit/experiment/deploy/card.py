@@ -1,4 +1,4 @@
-"""Writes a model card, in the form of the Hugging Face hub, about a policy: what it is, how good, and how to load it."""
+"""Writes a model card, in the form of the Hugging Face hub, about a policy: what it is, how good, how to load it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _ACT = "action, state = policy(observation, state)  # None begins an episode"
 _USES = {
     "policy": f'import agentkit\n\npolicy = agentkit.load("{{file}}")\n{_ACT}',
     "numpy": f'from numpy_policy import Policy\n\npolicy = Policy("{{file}}")\n{_ACT}',
-    "stablehlo": 'import pathlib\n\nimport jax.export\n\npolicy = jax.export.deserialize(bytearray(pathlib.Path("{file}")'
-    ".read_bytes()))\narrays = policy.call({{{inputs}}})",
+    "stablehlo": 'import pathlib\n\nimport jax.export\n\ncontent = bytearray(pathlib.Path("{file}").read_bytes())\n'
+    "policy = jax.export.deserialize(content)\narrays = policy.call({{{inputs}}})",
     "onnx": 'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{file}")\n'
     "arrays = session.run(None, {{{inputs}}})",
     "savedmodel": 'import tensorflow as tf\n\npolicy = tf.saved_model.load("{file}").signatures["serving_default"]\n'
@@ -61,9 +61,7 @@ class Returns(NamedTuple):
     steps: int
 
 
-def returns_of(
-    run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = ()
-) -> Returns | None:
+def returns_of(run: str | pathlib.Path, num_episodes: int | None = None, imports: Sequence[str] = ()) -> Returns | None:
     """Returns what the run's newest evaluation found, or None without one; plays where `num_episodes` says how many."""
     if num_episodes is not None:
         found = evaluate(run, num_episodes, imports=imports)

@@ -17,8 +17,10 @@ SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx"
 """How the names of a format's files end."""
 
 _BATCH, _STEPS = 64, 4
+_KEYS = np.array([[0, 0], [0, 1]], np.uint32)
 _RELATIVE = 1e-4
 _TIES = 0.02
+_REPORT = "Nothing was written. This is a mistake of agentkit's: please report it."
 
 
 class DifferentActionsError(AgentkitError, RuntimeError):
@@ -47,10 +49,10 @@ def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = 
     written, read = _write(policy, path, format, acting)
     try:
         compare(acting, read)
-    except DifferentActionsError as error:
+    except BaseException:
         for file in written:
             shutil.rmtree(file) if file.is_dir() else file.unlink()
-        raise DifferentActionsError(f"{error} This is a mistake of agentkit's: please report it.") from error
+        raise
     return written
 
 
@@ -65,7 +67,9 @@ def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
     if format is None:
         by_suffix = {None: "policy", ".npz": "policy", ".stablehlo": "stablehlo", ".onnx": "onnx"}
         if suffix not in by_suffix:
-            raise ConfigError(f"Expected a name that ends in .npz, .stablehlo or .onnx, or a format, found {str(path)!r}.")
+            raise ConfigError(
+                f"Expected a name that ends in .npz, .stablehlo or .onnx, or a format, found {str(path)!r}."
+            )
         return by_suffix[suffix]
     if format not in SUFFIXES:
         raise unknown_name("format", format, SUFFIXES)
@@ -101,35 +105,50 @@ def _write(
 
 
 def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
-    """Compares a written policy with the original over some steps of 64 episodes, and of one.
+    """Compares a written policy with the original over some steps of 64 episodes, and one step of one.
 
     Raises:
+        ConfigError: the policy chooses at random.
         DifferentActionsError: continuous actions differ by more than 0.0001 of their range, or discrete ones more often
             than where two values are all but equal.
     """
     step = jax.jit(acting.step)
-    for size in (_BATCH, 1):
-        state = found_state = first_states(acting, size)
-        for number in range(_STEPS):
-            observations = some_observations(acting, size, seed=number)
-            expected, found = step(acting.params, observations | state), read(observations | found_state)
-            for name in acting.actions:
-                _compare(np.asarray(expected[name]), np.asarray(found[name]), name)
-            state = {name: np.asarray(expected[NEXT + name]) for name in acting.state}
-            found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
-            for name in acting.state:
-                _compare(state[name], found_state[name], NEXT + name)
+    state = found_state = first_states(acting, _BATCH)
+    for number in range(_STEPS):
+        observations = some_observations(acting, _BATCH, seed=number)
+        expected, found = step(acting.params, observations | state, _KEYS[0]), read(observations | found_state)
+        if number == 0:
+            _refuse_chance(acting, expected, step(acting.params, observations | state, _KEYS[1]))
+            one = read({name: x[:1] for name, x in (observations | state).items()})
+            _compare_all(acting, {name: np.asarray(x)[:1] for name, x in expected.items()}, one)
+        _compare_all(acting, expected, found)
+        state = {name: np.asarray(expected[NEXT + name]) for name in acting.state}
+        found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
+
+
+def _refuse_chance(acting: Acting, found: Arrays, again: Arrays) -> None:
+    if any(not np.array_equal(found[name], again[name]) for name in acting.actions):
+        raise ConfigError(
+            "The policy chooses at random, also to be judged by (its epsilon_evaluation may be above 0, or it samples "
+            "quantiles); an exported function has no random numbers. Load it with agentkit.load, or save it as a "
+            "policy file (--format policy)."
+        )
+
+
+def _compare_all(acting: Acting, expected: Arrays, found: Arrays) -> None:
+    for name in (*acting.actions, *(NEXT + name for name in acting.state)):
+        _compare(np.asarray(expected[name]), np.asarray(found[name]), name)
 
 
 def _compare(expected: np.ndarray, found: np.ndarray, name: str) -> None:
     if expected.shape != found.shape:
-        raise DifferentActionsError(f"{name}: expected shape {expected.shape}, found {found.shape}.")
+        raise DifferentActionsError(f"{name}: expected shape {expected.shape}, found {found.shape}. {_REPORT}")
     if expected.dtype.kind == "f":
         scale = 1.0 + np.abs(expected).max(initial=0.0)
         if not np.allclose(expected / scale, found / scale, atol=_RELATIVE, rtol=0, equal_nan=True):
-            raise DifferentActionsError(f"{name} differs by up to {np.abs(expected - found).max()}.")
+            raise DifferentActionsError(f"{name} differs by up to {np.abs(expected - found).max():.4f}. {_REPORT}")
     elif (share := np.mean(expected != found)) > _TIES:
-        raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows.")
+        raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows. {_REPORT}")
 
 
 def _compare_policy_files(policy: LoadedPolicy, found: LoadedPolicy, path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ policy's random numbers vanish with it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import string
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -23,11 +24,17 @@ Shape = list[int | None]
 """Of an array; None is the size of the batch."""
 
 # Primitives that compute each element from the elements in its place, in JAX's own names.
-ELEMENTWISE = frozenset(
-    "abs add and ceil clamp cos div eq erf exp expm1 floor ge gt is_finite le log log1p logistic lt max min mul ne neg "
-    "not or pow rem rsqrt sign sin sqrt square sub tanh".split()
-)
-_REDUCTIONS = frozenset("argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum".split())
+# fmt: off
+ELEMENTWISE = frozenset([
+    "abs", "add", "and", "ceil", "clamp", "cos", "div", "eq", "erf", "exp", "expm1", "floor", "ge", "gt", "is_finite",
+    "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "rsqrt",
+    "sign", "sin", "sqrt", "square", "sub", "tanh",
+])
+_REDUCTIONS = frozenset([
+    "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+])
+# fmt: on
+_SLICE = ("axes", "starts", "stops", "steps")
 _SAME = frozenset(["copy", "optimization_barrier", "stop_gradient"])
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
@@ -100,9 +107,11 @@ def lower(
     reader = _Reader(batch, paths)
     consts = [reader.constant(value) for value in closed.consts]
     names = sorted(inputs)  # The order in which JAX flattens a dict.
-    found = reader.read(closed.jaxpr, consts, [*paths, *names])
-    outputs = dict(zip(sorted(results), found, strict=True))
-    return Program(tuple(names), reader.constants, tuple(reader.steps), outputs).only(outputs)
+    results_found = reader.read(closed.jaxpr, consts, [*paths, *names])
+    outputs = dict(zip(sorted(results), results_found, strict=True))
+    found = Program(tuple(names), reader.constants, tuple(reader.steps), outputs).only(outputs)
+    constants = {name: np.asarray(reader.value(name)) for name in found.constants}
+    return dataclasses.replace(found, constants=constants)
 
 
 @final
@@ -117,10 +126,16 @@ class _Reader:
         self._count = 0
 
     def constant(self, value: Any) -> str:
-        """Returns the name of a new constant."""
+        """Returns the name of a new constant, an array or a function that computes it when it is needed."""
         name = self._new()
         self.constants[name] = value
         return name
+
+    def value(self, name: str) -> Any:
+        """Returns a constant."""
+        if callable(self.constants[name]):
+            self.constants[name] = self.constants[name]()
+        return self.constants[name]
 
     def read(self, jaxpr: Any, consts: list[str], arguments: list[str]) -> list[str]:
         """Adds the steps of a jaxpr; returns the names of its results."""
@@ -145,8 +160,14 @@ class _Reader:
             return self.read(getattr(inner, "jaxpr", inner), consts, inputs)
         shapes = [self._shape(v.aval.shape) for v in equation.outvars]
         if all(i in self.constants for i in inputs) and not any(None in shape for shape in shapes):
-            values = equation.primitive.bind(*(self.constants[i] for i in inputs), **params)
-            return [self.constant(v) for v in (values if equation.primitive.multiple_results else [values])]
+            compute = functools.cache(
+                lambda: equation.primitive.bind(
+                    *(self.value(i) for i in inputs), **params
+                )  # A list of several results.
+            )
+            if not equation.primitive.multiple_results:
+                return [self.constant(compute)]
+            return [self.constant(functools.partial(lambda k: compute()[k], k)) for k in range(len(shapes))]
         if name in _SAME:
             return inputs
         if name == "select_n" and (chosen := self._known(inputs[0])) is not None:
@@ -158,7 +179,7 @@ class _Reader:
         if name not in self.constants:
             step = self._made_by.get(name)
             return self._known(step.inputs[0]) if step is not None and step.op == "broadcast" else None
-        values = np.asarray(self.constants[name])
+        values = np.asarray(self.value(name))
         return int(values.flat[0]) if values.size and (values == values.flat[0]).all() else None
 
     def _write(self, equation: Any, inputs: list[str], shapes: list[Shape]) -> list[str]:
@@ -269,7 +290,7 @@ def _slice(params: dict[str, Any], operand: Shape) -> dict[str, Any] | None:
             return None
         if operand[axis] is not None:
             axes.append((axis, int(start), int(stop), int(stride)))
-    return {name: list(numbers) for name, numbers in zip(("axes", "starts", "stops", "steps"), zip(*axes, strict=True))}
+    return {name: list(numbers) for name, numbers in zip(_SLICE, zip(*axes, strict=True), strict=True)}
 
 
 def _einsum(numbers: Any, operands: list[Shape]) -> str:

@@ -7,14 +7,17 @@ Observations and actions are the environment's own; both may have a batch axis i
 licence (Apache-2.0) is this file's, too.
 """
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import numpy as np
 
 FORMAT = 1
 PREFIX = "numpy/"
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Any] = {
     "abs": np.abs,
     "add": np.add,
     "and": np.logical_and,
@@ -52,7 +55,7 @@ _FUNCTIONS = {
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "select": lambda which, no, yes: np.where(which, yes, no),
 }
-_REDUCTIONS = {
+_REDUCTIONS: dict[str, Any] = {
     "reduce_and": np.all,
     "reduce_max": np.max,
     "reduce_min": np.min,
@@ -71,11 +74,13 @@ class Policy:
         description: names, shapes, dtypes and bounds of observations, actions and state.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Any) -> None:
         """Reads the file; nothing in it is executed."""
         with np.load(path, allow_pickle=False) as file:
             if PREFIX + "program" not in file.files:
-                raise ValueError(f"{path} has no program for numpy. Write it with: agentkit export-policy --format numpy")
+                raise ValueError(
+                    f"{path} has no program for numpy. Write it with: agentkit export-policy --format numpy"
+                )
             header = json.loads(file[PREFIX + "program"].tobytes())
             if header["format"] != FORMAT:
                 raise ValueError(f"{path} has format {header['format']}, expected {FORMAT}.")
@@ -85,7 +90,7 @@ class Policy:
         if unknown:
             raise ValueError(f"{path} has operations that this reader does not know: {sorted(unknown)}.")
 
-    def __call__(self, observation, state=None):
+    def __call__(self, observation: Any, state: Any = None) -> tuple[Any, dict[str, np.ndarray]]:
         """Returns the action, and the state for the next call.
 
         Where there are several observations (or actions), they are dicts by the names in `description`.
@@ -111,7 +116,7 @@ class Policy:
         actions = {name: found[name].astype(spec["dtype"]) for name, spec in self.description["actions"].items()}
         return (actions if len(actions) > 1 else next(iter(actions.values()))), state
 
-    def _run(self, arrays, size):
+    def _run(self, arrays: dict[str, Any], size: int) -> dict[str, Any]:
         values = {**self._constants, **arrays}
         with np.errstate(all="ignore"):
             for step in self._steps:
@@ -119,7 +124,7 @@ class Policy:
         return {name: values[key] for name, key in self._outputs.items()}
 
 
-def _compute(step, inputs, size):
+def _compute(step: dict[str, Any], inputs: list[Any], size: int) -> Any:
     """Computes one operation; None in a shape is the size of the batch."""
     op, x = step["op"], inputs[0]
     if op in _FUNCTIONS:
@@ -140,8 +145,10 @@ def _compute(step, inputs, size):
         return np.transpose(x, step["axes"])
     if op == "slice":
         parts = [slice(None)] * x.ndim
-        for axis, start, stop, stride in zip(step["axes"], step["starts"], step["stops"], step["steps"]):
+        for axis, start, stop, stride in zip(step["axes"], step["starts"], step["stops"], step["steps"], strict=True):
             parts[axis] = slice(start, stop, stride)
         return x[tuple(parts)]
     x = x.reshape([size if length is None else length for length in step.get("through", step["shape"])])
-    return x if op == "reshape" else np.broadcast_to(x, [size if length is None else length for length in step["shape"]])
+    return (
+        x if op == "reshape" else np.broadcast_to(x, [size if length is None else length for length in step["shape"]])
+    )

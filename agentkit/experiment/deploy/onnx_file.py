@@ -58,7 +58,9 @@ def write_onnx(path: pathlib.Path, acting: Acting) -> list[pathlib.Path]:
         dtype = np.dtype(made[source][1]) if source in made else np.asarray(program.constants.get(source, 0)).dtype
         wanted = acting.actions[name].dtype if name in acting.actions else dtype
         graph.cast(source, wanted, name)
-        results.append(_value(name, acting.actions[name].shape if name in acting.actions else made[source][0][1:], wanted))
+        results.append(
+            _value(name, acting.actions[name].shape if name in acting.actions else made[source][0][1:], wanted)
+        )
     inputs = [_value(name, shape, dtype) for name, (shape, dtype) in shapes.items()]
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", inputs, results, graph.initializers),

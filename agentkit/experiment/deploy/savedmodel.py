@@ -87,5 +87,7 @@ def _tensorflow() -> Any:
     try:
         from agentkit.replay.reverb.library import tf
     except MissingExtraError as error:
-        raise MissingExtraError(f"A SavedModel is written by TensorFlow, which the Reverb stack has. {error}") from error
+        raise MissingExtraError(
+            f"A SavedModel is written by TensorFlow, which the Reverb stack has. {error}"
+        ) from error
     return tf

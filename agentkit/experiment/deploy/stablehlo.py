@@ -1,4 +1,4 @@
-"""Writes a policy as StableHLO, compiled code for any of XLA's devices, with a small JSON of what it takes and gives."""
+"""Writes a policy as StableHLO, for any of XLA's devices, with a small JSON of what it takes and gives."""
 
 from __future__ import annotations
 
