@@ -288,6 +288,7 @@ def _filming(experiment: ExperimentConfig, film: Film | None) -> Iterator[Experi
         writer.close()
     except BaseException:
         writer.abandon()
-        for path in made:
-            path.rmdir()
+        with contextlib.suppress(OSError):  # Somebody else has put something there.
+            for path in made:
+                path.rmdir()
         raise
