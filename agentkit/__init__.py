@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
     from agentkit.experiment import presets as presets
+    from agentkit.experiment import push as push
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "resume", "resume_launch",
-    "resume_offline", "run", "run_offline", "run_seeds", "train",
+    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "push", "resume",
+    "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "train",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

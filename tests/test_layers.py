@@ -52,13 +52,17 @@ OPTIONAL = {
     "mctx": "agents/gumbel_muzero.py",
     "ray": "distributed/ray.py",
     "optuna": "experiment/sweeps/optuna_study.py",
+    "PIL": "wrappers/film.py",
+    "imageio_ffmpeg": "wrappers/film.py",
+    "onnx": "experiment/deploy/onnx_file.py",
+    "huggingface_hub": "experiment/deploy/hub.py",
 }
 # An extra of its own, of a package that is named above.
 PARTS = {"ray.tune": "tune.py"}
 # Packages that every installation has, and where they are at home.
 HOMES = {
     "haiku": ("networks/", "agents/"),
-    "matplotlib": ("cli/plot.py",),
+    "matplotlib": ("cli/plot.py", "cli/watch.py"),
     "rich": ("loggers/",),
 }
 

@@ -41,7 +41,9 @@ _TRAINING = ("train", "sweep", "offline", "launch", "node")
 # The commands whose function is not in the file of their name.
 _FUNCTIONS = {
     "export": ("offline", "export"),
+    "export-policy": ("policies", "export_policy"),
     "list": ("show", "list_all"),
+    "push": ("policies", "push"),
     "scale": ("status", "scale"),
     "stop": ("status", "stop"),
 }

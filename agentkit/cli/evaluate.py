@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +18,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Plays the episodes and prints the mean, spread and range of their returns.
 
     Raises:
-        ConfigError: if there is no run or checkpoint, the run cannot be rebuilt, or the video would be no GIF.
+        ConfigError: if there is no run or checkpoint, the run cannot be rebuilt, or it cannot be filmed.
     """
-    if arguments.video is not None and not arguments.video.endswith(".gif"):
-        raise ConfigError(f"--video: expected a file that ends in .gif, found {arguments.video!r}.")
+    film = film_of(arguments, arguments.video)
     check_is_run(arguments.run)
     from agentkit import experiment
 
@@ -27,7 +29,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     settings = parse_environment_settings(arguments.env_set, environment)
     try:
         result = experiment.evaluate(
-            arguments.run, arguments.episodes, arguments.video, checkpoint=arguments.checkpoint,
+            arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint,
             environment_settings=settings, imports=imports,
         )  # fmt: skip
     except CheckpointError as error:
@@ -39,9 +41,40 @@ def evaluate(arguments: argparse.Namespace) -> int:
     best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
     print(f"checkpoint of step {result['steps']:,}{best}")
     print(describe_returns(np.asarray(result["episode_return"], np.float64)))
-    if arguments.video is not None:
-        print(f"Wrote {arguments.video}")
+    if film is not None:
+        print(f"Wrote {film.path}")
     return 0
+
+
+def film_of(arguments: argparse.Namespace, path: str | None) -> Any:
+    """Returns the `Film` that ``--video-steps``, ``--fps`` and ``--size`` ask for; None without a path.
+
+    Raises:
+        ConfigError: for another suffix or an impossible number.
+        MissingExtraError: the package that writes such files is not installed.
+    """
+    if path is None:
+        if given := [name for name in ("video_steps", "fps", "size") if getattr(arguments, name) is not None]:
+            raise ConfigError(f"--{given[0].replace('_', '-')} is of a film: give --video FILE.mp4 with it.")
+        return None
+    from agentkit.wrappers.film import Film
+
+    names = {"video_steps": "num_steps", "fps": "frames_per_second", "size": "size"}
+    settings = {
+        field: getattr(arguments, name) for name, field in names.items() if getattr(arguments, name) is not None
+    }
+    total = settings.get("num_steps", Film.num_steps)
+    return Film(path, on_frame=_counter(total) if sys.stderr.isatty() else None, **settings)
+
+
+def _counter(total: int) -> Callable[[int], None]:
+    """Returns a function that shows how many frames there are, on the same line."""
+
+    def show(count: int) -> None:
+        end = "\n" if count == total else ""
+        print(f"\rframe {count:,} of {total:,}", end=end, file=sys.stderr, flush=True)
+
+    return show
 
 
 def describe_returns(returns: np.ndarray) -> str:

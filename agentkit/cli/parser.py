@@ -13,9 +13,10 @@ from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
     "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate",
-    "plot", "completion",
+    "plot", "watch", "export-policy", "push", "completion",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
+FORMATS = ("policy", "numpy", "stablehlo", "onnx", "savedmodel")
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
 
@@ -64,7 +65,7 @@ def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching,
-        _add_evaluate_and_plot, _add_completion,
+        _add_evaluate_and_plot, _add_policies, _add_completion,
     ):  # fmt: skip
         add(commands)
     return parser, commands
@@ -118,6 +119,12 @@ def _add_train(commands: _Commands[_Parser]) -> None:
     )
     train.add_argument("--jobs", type=_positive, metavar="N", help="with --seeds: runs at a time; default: 1")
     train.add_argument("--replay", choices=("in_process", "reverb"), help="default: in_process")
+    train.add_argument(
+        "--video-every",
+        type=_natural,
+        metavar="STEPS",
+        help="film the policy into the run's videos/step-N.mp4; needs the extra 'video'; default: 0, never",
+    )
     train.add_argument(
         "--profile", action="store_true", help="say at the end where a step's time went; waits for each update"
     )
@@ -326,7 +333,8 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     )
     _add_environment_settings(evaluate)
     _add_import(evaluate)
-    evaluate.add_argument("--video", metavar="FILE.gif", help="also record the first episode to this file")
+    evaluate.add_argument("--video", metavar="FILE", help="also film it: .mp4, with the extra 'video', or .gif")
+    _add_film(evaluate)
     plot = _add(
         commands,
         "plot",
@@ -348,6 +356,58 @@ def _add_completion(commands: _Commands[_Parser]) -> None:
     )
     completion.add_argument("shell", choices=SHELLS, help="which shell")
     completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)  # What the scripts themselves ask with.
+
+
+def _add_film(parser: _Parser) -> None:
+    parser.add_argument("--video-steps", type=_positive, metavar="N", help="frames, one a step; default: 300")
+    parser.add_argument("--fps", type=_amount, metavar="N", help="frames per second; default: 30")
+    parser.add_argument("--size", type=_positive, metavar="PIXELS", help="height of the frames; default: 240")
+
+
+def _add_policies(commands: _Commands[_Parser]) -> None:
+    watch = _add(
+        commands,
+        "watch",
+        "look at a trained agent in a window",
+        "Plays episodes in a window; where there is no display, writes RUN/watch.mp4 and says so.",
+    )
+    watch.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
+    watch.add_argument("--episodes", type=_positive, default=3, metavar="N", help="default: %(default)s")
+    _add_environment_settings(watch)
+    _add_import(watch)
+    _add_film(watch)
+    export = _add(
+        commands,
+        "export-policy",
+        "write a trained policy for use elsewhere",
+        "Writes a run's policy in one of five formats, reads it back and compares its actions, and writes a model card "
+        "README.md beside it. docs/policies.md says how each is used.",
+    )
+    export.add_argument("run", metavar="RUN", help="a run folder, or a policy file .npz")
+    export.add_argument("-o", "--output", metavar="FILE", help="default: RUN/policy/policy with the format's suffix")
+    export.add_argument("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: by the suffix, or policy")
+    _add_card(export)
+    push = _add(
+        commands,
+        "push",
+        "publish a trained policy on the Hugging Face hub, or in a folder",
+        "Uploads policy.npz and its model card; agentkit.load('hf:OWNER/NAME') then loads it. Needs the extra 'hub' "
+        "and a login ('hf auth login'). A folder, such as ./published, gets the same files.",
+    )
+    push.add_argument("run", metavar="RUN", help="a run folder")
+    push.add_argument("target", metavar="OWNER/NAME", help="the repository, or a folder as ./NAME or /PATH")
+    push.add_argument("--private", action="store_true", help="of a new repository")
+    _add_card(push)
+
+
+def _add_card(parser: _Parser) -> None:
+    parser.add_argument(
+        "--episodes",
+        type=_positive,
+        metavar="N",
+        help="for the card; default: the last evaluation",
+    )
+    _add_import(parser)
 
 
 def _add_experiment(parser: _Parser) -> None:

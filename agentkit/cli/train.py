@@ -35,7 +35,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # --devices, --on-nan, --import and those of `parser._add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "replay", "num_envs", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "config", "preset", "show_config",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "video_every", "config", "preset",
+    "show_config",
 )  # fmt: skip
 
 
@@ -62,7 +63,8 @@ def train(arguments: argparse.Namespace) -> int:
         own = of_resumed_run(arguments, arguments.resume, changes["imports"])
         plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
-    plan = new_experiment(arguments, "train", replay=_or(arguments.replay, "in_process"), progress=True)
+    replay, video_period = _or(arguments.replay, "in_process"), _or(arguments.video_every, 0)
+    plan = new_experiment(arguments, "train", replay=replay, progress=True, video_period=video_period)
     plan = in_new_folder(plan, arguments)
     show_evaluation(plan)
     with nothing_left(plan, arguments):

@@ -8,6 +8,7 @@ from typing import Any, final
 import dm_env
 import numpy as np
 
+from agentkit.envs.rendering import explain_import, prepare_mujoco
 from agentkit.errors import missing_extra, unknown_name
 from agentkit.types import Nest
 
@@ -15,8 +16,12 @@ try:
     with warnings.catch_warnings():
         # Without a display the renderer warns on import; nothing here renders unless asked to.
         warnings.simplefilter("ignore")
+        from dm_control import _render as renderers
         from dm_control import suite
-except ImportError as error:
+except Exception as error:
+    explain_import(error, "dm_control")
+    if not isinstance(error, ImportError):
+        raise
     raise missing_extra("dm_control", "dm_control") from error
 
 
@@ -38,6 +43,13 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
     return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
 
 
+def _use(backend: str | None) -> None:
+    """Replaces the renderer that dm_control chose when it was imported, without having tried it."""
+    if backend is not None and backend not in (renderers.BACKEND or ""):
+        make = {"egl": renderers._import_egl, "osmesa": renderers._import_osmesa}[backend]
+        renderers.Renderer, renderers.BACKEND = make(), backend
+
+
 @final
 class DMControlEnvironment(dm_env.Environment):
     """Adds `reseed` and `render` to a control suite environment, which is a dm_env environment already.
@@ -50,6 +62,7 @@ class DMControlEnvironment(dm_env.Environment):
 
     def __init__(self, environment: Any):
         self._environment = environment
+        self._ready_to_draw = False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -85,7 +98,14 @@ class DMControlEnvironment(dm_env.Environment):
         return self._environment.discount_spec()
 
     def render(self, height: int = 240, width: int = 320, camera_id: int = 0) -> np.ndarray:
-        """Returns an image, uint8 ``[height, width, 3]``; needs a GL backend (``MUJOCO_GL=egl``, say)."""
+        """Returns an image, uint8 ``[height, width, 3]``.
+
+        Raises:
+            ConfigError: there is neither a display nor a GL library that works.
+        """
+        if not self._ready_to_draw:
+            _use(prepare_mujoco(self._environment.physics.model.ptr))
+            self._ready_to_draw = True
         return self._environment.physics.render(height, width, camera_id=camera_id)
 
     def close(self) -> None:

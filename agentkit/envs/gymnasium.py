@@ -13,6 +13,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
+from agentkit.envs.rendering import explain_import, prepare_mujoco
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
 
@@ -99,6 +100,15 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
+def film_settings(name: str, size: int | None) -> dict[str, Any]:
+    """Returns the arguments with which gymnasium's environment `name` draws images of a height, as far as it can."""
+    settings: dict[str, Any] = {"render_mode": "rgb_array"}
+    spec = gymnasium.registry.get(name.partition(":")[2] or name)
+    if size is not None and spec is not None and "envs.mujoco" in str(spec.entry_point):
+        settings |= {"width": size * 4 // 3 // 2 * 2, "height": size}
+    return settings
+
+
 @contextlib.contextmanager
 def _quiet_mujoco() -> Iterator[None]:
     """Drops MuJoCo's complaints about gymnasium's model files.
@@ -107,8 +117,11 @@ def _quiet_mujoco() -> Iterator[None]:
     """
     try:
         import mujoco  # type: ignore[import-untyped]
-    except ImportError:  # Then no model is loaded either.
-        yield
+    except Exception as error:
+        explain_import(error, "mujoco")
+        if not isinstance(error, ImportError):
+            raise
+        yield  # Then no model is loaded either.
         return
     handler = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
@@ -159,7 +172,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._read = _reader(environment.observation_space)
         self._write = _writer(environment.action_space)
         self._reset_next_step = True
-        self._checked = False
+        self._checked = self._ready_to_draw = False
         self._seed: int | None = seed
         self.last_info: dict[str, Any] = {}
 
@@ -204,6 +217,9 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def render(self) -> np.ndarray:
         """Returns an image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made."""
+        if not self._ready_to_draw:
+            prepare_mujoco(getattr(self._environment.unwrapped, "model", None))
+            self._ready_to_draw = True
         frame = self._environment.render()
         if not isinstance(frame, np.ndarray):
             raise SpecError(

@@ -2,6 +2,8 @@
 
 from agentkit.experiment.by_name import train
 from agentkit.experiment.config import ExperimentConfig, read_config, read_record
+from agentkit.experiment.deploy.formats import DifferentActionsError
+from agentkit.experiment.deploy.hub import push
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
 from agentkit.experiment.iterating import Iteration, iterate
@@ -26,6 +28,7 @@ from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
     "ChangedCodeWarning",
+    "DifferentActionsError",
     "Evaluator",
     "ExperimentConfig",
     "Iteration",
@@ -53,6 +56,7 @@ __all__ = [
     "load",
     "make_program",
     "make_roles",
+    "push",
     "read_config",
     "read_offline_config",
     "read_record",

@@ -69,6 +69,9 @@ class ExperimentConfig:
         callbacks: called at the run's events, see `agentkit.callbacks`.
         on_nan: what to do about a reward, observation, loss, priority or parameter that is NaN or infinite: "stop"
             ends the run before its last checkpoint is replaced, "warn" goes on.
+        video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need
+            the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
+            process.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -92,6 +95,7 @@ class ExperimentConfig:
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
     callbacks: Sequence[Callback] = ()
+    video_period: CountFromZero = 0
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""

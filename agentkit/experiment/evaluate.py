@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import pathlib
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,8 +29,8 @@ from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
 from agentkit.wrappers.single_precision import SinglePrecision
-from agentkit.wrappers.video import VideoRecorder
 
 
 class Evaluator:
@@ -114,6 +111,10 @@ class Evaluator:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
         return self._loop(number).run(num_episodes=num_episodes)[:num_episodes]
 
+    def steps(self, num_steps: int, number: int = 0) -> None:
+        """Takes the first steps of evaluation `number`, and no more of it."""
+        self._loop(number).run(num_steps=num_steps)
+
     def _loop(self, number: int) -> EnvironmentLoop | BatchedEnvironmentLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
@@ -161,7 +162,7 @@ def _seed(seed: int, number: int) -> int:
 def evaluate(
     run_directory: str | pathlib.Path,
     num_episodes: int = 20,
-    video: str | pathlib.Path | None = None,
+    video: str | pathlib.Path | Film | None = None,
     *,
     checkpoint: str | int = "newest",
     environment_settings: Mapping[str, Any] | None = None,
@@ -172,7 +173,8 @@ def evaluate(
     Args:
         run_directory: the folder `agentkit.run` wrote.
         num_episodes: at least 1.
-        video: a file ``.gif`` for a film of the first episode; None for none.
+        video: a file ``.mp4`` or ``.gif`` for a film of the first 300 steps, or a `Film` that says how many, how fast
+            and how large; None for none.
         checkpoint: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         environment_settings: arguments of the environment beside the run's own, or instead of them.
         **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
@@ -185,8 +187,7 @@ def evaluate(
             cannot render.
         CheckpointError: it has no readable checkpoint.
     """
-    if video is not None and pathlib.Path(video).suffix != ".gif":
-        raise ConfigError(f"video: expected a file that ends in .gif, found {str(video)!r}.")
+    film = video if video is None or isinstance(video, Film) else Film(video)
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
     restored = restore_policy(run_directory, checkpoint, **options)
@@ -194,7 +195,7 @@ def evaluate(
     assert found is not None, "it was read"
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with _filmed(experiment, video) as filmed, Evaluator(filmed, networks, store) as evaluator:
+    with _filming(experiment, film) as shown, Evaluator(shown, networks, store) as evaluator:
         records = evaluator.episodes(num_episodes, number=found.step)
     return {
         "steps": found.step,
@@ -202,6 +203,34 @@ def evaluate(
         "episode_return": [record["episode_return"] for record in records],
         "episode_length": [int(record["episode_length"]) for record in records],
     }
+
+
+def show(
+    run_directory: str | pathlib.Path,
+    camera: Callable[[Callable[[], np.ndarray]], None],
+    num_episodes: int = 1,
+    size: int | None = None,
+    *,
+    environment_settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[float]:
+    """Plays a run's newest checkpoint in front of a camera, such as a window; returns the episodes' returns.
+
+    Args:
+        run_directory: the folder `agentkit.run` wrote.
+        camera: called after each step with a function that draws, ``() -> uint8 [H, W, 3]``.
+        num_episodes: at least 1.
+        size: height of the images, where the environment can be asked for one.
+        environment_settings: see `evaluate`.
+        **options: see `evaluate`.
+    """
+    restored = restore_policy(run_directory, **options)
+    settings = {**restored.experiment.environment_settings, **(environment_settings or {})}
+    shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)
+    assert restored.found is not None, "it was read"
+    with Evaluator(shown, restored.networks, restored.store) as evaluator:
+        records = evaluator.episodes(num_episodes, number=restored.found.step)
+    return [record["episode_return"] for record in records]
 
 
 class RestoredPolicy(NamedTuple):
@@ -317,22 +346,40 @@ def own_actions(environment: Any) -> Nest:
     return environment.action_spec()
 
 
+def filmed(
+    experiment: ExperimentConfig, camera: Callable[[Callable[[], np.ndarray]], None], size: int | None
+) -> ExperimentConfig:
+    """Returns the experiment with an environment that shows every step to a camera; see `FilmedEnvironment`.
+
+    Args:
+        experiment: whose environment is to be seen.
+        camera: takes the images that it wants.
+        size: their height, where the environment can be asked for one; None for its own.
+    """
+    by_name, settings = str(experiment.environment), dict(experiment.environment_settings)
+    if by_name.startswith("gymnasium:"):
+        from agentkit.envs.gymnasium import film_settings  # Loads gymnasium: the environment will, too.
+
+        settings = film_settings(by_name.removeprefix("gymnasium:"), size) | settings | {"render_mode": "rgb_array"}
+    wrappers = (*experiment.wrappers, lambda environment: FilmedEnvironment(environment, camera))
+    return dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
+
+
 @contextlib.contextmanager
-def _filmed(experiment: ExperimentConfig, video: str | pathlib.Path | None) -> Iterator[ExperimentConfig]:
-    """Yields the experiment with an environment whose first episode is at `video` in the end."""
-    if video is None:
+def _filming(experiment: ExperimentConfig, film: Film | None) -> Iterator[ExperimentConfig]:
+    """Yields the experiment with an environment whose first steps are a film in the end."""
+    if film is None:
         yield experiment
         return
-    path, by_name = pathlib.Path(video), str(experiment.environment)
-    settings = dict(experiment.environment_settings)
-    if by_name.startswith("gymnasium:"):
-        settings["render_mode"] = "rgb_array"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
-
-        def record(environment: Any) -> VideoRecorder:
-            return VideoRecorder(environment, folder, period=sys.maxsize)  # Episode 0 and no other.
-
-        wrappers = (*experiment.wrappers, record)
-        yield dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
-        os.replace(pathlib.Path(folder) / "episode_000000.gif", path)
+    writer, folder = FilmWriter(film), pathlib.Path(film.path).parent
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield filmed(experiment, writer.take, film.size)
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        with contextlib.suppress(OSError):  # Somebody else has put something there.
+            for path in made:
+                path.rmdir()
+        raise

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
@@ -49,6 +49,8 @@ class LoadedPolicy:
     Attributes:
         observation_spec: what it takes.
         action_spec: what it returns.
+        arrays: its parameters.
+        pure_policy: the pure function of parameters and one observation that it calls; actions in [-1, 1] or from 0.
     """
 
     def __init__(self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int):
@@ -65,6 +67,7 @@ class LoadedPolicy:
         self.observation_spec = file.environment_spec.observations
         self.action_spec = file.own_actions
         self._file = file
+        self.arrays = jax.tree.map(np.asarray, params)
         self._params = jax.device_put(params)
         self._key = jax.random.PRNGKey(seed)
 
@@ -79,7 +82,7 @@ class LoadedPolicy:
             action, policy_state, _ = jax.vmap(policy.act, (None, 0, 0, 0))(params, keys, observation, state.policy)
             return action, ActingState(key, policy_state)
 
-        self._policy = policy
+        self.pure_policy = policy
         self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
 
     def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
@@ -95,8 +98,8 @@ class LoadedPolicy:
         observation, batch_size = self._read(observation)
         if state is None:
             self._key, init_key, key = jax.random.split(self._key, 3)
-            policy_state = first_state(self._policy, init_key, num_envs=batch_size)
-            reset = self._policy.reset if batch_size is None else jax.vmap(self._policy.reset)
+            policy_state = first_state(self.pure_policy, init_key, num_envs=batch_size)
+            reset = self.pure_policy.reset if batch_size is None else jax.vmap(self.pure_policy.reset)
             state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
         act = self._act if batch_size is None else self._act_batch
         action, state = act(self._params, state, observation)
@@ -122,13 +125,35 @@ class LoadedPolicy:
             f"Expected observations of shapes {single}, or those with a batch axis in front, found {shapes}."
         )
 
-    def save(self, path: str | pathlib.Path) -> None:
+    def save(self, path: str | pathlib.Path, *, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Writes a policy file ``.npz``: parameters, the agent's settings and parts, and specs; nothing else.
+
+        Args:
+            path: the file; one of this name is replaced in one step.
+            extra: arrays for other readers, under names with a slash.
 
         Raises:
             ConfigError: the name does not end in .npz.
         """
-        write_policy(path, self._file, self._params)
+        write_policy(path, self._file, self.arrays, extra)
+
+    def export(self, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
+        """Writes the policy for another world; returns the files.
+
+        What was written is read back, and its actions are compared with the policy's own. docs/policies.md says what
+        each format needs and how it is used.
+
+        Args:
+            path: the file, or of ``savedmodel`` the folder.
+            format: "policy", "numpy", "stablehlo", "onnx" or "savedmodel"; None goes by the name's end.
+
+        Raises:
+            ConfigError: the format cannot hold this policy, or the name is not the format's.
+            MissingExtraError: it needs a package that is not installed.
+        """
+        from agentkit.experiment.deploy.formats import export  # Which imports this file.
+
+        return export(self, path, format)
 
 
 def load(
@@ -138,7 +163,7 @@ def load(
     """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
-        path: a run folder, or what `LoadedPolicy.save` wrote.
+        path: a run folder, what `LoadedPolicy.save` wrote, or ``hf:owner/name`` on the Hugging Face hub.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
@@ -151,6 +176,10 @@ def load(
         CheckpointError: the run has no readable checkpoint.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
+    if str(path).startswith("hf:"):
+        from agentkit.experiment.deploy.hub import download  # Which imports this file.
+
+        path = download(str(path))
     path = pathlib.Path(path)
     if path.is_file():
         if checkpoint != "newest":

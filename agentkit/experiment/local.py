@@ -25,6 +25,7 @@ from agentkit.experiment.config import ExperimentConfig, check_run_directory, re
 from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
+from agentkit.experiment.films import TrainingFilms, check_films
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
@@ -215,6 +216,7 @@ def _build(
     spec = make_environment_spec(environment)
     check_fit(experiment, spec)
     check_memory(experiment, spec)
+    check_films(experiment)
     begin(experiment)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
@@ -250,9 +252,18 @@ def _build(
     evaluator = None
     if evaluation_plan(experiment).period:
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
+    films = stack.enter_context(TrainingFilms(experiment, networks, store, watch)) if experiment.video_period else None
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
     training = Training(
-        experiment, work, learner, evaluator, logs, hooks, Policies(experiment, spec, networks, store), contents
+        experiment,
+        work,
+        learner,
+        evaluator,
+        logs,
+        hooks,
+        Policies(experiment, spec, networks, store),
+        contents,
+        films=films,
     )
     hooks.watch(lambda: loop.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import zipfile
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from agentkit.types import Nest
 
 _FORMAT = 1
 _HEADER = "agentkit_policy"
+_OF_OTHERS = "numpy/"
+"""Begins the names of arrays that another reader of the same file needs."""
 
 
 class PolicyFile(NamedTuple):
@@ -33,8 +36,16 @@ class PolicyFile(NamedTuple):
     own_actions: Nest
 
 
-def write_policy(path: str | pathlib.Path, file: PolicyFile, params: Nest) -> None:
+def write_policy(
+    path: str | pathlib.Path, file: PolicyFile, params: Nest, extra: Mapping[str, np.ndarray] | None = None
+) -> None:
     """Writes a policy file; a file of this name is replaced in one step.
+
+    Args:
+        path: the file.
+        file: what it says besides parameters.
+        params: the parameters.
+        extra: arrays for other readers, under names with a prefix and a slash; `read_policy` passes them over.
 
     Raises:
         ConfigError: the name does not end in .npz, or a parameter is of a dtype that numpy cannot write.
@@ -55,7 +66,7 @@ def write_policy(path: str | pathlib.Path, file: PolicyFile, params: Nest) -> No
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
     try:
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+        np.savez(temporary, **arrays, **(extra or {}))  # type: ignore[arg-type]
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -69,7 +80,7 @@ def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
     """
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+            arrays = {name: found[name] for name in found.files if not name.startswith(_OF_OTHERS)}
         header = json.loads(arrays.pop(_HEADER).tobytes())
         if header["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {header['format']}, expected {_FORMAT}. Update agentkit.")

@@ -18,6 +18,7 @@ from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import EvaluationBudget, evaluation_plan
+from agentkit.experiment.films import TrainingFilms
 from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import RunLogs
@@ -123,6 +124,7 @@ class Training:
         contents: writers of the files that a checkpoint holds besides its state, by name.
         unit: what a step is called in messages.
         saved_step: the step of the newest checkpoint.
+        films: takes the pictures that `experiment.video_period` asks for; None for none.
         timer: measures evaluations and checkpoints; None measures nothing.
         evaluations: the records so far.
         hooks: the callbacks.
@@ -142,6 +144,7 @@ class Training:
     contents: Mapping[str, Callable[[pathlib.Path], None]] = dataclasses.field(default_factory=dict)
     unit: str = "step"
     saved_step: int = -1
+    films: TrainingFilms | None = None
     timer: Timer | None = None
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
     rows: collections.deque[Progress] = dataclasses.field(default_factory=collections.deque)
@@ -168,6 +171,7 @@ class Training:
         experiment, work, rows = self.experiment, self.work, self.rows
         next_evaluation = self._next_evaluation(work.num_steps)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
+        next_film = next_multiple(work.num_steps, experiment.video_period)
         try:
             while work.num_steps < experiment.num_steps and not stop.requested:
                 work.step()
@@ -175,6 +179,10 @@ class Training:
                 if steps >= next_evaluation:
                     self.evaluate()
                     next_evaluation = self._next_evaluation(steps)
+                if self.films is not None and steps >= next_film:
+                    with self._time("evaluation"):
+                        self.films.film(steps)
+                    next_film = next_multiple(steps, experiment.video_period)
                 if steps >= next_checkpoint:
                     self._save_or_warn()
                     next_checkpoint = next_multiple(steps, experiment.checkpoint_period)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import dm_env
 import numpy as np
@@ -76,18 +76,22 @@ class _Mapping(NamedTuple):
     offset: np.ndarray | None
 
 
-def to_bounds(action: np.ndarray, spec: specs.Array) -> np.ndarray:
+def to_bounds(action: Any, spec: specs.Array, array_module: Any = np) -> Any:
     """Returns an action in [-1, 1] within the bounds of `spec` and in its dtype, clipped; another kind only cast.
 
     Args:
         action: ``[..., *spec.shape]``.
         spec: of the environment's own action.
+        array_module: ``numpy`` or ``jax.numpy``, which has no 64 bits: the dtype is then the nearest that it has.
     """
     mapping = _mapping(spec, ())
     if mapping is not None:
-        action = np.maximum(np.minimum(action, mapping.one), mapping.minus_one)
+        action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
         if mapping.scale is not None and mapping.offset is not None:
             action = action * mapping.scale + mapping.offset
+    if array_module is not np:
+        narrow = {8: spec.dtype.kind + "4"}.get(spec.dtype.itemsize, spec.dtype)
+        return action.astype(narrow)
     return action.astype(spec.dtype, copy=False)
 
 

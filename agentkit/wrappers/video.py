@@ -1,4 +1,4 @@
-"""Videos of episodes. The one file that imports Pillow."""
+"""Videos of episodes, every so many of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Literal, final
 import dm_env
 import numpy as np
 
-from agentkit.errors import CheckpointError, ConfigError, missing_extra
+from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import Nest
 from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.film import pillow
 
 
 @final
@@ -51,7 +52,7 @@ class VideoRecorder(EnvironmentWrapper):
             )
         if format not in ("gif", "apng"):
             raise ConfigError(f"format: expected 'gif' or 'apng', found {format!r}.")
-        _pillow()  # Better now than after the first episode.
+        pillow()  # Better now than after the first episode.
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._period = period
@@ -87,7 +88,7 @@ class VideoRecorder(EnvironmentWrapper):
         """Writes the frames there are."""
         if not self._frames:
             return
-        image = _pillow()
+        image = pillow()
         first, *others = [image.fromarray(frame) for frame in self._frames]
         self._frames = []
         path = self._directory / f"episode_{self._episode:06d}.{'gif' if self._format == 'gif' else 'png'}"
@@ -111,11 +112,3 @@ class VideoRecorder(EnvironmentWrapper):
         # The episode under way will be replayed, and with it its video.
         self._frames = []
         self._episode = int(state["episode"])
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise missing_extra("pillow", "all") from error
-    return Image

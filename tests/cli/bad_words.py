@@ -205,7 +205,7 @@ WORDS = [
     (["evaluate", "."], "not a run folder: it has no config.json"),
     (["evaluate", "nowhere"], "there is no such folder"),
     (["evaluate", ".", "--episodes", "0"], "at least 1"),
-    (["evaluate", ".", "--video", "a.mp4"], "ends in .gif"),
+    (["evaluate", ".", "--video", "a.avi"], "ends in .mp4 or .gif"),
     (["plot"], "required: RUN"),
     (["plot", "nowhere"], "not a run folder"),
     (["plot", "."], "not a run folder"),

@@ -155,7 +155,7 @@ sys.exit(main(["train", "dqn", "--env", "broken:catch", "--steps", "1000"]))
         (["train", "--resume", "nowhere"], "not a run folder: there is no such folder"),
         (["train", "sac", "--resume", "nowhere", "--seed", "0"], "leave out AGENT, --seed"),
         (["evaluate", "."], "not a run folder: it has no config.json"),
-        (["evaluate", ".", "--video", "a.mp4"], "ends in .gif"),
+        (["evaluate", ".", "--video", "a.avi"], "ends in .mp4 or .gif"),
         (["evaluate", ".", "--episodes", "0"], "at least 1"),
         (["polt"], "Did you mean 'plot'"),
     ],

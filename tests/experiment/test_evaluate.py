@@ -16,6 +16,7 @@ from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
+from agentkit.wrappers.film import Film
 
 SMALL = {"hidden_sizes": (16,), "batch_size": 8, "min_replay_size": 20}
 
@@ -127,9 +128,9 @@ def frames(path: pathlib.Path) -> list[np.ndarray]:
     return found
 
 
-def test_the_video_shows_the_first_episode(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_video_shows_the_first_steps(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "new folder" / "film.gif"
-    found = evaluate(trained, num_episodes=3, video=path)
+    found = evaluate(trained, num_episodes=3, video=Film(path, num_steps=10, size=None))
     assert found == evaluate(trained, num_episodes=3), "filming changes nothing"
     assert list(path.parent.iterdir()) == [path], "one film and nothing besides"
     pictures = frames(path)
@@ -151,8 +152,8 @@ def test_gymnasium_is_filmed_too(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_cannot_be_filmed_is_refused(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match=r"ends in \.gif, found '.*film\.mp4'"):
-        evaluate(trained, num_episodes=1, video=tmp_path / "film.mp4")
+    with pytest.raises(ConfigError, match=r"ends in \.mp4 or \.gif, found '.*film\.avi'"):
+        evaluate(trained, num_episodes=1, video=tmp_path / "film.avi")
     pytest.importorskip("bsuite")
     train(tmp_path / "run", environment="bsuite:catch/0", num_steps=20, evaluation_period=0)
     with pytest.raises(ConfigError, match=r"no render\(\)"):

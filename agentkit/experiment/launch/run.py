@@ -232,6 +232,8 @@ def resume_launch(
 
 def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
+    if experiment.video_period:
+        raise ConfigError("video_period films runs in one process: set it to 0, and film with evaluate(video=...).")
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
