@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, final
 
 import dm_env
 import numpy as np
 
-from agentkit.errors import missing_extra, unknown_name
+from agentkit.errors import DISTRIBUTION, MissingExtraError, missing_extra, unknown_name
 from agentkit.types import Nest
 
 try:
@@ -17,7 +18,12 @@ try:
         warnings.simplefilter("ignore")
         from dm_control import suite
 except ImportError as error:
-    raise missing_extra("dm_control", "dm_control") from error
+    if sys.version_info < (3, 13):
+        raise missing_extra("dm_control", "dm_control") from error
+    raise MissingExtraError(
+        "dm_control is not installed. On Python 3.13 it takes two commands, since its labmaze has no wheel there (the "
+        f"suite runs without): pip install '{DISTRIBUTION}[dm_control]' && pip install --no-deps dm_control"
+    ) from error
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:

@@ -25,7 +25,7 @@ from agentkit.experiment.config import (
     read_record,
     write_config,
 )
-from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
+from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
@@ -266,6 +266,7 @@ def _build(
         write_config(experiment, directory, offline={"dataset": path, "evaluates": config.environment is not None})
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
+    logs.message(f"Device: {describe_devices(config.devices)}")
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),
