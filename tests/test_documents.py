@@ -50,7 +50,15 @@ def dead_links(path: Path) -> list[str]:
     return [target for target in targets if "://" not in target and not (path.parent / target).exists()]
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "BUILD_NOTES.md", "CHANGELOG.md", "docs/composing.md"])
+PAGES = [
+    "CONTRIBUTING.md",
+    "BUILD_NOTES.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in FOLDER.parent.glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_links_lead_to_files(name):
     assert dead_links(ROOT / name) == []
 
@@ -70,13 +78,24 @@ def commands(name: str) -> str:
     return "".join(re.findall(r"^```bash\n(.*?)^```", (ROOT / name).read_text(), re.M | re.S)).replace("NAME", "sac")
 
 
-def test_contributing_names_only_tests_and_extras_that_exist():
-    text = commands("CONTRIBUTING.md")
-    tests = re.findall(r"tests/\S+", text)
+def test_contributing_names_only_tests_that_exist():
+    tests = re.findall(r"tests/\S+", commands("CONTRIBUTING.md"))
     assert tests and [test for test in tests if not (ROOT / test).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "README.md", "docs/installing.md", "docs/gpu.md", ".ci/run"])
+def test_only_extras_that_exist_are_asked_for(name):
+    text = (ROOT / name).read_text()
     asked = {extra for extras in re.findall(r"'\.\[(.*?)\]'", text) for extra in extras.split(",")}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert asked and asked <= set(extras)
+
+
+def test_ci_runs_commands_that_readme_has():
+    """.ci/run looks for README's commands by their text: one that README words otherwise would be an empty command."""
+    wanted = re.findall(r'readme_command "([^"]+)"', (ROOT / ".ci" / "run").read_text())
+    lines = commands("README.md").splitlines()
+    assert len(wanted) == 3 and all(any(text in line for line in lines) for text in wanted)
 
 
 def test_a_decision_without_its_form_is_found():
