@@ -3,8 +3,8 @@
     python benchmarks/measure_installs.py --python python3.11 -o docs/benchmarks/installs.json after=.
     python benchmarks/measure_installs.py --python python3.11 -o docs/benchmarks/installs.json before=/an/older/checkout
 
-Rows of an earlier call stay in the file. The package's wheel is built first. The bare package, `all`, `dev` and what has
-Reverb's pins are installed into environments of their own; every other extra into a copy of the bare package's
+Rows of an earlier call stay in the file. The package's wheel is built first. The bare package, `all`, `dev` and what
+has Reverb's pins are installed into environments of their own; every other extra into a copy of the bare package's
 environment, so that its row says what the extra adds. Megabytes are those of new files, compiled bytecode included.
 Seconds are of the clock, with downloads that pip's cache does not have; processor seconds tell more where the machine
 does other things.

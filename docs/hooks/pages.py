@@ -1,7 +1,7 @@
 """Adds to the site what is no page of docs/: the reference, examples, notebooks and the repository's own documents.
 
-Links of pages lead to files of the repository, as they do where the pages are read there. This rewrites each to the page
-that the site has for the file: the reference for a module, else a page that shows the file's text.
+Links of pages lead to files of the repository, as they do where the pages are read there. This rewrites each to the
+page that the site has for the file: the reference for a module, else a page that shows the file's text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def folder_pages() -> dict[str, str]:
 
 
 def page_of(path: str) -> str | None:
-    """Returns the site's page of a file or folder of the repository, both named from their roots; None if it has none."""
+    """Returns the site's page of a file or folder of the repository, both named from their roots; None without one."""
     full = ROOT / path
     if path.startswith("docs/") and full.is_file():
         return path.removeprefix("docs/")

@@ -10,7 +10,7 @@ if Path("runs/mine/checkpoints").exists():
 else:
     result = agentkit.run(
         agentkit.ExperimentConfig(
-            dqn.make_agent(), "agentkit:catch", num_steps=4_000, checkpoint_period=200, run_directory="runs/mine"
+            dqn.make_agent(), "agentkit:catch", num_steps=2_000, checkpoint_period=100, run_directory="runs/mine"
         )
     )
 print(f"{result.steps} steps, {result.updates} updates")
