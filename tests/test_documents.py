@@ -1,7 +1,10 @@
 """Documents for who changes agentkit: decisions have their form, CONTRIBUTING's commands and links lead somewhere."""
 
+import contextlib
+import importlib
 import re
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,31 @@ def test_a_dead_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("[a](page.md) [b](gone.md) [c](https://a.b/c) [d](#here)")
     assert dead_links(page) == ["gone.md"]
+
+
+def unknown_names(text: str) -> list[str]:
+    """The dotted names of agentkit's in a page that lead to nothing."""
+    unknown = []
+    for name in sorted(set(re.findall(r"(?<![\w/.])agentkit(?:\.\w+)+", text))):
+        found = importlib.import_module("agentkit")
+        for part in name.split(".")[1:]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part, None)
+            if not isinstance(found, types.ModuleType):
+                break
+        unknown += [name] if found is None else []
+    return unknown
+
+
+def test_pages_use_names_that_exist():
+    pages = [*FOLDER.parent.glob("*.md"), ROOT / "README.md"]
+    assert [(page.name, name) for page in pages for name in unknown_names(page.read_text())] == []
+
+
+def test_an_unknown_name_is_found():
+    text = "`agentkit.replay.RateLimiter` `agentkit.replay.Nowhere` agentkit.run(x) agentkit.agents.dqm agentkit/a"
+    assert unknown_names(text) == ["agentkit.agents.dqm", "agentkit.replay.Nowhere"]
 
 
 def commands(name: str) -> str:
