@@ -120,7 +120,7 @@ def on_config(config: Any) -> Any:
     folder = Path(config.docs_dir)
     sections["How to"] += [page.name for page in sorted(folder.glob("*.md")) if f'"{page.name}"' not in named]
     pages = sorted(page.name for page in (folder / "agents").glob("*.md"))
-    sections["Agents"] += [f"agents/{page}" for page in pages if page != "README.md"]
+    sections["Agents"] += [{page.removesuffix(".md"): f"agents/{page}"} for page in pages if page != "README.md"]
     return config
 
 
