@@ -109,6 +109,14 @@ def test_lock_files_have_what_the_extras_ask_for(name, extras):
     assert len(wanted) > 30 and unmet(lock, wanted) == []
 
 
+def test_extras_are_found_by_any_pip():
+    """pip before 23.3 compares an extra's name as it is written with the wheel's, where it is normalised."""
+    assert {packaging.utils.canonicalize_name(extra) for extra in EXTRAS} == EXTRAS
+    sources = [path.read_text() for path in (ROOT / "agentkit").rglob("*.py")]
+    named = {extra for text in sources for extra in re.findall(r'missing_extra\([^,]+, "([^"]+)"\)', text)}
+    assert len(named) > 5 and named <= EXTRAS
+
+
 def test_a_stale_lock_file_is_found():
     wanted = requirements_of(["planning"])
     lock = (ROOT / "requirements" / "newest.txt").read_text()

@@ -19,10 +19,10 @@ try:
         from dm_control import suite
 except ImportError as error:
     if sys.version_info < (3, 13):
-        raise missing_extra("dm_control", "dm_control") from error
+        raise missing_extra("dm_control", "dm-control") from error
     raise MissingExtraError(
         "dm_control is not installed. On Python 3.13 it takes two commands, since its labmaze has no wheel there (the "
-        f"suite runs without): pip install '{DISTRIBUTION}[dm_control]' && pip install --no-deps dm_control"
+        f"suite runs without): pip install '{DISTRIBUTION}[dm-control]' && pip install --no-deps dm_control"
     ) from error
 
 
