@@ -19,6 +19,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import warnings
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ import numpy as np
 
 from agentkit.errors import CheckpointError, ConfigError
 
+_WINDOWS = sys.platform == "win32"
 _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
 _ARRAY = "__array__"
 _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
@@ -276,7 +278,7 @@ def _write_manifest(folder: pathlib.Path) -> None:
     entries = {}
     for path in _files(folder):
         sync(path)
-        entries[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
+        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
     manifest = folder / "manifest.json"
     manifest.write_text(json.dumps(entries, indent=1))
     sync(manifest)
@@ -304,7 +306,7 @@ def _check_whole(folder: pathlib.Path) -> None:
 
 def _verify(folder: pathlib.Path) -> None:
     entries = json.loads((folder / "manifest.json").read_text())
-    found = {str(path.relative_to(folder)) for path in _files(folder)}
+    found = {path.relative_to(folder).as_posix() for path in _files(folder)}
     if found != entries.keys():
         raise CheckpointError(f"expected the files {sorted(entries)}, found {sorted(found)}")
     for name, entry in entries.items():
@@ -317,8 +319,13 @@ def _verify(folder: pathlib.Path) -> None:
 
 
 def sync(path: pathlib.Path) -> None:
-    """Waits until a file, or the names in a folder, have reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Waits until a file, or the names in a folder, have reached the disk.
+
+    On Windows a folder's names are not waited for: the system opens no folder, and keeps a journal of names.
+    """
+    if _WINDOWS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if _WINDOWS else os.O_RDONLY)  # There, a reader may not ask for it.
     try:
         os.fsync(descriptor)
     finally:

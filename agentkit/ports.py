@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
 import pathlib
 import re
-import resource
 import socket
 import struct
 from collections.abc import Sequence
@@ -22,6 +20,10 @@ _LOGGER = logging.getLogger(__name__)
 
 def raise_descriptor_limit(wanted: int = 1 << 16) -> None:
     """Lets this process have as many connections as the system allows it without asking, up to `wanted`."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -152,6 +154,8 @@ def device_address(device: str) -> str:
             if device == "all":
                 probe.connect(("192.0.2.1", 9))  # Sends nothing: it only chooses a route.
                 return str(probe.getsockname()[0])
+            import fcntl  # Not on Windows, where no program is launched.
+
             siocgifaddr = 0x8915
             found = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", device.encode()[:15]))
             return socket.inet_ntoa(found[20:24])

@@ -8,13 +8,17 @@ process ids are no use.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+
+try:
+    import fcntl
+except ImportError:  # Windows: only launched programs hold scratch folders, and they do not run there.
+    fcntl = None  # type: ignore[assignment]
 
 YOUNG_SECONDS = 2.0
 """What is younger may not have been locked yet by who made it."""

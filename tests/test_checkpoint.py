@@ -309,3 +309,31 @@ def test_a_kill_at_each_file_operation_leaves_a_whole_checkpoint(
 ) -> None:
     result = _kill("everywhere", tmp_path / "run", max_to_keep, rewrite)
     assert result["operations"] > 20
+
+
+def test_syncing_as_windows_allows(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There no folder can be opened, and only who may write to a file may wait for it."""
+    writable, real_open, real_fsync = set(), os.open, os.fsync
+
+    def open_as_there(path: Any, flags: int, *rest: Any) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        descriptor = real_open(path, flags, *rest)
+        writable.discard(descriptor)
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            writable.add(descriptor)
+        return descriptor
+
+    def sync_as_there(descriptor: int) -> None:
+        if descriptor not in writable:
+            raise OSError(9, "Bad file descriptor")
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(checkpoint, "_WINDOWS", True)
+    monkeypatch.setattr(os, "open", open_as_there)
+    monkeypatch.setattr(os, "fsync", sync_as_there)
+    checkpoint.write(tmp_path, 1, STATE, {"replay": lambda folder: (folder / "x").write_bytes(b"y") and None})
+    assert checkpoint.read_latest(tmp_path).step == 1
+    monkeypatch.setattr(checkpoint, "_WINDOWS", False)
+    with pytest.raises(CheckpointError, match="Could not write"):
+        checkpoint.write(tmp_path, 2, STATE)

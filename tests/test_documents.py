@@ -1,7 +1,10 @@
 """Documents for who changes agentkit: decisions have their form, CONTRIBUTING's commands and links lead somewhere."""
 
+import contextlib
+import importlib
 import re
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -50,7 +53,15 @@ def dead_links(path: Path) -> list[str]:
     return [target for target in targets if "://" not in target and not (path.parent / target).exists()]
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "BUILD_NOTES.md", "CHANGELOG.md", "docs/composing.md"])
+PAGES = [
+    "CONTRIBUTING.md",
+    "BUILD_NOTES.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in FOLDER.parent.glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_links_lead_to_files(name):
     assert dead_links(ROOT / name) == []
 
@@ -65,18 +76,54 @@ def test_a_dead_link_is_found(tmp_path):
     assert dead_links(page) == ["gone.md"]
 
 
+def unknown_names(text: str) -> list[str]:
+    """The dotted names of agentkit's in a page that lead to nothing."""
+    unknown = []
+    for name in sorted(set(re.findall(r"(?<![\w/.])agentkit(?:\.\w+)+", text))):
+        found = importlib.import_module("agentkit")
+        for part in name.split(".")[1:]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part, None)
+            if not isinstance(found, types.ModuleType):
+                break
+        unknown += [name] if found is None else []
+    return unknown
+
+
+def test_pages_use_names_that_exist():
+    pages = [*FOLDER.parent.glob("*.md"), ROOT / "README.md"]
+    assert [(page.name, name) for page in pages for name in unknown_names(page.read_text())] == []
+
+
+def test_an_unknown_name_is_found():
+    text = "`agentkit.replay.RateLimiter` `agentkit.replay.Nowhere` agentkit.run(x) agentkit.agents.dqm agentkit/a"
+    assert unknown_names(text) == ["agentkit.agents.dqm", "agentkit.replay.Nowhere"]
+
+
 def commands(name: str) -> str:
     """The commands of a page, with an agent's name in the place of NAME."""
     return "".join(re.findall(r"^```bash\n(.*?)^```", (ROOT / name).read_text(), re.M | re.S)).replace("NAME", "sac")
 
 
-def test_contributing_names_only_tests_and_extras_that_exist():
-    text = commands("CONTRIBUTING.md")
-    tests = re.findall(r"tests/\S+", text)
+def test_contributing_names_only_tests_that_exist():
+    tests = re.findall(r"tests/\S+", commands("CONTRIBUTING.md"))
     assert tests and [test for test in tests if not (ROOT / test).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "README.md", "docs/installing.md", "docs/gpu.md", ".ci/run"])
+def test_only_extras_that_exist_are_asked_for(name):
+    text = (ROOT / name).read_text()
     asked = {extra for extras in re.findall(r"'\.\[(.*?)\]'", text) for extra in extras.split(",")}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert asked and asked <= set(extras)
+
+
+def test_ci_runs_commands_that_readme_has():
+    """.ci/run looks for README's commands by their text: one that README words otherwise would be an empty command."""
+    wanted = re.findall(r'readme_command "([^"]+)"', (ROOT / ".ci" / "run").read_text())
+    lines = commands("README.md").splitlines()
+    assert len(wanted) == 3 and all(any(text in line for line in lines) for text in wanted)
 
 
 def test_a_decision_without_its_form_is_found():

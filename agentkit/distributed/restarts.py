@@ -10,7 +10,7 @@ from typing import Any
 from agentkit.distributed.program import RestartPolicy
 from agentkit.distributed.worker import EXIT_SIGNALLED
 
-FROM_OUTSIDE = (-int(signal.SIGKILL), -int(signal.SIGTERM), EXIT_SIGNALLED)
+FROM_OUTSIDE = (-int(getattr(signal, "SIGKILL", 9)), -int(signal.SIGTERM), EXIT_SIGNALLED)
 """Exit codes of a node that somebody else has ended, or the system, for want of memory."""
 
 

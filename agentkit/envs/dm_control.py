@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, final
 
@@ -9,7 +10,7 @@ import dm_env
 import numpy as np
 
 from agentkit.envs.rendering import explain_import, prepare_mujoco
-from agentkit.errors import missing_extra, unknown_name
+from agentkit.errors import DISTRIBUTION, MissingExtraError, missing_extra, unknown_name
 from agentkit.types import Nest
 
 try:
@@ -22,7 +23,12 @@ except Exception as error:
     explain_import(error, "dm_control")
     if not isinstance(error, ImportError):
         raise
-    raise missing_extra("dm_control", "dm_control") from error
+    if sys.version_info < (3, 13):
+        raise missing_extra("dm_control", "dm-control") from error
+    raise MissingExtraError(
+        "dm_control is not installed. On Python 3.13 it takes two commands, since its labmaze has no wheel there (the "
+        f"suite runs without): pip install '{DISTRIBUTION}[dm-control]' && pip install --no-deps dm_control"
+    ) from error
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:

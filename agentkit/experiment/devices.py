@@ -1,7 +1,8 @@
-"""The devices that a learner shares its batches among."""
+"""The devices that a learner shares its batches among, and what to call them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import final
 
@@ -27,6 +28,21 @@ def learner_devices(num_devices: int | None) -> list[jax.Device] | None:
             "devices, or on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count."
         )
     return found[:num_devices]
+
+
+def describe_devices(num_devices: int | None) -> str:
+    """Returns a line on what a learner computes with: "CPU, 8 cores", "GPU (2 of 4): NVIDIA A100-SXM4-80GB".
+
+    Args:
+        num_devices: as for `learner_devices`.
+    """
+    found = jax.local_devices()
+    used = found[: num_devices or 1]
+    number = "" if len(found) == 1 else f" ({len(used)} of {len(found)})"
+    if used[0].platform != "cpu":
+        return f"{used[0].platform.upper()}{number}: {used[0].device_kind}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"CPU{number}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 @final

@@ -22,7 +22,7 @@ from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment import callback_record
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
-from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
+from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.films import TrainingFilms, check_films
@@ -223,6 +223,7 @@ def _build(
     choose_dispatch(update)
     start = found.step if found is not None else 0
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+    logs.message(f"Device: {describe_devices(experiment.devices)}")
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
     if found is not None:

@@ -27,7 +27,7 @@ from agentkit.experiment.config import (
     read_record,
     write_config,
 )
-from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
+from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.hooks import Hooks, with_callbacks
@@ -302,6 +302,7 @@ def _build(
         write_config(experiment, directory, offline=of_data)
     choose_dispatch(update)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
+    logs.message(f"Device: {describe_devices(config.devices)}")
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),

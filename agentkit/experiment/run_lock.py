@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import pathlib
 import socket
 import threading
 from collections.abc import Iterator
 from typing import IO, final
+
+try:
+    import fcntl
+except ImportError:  # Windows: nobody is refused a run folder there.
+    _HAS_LOCKS = False
+else:
+    _HAS_LOCKS = True
 
 from agentkit.errors import ConfigError
 
@@ -72,6 +78,8 @@ def _open(folder: pathlib.Path) -> IO[str]:
 
 
 def _lock(folder: pathlib.Path, file: IO[str]) -> None:
+    if not _HAS_LOCKS:
+        return
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -7,6 +7,9 @@ import threading
 from types import FrameType
 from typing import Any
 
+_HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none.
+_NUMBERS = [number for number in (signal.SIGINT, signal.SIGTERM, _HANG_UP) if number is not None]
+
 
 class StopOnSignal:
     """Lets SIGINT, SIGTERM and SIGHUP set `requested`; a second one raises KeyboardInterrupt. A context manager.
@@ -30,15 +33,15 @@ class StopOnSignal:
 
     def __enter__(self) -> StopOnSignal:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            for number in _NUMBERS:
+                if number != _HANG_UP or signal.getsignal(number) != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number != signal.SIGHUP and not self._hung_up:
+        if self.requested and number != _HANG_UP and not self._hung_up:
             raise KeyboardInterrupt
-        self._hung_up = number == signal.SIGHUP
+        self._hung_up = number == _HANG_UP
         self._stop.set()
 
     def __exit__(self, *exc_info: object) -> None:

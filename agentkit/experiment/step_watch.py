@@ -28,7 +28,7 @@ DEFAULT_SECONDS = 300.0
 GRACE_SECONDS = 5.0
 """How long the main thread may take to raise the error."""
 
-_SIGNAL = signal.SIGUSR2
+_SIGNAL: Any = getattr(signal, "SIGUSR2", None)  # Windows has none: there the main thread is not interrupted.
 
 _BESIDE = """
 import os, select, signal, sys
@@ -63,7 +63,8 @@ def environment_name(experiment: Any) -> str:
 class StepWatch:
     """Watches the calls of environments in the main thread; a context manager.
 
-    In another thread than the main one it says what has hung, and raises nothing: no other thread can be interrupted.
+    In another thread than the main one, and on Windows, it says what has hung, and raises nothing: there is no way to
+    interrupt such a thread.
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class StepWatch:
                 has its supervisor for that.
             on_stuck: called with the message before a process is ended whose main thread does not hear.
         """
-        self._name, self._seconds, self._with_process, self._on_stuck = name, seconds, beside, on_stuck
+        self._name, self._seconds, self._on_stuck = name, seconds, on_stuck
+        self._with_process = beside and _SIGNAL is not None
         self._call: tuple[str] | None = None
         self._message = ""
         self._closed = threading.Event()
-        self._main = threading.current_thread() is threading.main_thread()
+        self._main = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
         self._previous: Any = None
         self._thread = threading.Thread(target=self._watch, name="step-watch", daemon=True)
 

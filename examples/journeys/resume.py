@@ -1,10 +1,16 @@
-"""Trains, and trains the same run for longer: bit for bit as if it had never stopped."""
+"""Trains; started again after Ctrl-C, kill -9 or a power failure, goes on from the newest checkpoint, to the bit."""
+
+from pathlib import Path
 
 import agentkit
-from agentkit.agents import registry
+from agentkit.agents import dqn
 
-agent, folder = registry.make("dqn"), "runs/resume"
-experiment = agentkit.ExperimentConfig(agent, "gymnasium:CartPole-v1", 20_000, run_directory=folder)
-agentkit.run(experiment)
-result = agentkit.resume(folder, num_steps=40_000)
-print(f"{result.steps:,} steps, {result.updates:,} updates")
+if Path("runs/mine/checkpoints").exists():
+    result = agentkit.resume("runs/mine")
+else:
+    result = agentkit.run(
+        agentkit.ExperimentConfig(
+            dqn.make_agent(), "agentkit:catch", num_steps=2_000, checkpoint_period=100, run_directory="runs/mine"
+        )
+    )
+print(f"{result.steps} steps, {result.updates} updates")

@@ -47,11 +47,6 @@ def test_own_metric(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) 
     assert len(positions) == 2 and all(abs(float(row["x_position"])) < 5 for row in logs["train"])
 
 
-def test_resume(capsys: pytest.CaptureFixture[str]) -> None:
-    play("resume", 200)
-    assert capsys.readouterr().out.startswith("200 steps, ")
-
-
 def test_notebook(tmp_path: pathlib.Path) -> None:
     play("notebook", 200)
     assert (tmp_path / "returns.png").stat().st_size > 1000

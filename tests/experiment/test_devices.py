@@ -6,11 +6,13 @@ import subprocess
 import sys
 import textwrap
 
+import jax
 import pytest
 
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, run
+from agentkit.experiment.devices import describe_devices
 
 SETUP = """
 import pathlib
@@ -133,3 +135,17 @@ def test_the_batch_of_segments_is_one_of_all_environments() -> None:
     assert ExperimentConfig(agent, "agentkit:catch", num_steps=10, num_envs=4, devices=2).devices == 2
     with pytest.raises(ConfigError, match="divide the agent's batches of"):
         ExperimentConfig(agent, "agentkit:catch", num_steps=10, num_envs=4, devices=3)
+
+
+class _Device:
+    platform, device_kind = "gpu", "NVIDIA H100"
+
+
+def test_the_device_is_named(monkeypatch):
+    cores = len(os.sched_getaffinity(0))
+    assert describe_devices(None) == f"CPU, {cores} {'core' if cores == 1 else 'cores'}"
+    monkeypatch.setattr(jax, "local_devices", lambda: [_Device()])
+    assert describe_devices(None) == "GPU: NVIDIA H100"
+    monkeypatch.setattr(jax, "local_devices", lambda: [_Device()] * 4)
+    assert describe_devices(None) == "GPU (1 of 4): NVIDIA H100"
+    assert describe_devices(2) == "GPU (2 of 4): NVIDIA H100"
