@@ -11,6 +11,7 @@ import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
+from agentkit.cli.logs import parse_loggers
 from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
@@ -18,7 +19,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "env_set", "wrapper", "seed", "set", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
+    from agentkit.experiment import run_loggers
 
     imports = import_packages(arguments.imports)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
@@ -71,12 +73,14 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "loggers": parse_loggers(arguments.log, imports),
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, arguments.env),
         "wrappers": [parse_wrapper(text, imports) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, arguments.env, progress=True, **settings)
+    run_loggers.check_installed(plan.as_experiment())
     check_fit(plan.as_experiment(), holds_replay=False)
     return in_new_folder(plan, arguments)
 

@@ -338,7 +338,14 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
         metavar=unit,
         help=f"0: only at the end; default: a tenth of {total}",
     )
-    parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
+    parser.add_argument("--tensorboard", action="store_true", default=None, help="the same as --log tensorboard")
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="NAMES",
+        help="loggers besides CSV: jsonl, mlflow, tensorboard, wandb, or MODULE:NAME of your own; with commas, or "
+        "repeatable",
+    )
     parser.add_argument(
         "--on-nan",
         choices=get_args(OnNan),

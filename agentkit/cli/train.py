@@ -19,6 +19,7 @@ from agentkit.cli.environments import (
     refuse_settings,
 )
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.logs import parse_loggers
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
@@ -28,7 +29,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # --devices, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "set", "replay", "num_envs", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
             )
     from agentkit import experiment
     from agentkit.agents import registry
+    from agentkit.experiment import run_loggers
 
     imports = import_packages(arguments.imports)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
@@ -107,11 +109,13 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         evaluation_episodes=_or(arguments.eval_episodes, 10),
         checkpoint_period=_or(arguments.checkpoint_every, tenth),
         tensorboard=arguments.tensorboard is True,
+        loggers=parse_loggers(arguments.log, imports),
         on_nan=_or(arguments.on_nan, "stop"),
         environment_settings=parse_environment_settings(arguments.env_set, arguments.env),
         wrappers=[parse_wrapper(text, imports) for text in arguments.wrapper or ()],
         **settings,
     )
+    run_loggers.check_installed(plan)
     check_fit(plan)
     return plan
 

@@ -25,6 +25,8 @@ from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
+from agentkit.experiment.run_loggers import check_names
+from agentkit.loggers import Logger, RunInfo
 from agentkit.specs import check_is_environment
 
 REPLAYS = ("in_process", "reverb")
@@ -58,8 +60,10 @@ class ExperimentConfig:
         evaluation_episodes: episodes of each evaluation.
         checkpoint_period: steps between checkpoints; 0 saves at the end only.
         log_seconds: seconds between rows of the learner's log.
-        tensorboard: write TensorBoard logs too.
-        progress: show the live progress line.
+        tensorboard: the same as "tensorboard" among the `loggers`.
+        loggers: besides CSV, by name ("jsonl", "mlflow", "tensorboard", "wandb") or of your own: a `loggers.Logger`,
+            or a function that makes one of a `loggers.RunInfo`. See docs/logging.md.
+        progress: show a live progress line; None shows one on a terminal and in a notebook.
         step_timeout: seconds after which an environment that has not returned from a step or reset is an error; 0 for
             any time.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
@@ -81,7 +85,8 @@ class ExperimentConfig:
     checkpoint_period: CountFromZero = 10_000
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
-    progress: bool = False
+    loggers: Sequence[str | Logger | Callable[[RunInfo], Logger]] = ()
+    progress: bool | None = None
     on_nan: OnNan = "stop"
     devices: Count | None = None
     step_timeout: NotNegative = 300.0
@@ -103,6 +108,7 @@ class ExperimentConfig:
         check_environment_settings(self)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
+        object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         self._check_devices()
 
@@ -155,10 +161,11 @@ class ExperimentConfig:
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        given = ("agent", "environment", "environment_settings", "wrappers", "run_directory")
+        given = ("agent", "environment", "environment_settings", "wrappers", "run_directory", "loggers")
         return {
             **identity.describe_agent(self.agent, self.num_envs or 1),
             **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
+            "loggers": identity.describe_loggers(self.loggers),
             **{
                 field.name: encode(getattr(self, field.name))
                 for field in dataclasses.fields(self)
@@ -329,6 +336,8 @@ def experiment_from_record(
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers"}
     settings = {name: value for name, value in record.items() if name in names}
+    if "loggers" in settings:
+        settings["loggers"] = identity.rebuild_loggers(settings["loggers"], run_directory, imports)
     if "num_steps" not in settings | changes:
         raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))
     experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))

@@ -27,6 +27,7 @@ from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, begin, prepare
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
@@ -69,6 +70,7 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
 def _run(experiment: ExperimentConfig, resume: bool, profile: Profile | None) -> Result:
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
+    check_installed(experiment)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:

@@ -31,9 +31,11 @@ from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
@@ -59,8 +61,9 @@ class OfflineConfig:
         evaluation_episodes: episodes of each evaluation.
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
         log_seconds: seconds between rows of the learner's log.
-        tensorboard: write TensorBoard logs too.
-        progress: show the live progress line.
+        tensorboard: as in `ExperimentConfig`.
+        loggers: as in `ExperimentConfig`.
+        progress: as in `ExperimentConfig`.
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
         wrappers: around the environment, as in `ExperimentConfig`.
         devices: as in `ExperimentConfig`.
@@ -78,7 +81,8 @@ class OfflineConfig:
     checkpoint_period: CountFromZero = 10_000
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
-    progress: bool = False
+    loggers: Sequence[str | Logger | Callable[[RunInfo], Logger]] = ()
+    progress: bool | None = None
     devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
@@ -121,6 +125,7 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
     """
     devices = learner_devices(config.devices)
     check_run_directory(config.as_experiment(), resume)
+    check_installed(config.as_experiment())
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(config.run_directory))
         try:

@@ -28,6 +28,7 @@ from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_for_processes, check_installed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ def launch(
     config = LaunchConfig(num_actors=num_actors, num_evaluators=num_evaluators, engine=engine, **settings)
     experiment = dataclasses.replace(experiment, replay="reverb", progress=False)
     check_run_directory(experiment, resume)
+    check_for_processes(experiment)
+    check_installed(experiment)
     with run_lock(experiment.run_directory):
         return _launch(experiment, config, resume, on_status)
 
