@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import load as load
+    from agentkit.experiment import open_run as open_run
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
     from agentkit.experiment import resume_offline as resume_offline
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "evaluate", "launch", "load", "resume", "resume_launch", "resume_offline",
-    "run", "run_offline",
+    "ExperimentConfig", "OfflineConfig", "evaluate", "launch", "load", "open_run", "resume", "resume_launch",
+    "resume_offline", "run", "run_offline",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

@@ -12,6 +12,7 @@ from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
     "list", "show", "train", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate", "plot",
+    "compare",
 )  # fmt: skip
 ENGINES = ("processes", "ray", "threads")
 NODE_ROLES = ("replay", "learner", "actor", "evaluator")
@@ -278,15 +279,56 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     _add_environment_settings(evaluate)
     _add_import(evaluate)
     evaluate.add_argument("--video", metavar="FILE.gif", help="also record the first episode to this file")
+    _add_pictures(commands)
+
+
+def _add_pictures(commands: _Commands[_Parser]) -> None:
     plot = _add(
         commands,
         "plot",
-        "a picture of returns against steps",
-        "Draws return against environment steps. Runs that differ only in their seed become one "
-        "line, their mean, in the shade of their range. Solid: evaluation; faint: training.",
+        "a picture of returns, or of any metric, against steps or time",
+        "Draws episode returns against environment steps. Runs that differ only in their seed become one line with a "
+        "band. Solid: evaluation; faint: training. The suffix says which file it is: .png, .pdf, .svg.",
     )
     plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
+    plot.add_argument("--metric", metavar="LOG/COLUMN", help="such as learner/loss; default: the episode returns")
+    plot.add_argument(
+        "--x", choices=("steps", "time", "updates", "episodes"), default="steps", help="default: %(default)s"
+    )
+    plot.add_argument(
+        "--band",
+        choices=("ci", "std", "range"),
+        default="ci",
+        help="the bootstrap's 95%% interval, a standard deviation, or least to greatest; default: %(default)s",
+    )
+    plot.add_argument("--iqm", action="store_true", help="draw the interquartile mean of runs instead of their mean")
+    plot.add_argument(
+        "--smooth", type=_positive, metavar="N", help="mean over the last N points; default: 20 training episodes"
+    )
+    plot.add_argument("--csv", metavar="FILE", help="also write the points of the lines")
+    compare = _add(
+        commands,
+        "compare",
+        "which agent or setting is better, and how sure that is",
+        "Compares runs grouped by agent and settings: interquartile mean, median, mean and probability of improvement "
+        "with bootstrap intervals, and performance profiles, after Agarwal et al. 2021.",
+    )
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    compare.add_argument("-o", "--output", default="comparison.png", metavar="FILE", help="default: %(default)s")
+    compare.add_argument(
+        "--score",
+        choices=("final", "best", "mean"),
+        default="final",
+        help="of a run's evaluation returns: the mean of the last tenth, the best, or the mean of all; default: final",
+    )
+    compare.add_argument(
+        "--normalize",
+        action="append",
+        metavar="minmax|ENV=LOW:HIGH",
+        help="scores as shares of the way from LOW to HIGH, which those of several environments need; repeatable",
+    )
+    compare.add_argument("--csv", metavar="FILE", help="also write the score of each run")
 
 
 def _add_experiment(parser: _Parser) -> None:

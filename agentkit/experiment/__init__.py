@@ -18,6 +18,7 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.run_folder import Run, open_run
 from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Profile",
     "Result",
     "ResumeError",
+    "Run",
     "UntrustedCodeError",
     "actor_node",
     "evaluate",
@@ -44,6 +46,7 @@ __all__ = [
     "load",
     "make_program",
     "make_roles",
+    "open_run",
     "read_config",
     "read_offline_config",
     "read_record",
