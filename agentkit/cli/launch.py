@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkit import ports
-from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment, nothing_left
+from agentkit.cli.summary import finish
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, nothing_left
 from agentkit.errors import missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.

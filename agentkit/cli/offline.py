@@ -12,7 +12,8 @@ import numpy as np
 from agentkit.cli.environments import import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.logs import parse_loggers
-from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
+from agentkit.cli.summary import finish
+from agentkit.cli.train import check_fit, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 

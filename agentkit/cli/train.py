@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from agentkit.cli.environments import (
 )
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.logs import parse_loggers
+from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
 # --devices, --on-nan and --import.
@@ -163,16 +162,6 @@ def changes_of_resumed(arguments: argparse.Namespace) -> dict[str, Any]:
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
-
-
-def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
-    """Says how a run ended and how to go on; returns the exit code."""
-    named = "".join(f" --import {package}" for package in imports or ())
-    if result.interrupted:
-        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}{named}")
-        return INTERRUPTED
-    print(f"Saved {directory}. Next: agentkit evaluate {directory}{named}; agentkit plot {directory}")
-    return 0
 
 
 def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:

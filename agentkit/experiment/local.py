@@ -23,6 +23,7 @@ from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.mistakes import shorten
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, begin, prepare
@@ -56,10 +57,15 @@ def run(experiment: ExperimentConfig, *, resume: bool = False, profile: Profile 
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
     """
     if profile is None:
-        return _run(experiment, resume, None)
+        try:
+            return _run(experiment, resume, None)
+        except Exception as error:
+            raise shorten(error)  # noqa: B904 (the same error)
     profile.start()
     try:
         return _run(experiment, resume, profile)
+    except Exception as error:
+        raise shorten(error)  # noqa: B904 (the same error)
     finally:
         profile.stop()
         if profile.num_steps and experiment.run_directory is not None:

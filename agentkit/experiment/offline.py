@@ -29,6 +29,7 @@ from agentkit.experiment.devices import FirstDevicePublisher, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.mistakes import shorten
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_installed
@@ -123,6 +124,13 @@ def run_offline(config: OfflineConfig, *, resume: bool = False) -> Result:
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another run's, or of other data.
         MissingExtraError: the data are in HDF5 and h5py is not installed.
     """
+    try:
+        return _run_offline(config, resume)
+    except Exception as error:
+        raise shorten(error)  # noqa: B904 (the same error)
+
+
+def _run_offline(config: OfflineConfig, resume: bool) -> Result:
     devices = learner_devices(config.devices)
     check_run_directory(config.as_experiment(), resume)
     check_installed(config.as_experiment())

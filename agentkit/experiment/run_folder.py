@@ -17,8 +17,7 @@ from agentkit.loggers import read_csv
 class Run:
     """Reads a run folder, of a run that has ended or that goes on. `agentkit.open_run` makes one.
 
-    >>> run = agentkit.open_run("runs/sac-gymnasium_HalfCheetah-v5-seed0")  # doctest: +SKIP
-    >>> run.log("evaluation").plot(x="steps", y="episode_return")  # doctest: +SKIP
+    ``agentkit.open_run("runs/mine").log("evaluation").plot(x="steps", y="episode_return")`` draws a curve.
 
     Attributes:
         directory: the run folder.

@@ -35,6 +35,7 @@ class Progress:
         self._curve = Curve()
         self._step_rate, self._update_rate = Rate(), Rate()
         self._started = now
+        self._compiled = False  # Which the first step waits for.
         self._step_rate.add(now, start_step)
 
     def add(self, now: float, row: Mapping[str, float]) -> None:
@@ -42,6 +43,9 @@ class Progress:
         if "steps" in row:
             self.steps = row["steps"]
             self._step_rate.add(now, self.steps)
+            if not self._compiled and self._step_rate.num_counts > 2:
+                self._step_rate.forget_first()
+                self._compiled = True
         if "updates" in row:
             self._update_rate.add(now, row["updates"])
         if "episode_return" in row:
@@ -108,6 +112,15 @@ class Rate:
         points.append((now, count))
         while len(points) > 2 and now - points[1][0] > _RATE_SECONDS:
             points.popleft()
+
+    @property
+    def num_counts(self) -> int:
+        """Returns how many counts the rate is over."""
+        return len(self._points)
+
+    def forget_first(self) -> None:
+        """Measures from the second count on: before it, something else took the time."""
+        self._points.popleft()
 
     def per_second(self) -> float | None:
         """Returns the rate; None while two counts are not known."""

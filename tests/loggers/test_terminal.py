@@ -59,6 +59,15 @@ def test_no_time_left_is_shown_while_the_run_still_compiles():
     assert "left" in logger.line()
 
 
+def test_the_speed_is_without_the_time_that_the_first_step_compiled():
+    clock = _Clock()
+    logger = TerminalLogger(10_000, stream=io.StringIO(), clock=clock)
+    for step in range(1, 4):
+        clock.now += 8.0 if step == 1 else 0.01
+        logger.write({"steps": step})
+    assert "| 100 steps/s |" in logger.line()
+
+
 def test_rates_follow_the_recent_past():
     clock = _Clock()
     logger = TerminalLogger(10_000, stream=io.StringIO(), clock=clock)
