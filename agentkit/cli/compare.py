@@ -62,7 +62,7 @@ def compare(arguments: argparse.Namespace) -> int:
     tables = _estimates(common, normalised)
     print()
     _print_table(tables, common)
-    _print_improvements(common)
+    _print_improvements({group: common[group] for group in _best_first(tables)})
     _print_few(groups)
     thresholds = _thresholds(common)
     profile = functools.partial(aggregates.performance_profile, thresholds=thresholds)
@@ -171,15 +171,18 @@ def _estimates(groups: Mapping[str, Sequence[np.ndarray]], normalised: bool) -> 
 
 
 def _print_table(tables: Mapping[str, Mapping[str, Estimate]], groups: Mapping[str, Sequence[np.ndarray]]) -> None:
-    order = sorted(groups, key=lambda group: -float(tables["IQM"][group].value))
     rows = [["", "runs", *tables]]
-    for group in order:
+    for group in _best_first(tables):
         number = sum(map(len, groups[group]))
         rows.append([group, str(number), *(_text(estimates[group]) for estimates in tables.values())])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def _best_first(tables: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
+    return sorted(tables["IQM"], key=lambda group: -float(tables["IQM"][group].value))
 
 
 def _print_improvements(groups: Mapping[str, Sequence[np.ndarray]]) -> None:

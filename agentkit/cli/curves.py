@@ -170,16 +170,16 @@ def on_common_points(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
         return curves[0].steps, np.stack([curve.returns for curve in curves])
     last = max(curve.steps[-1] for curve in curves)
     num_bins = int(np.clip(np.median([len(curve.steps) for curve in curves]), 1, _MOST_POINTS))
-    edges = np.linspace(0.0, last, num_bins + 1)
-    points = (edges[:-1] + edges[1:]) / 2
-    width = edges[1] - edges[0]
+    width = last / num_bins
+    points = width * np.arange(1, num_bins + 1)  # Bins lie around these: evaluations come soon after such steps.
+    inner = points[:-1] + width / 2
     values = np.full((len(curves), num_bins), np.nan)
     for row, curve in zip(values, curves, strict=True):
-        bins = np.clip(np.digitize(curve.steps, edges) - 1, 0, num_bins - 1)
+        bins = np.digitize(curve.steps, inner)
         counts = np.bincount(bins, minlength=num_bins)
         sums = np.bincount(bins, curve.returns, num_bins)
         row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-        inside = (points >= curve.steps[0] - width) & (points <= curve.steps[-1] + width) & (counts == 0)
+        inside = (points >= curve.steps[0] - width) & (points <= curve.steps[-1] + width / 2) & (counts == 0)
         row[inside] = np.interp(points[inside], curve.steps, curve.returns)
     filled = ~np.isnan(values).all(axis=0)
     return points[filled], values[:, filled]
@@ -225,7 +225,10 @@ def read_all(runs: Sequence[str], metrics: Sequence[str], axis: str = "steps") -
         else:
             empty.append(run)
     if not found:
-        wanted = " nor ".join(metrics)
-        advice = "" if metrics[0] == EVALUATION else " A metric is written LOG/COLUMN, as in RUN/logs/LOG.csv."
-        raise ConfigError(f"None of the {len(runs)} runs holds {wanted} against {axis} yet.{advice}")
+        who = runs[0] if len(runs) == 1 else f"Each of the {len(runs)} runs"
+        if metrics[0] == EVALUATION:
+            raise ConfigError(f"{who} holds no returns yet: no episode has ended, or no evaluation.")
+        raise ConfigError(
+            f"{who} holds no {metrics[0]} against {axis} yet. A metric is written LOG/COLUMN, as in RUN/logs/LOG.csv."
+        )
     return found, empty

@@ -41,7 +41,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
     # Taken out before words get here, so that it may stand anywhere.
-    parser.add_argument("--debug", action="store_true", help="with any command: show the whole traceback of an error")
+    parser.add_argument(
+        "--debug", action="store_true", default=None, help="with any command: show the whole traceback of an error"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         _add_list_and_show, _add_train, _add_offline, _add_launch, _add_node, _add_watching, _add_evaluate_and_plot,

@@ -144,7 +144,7 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
     run = str(make_run(tmp_path / "a"))
     for words, said in (
         ([str(tmp_path)], "not a run folder"),
-        ([str(make_run(tmp_path / "empty", evaluation=()))], "None of the 1 runs holds evaluation/episode_return"),
+        ([str(make_run(tmp_path / "empty", evaluation=()))], "empty holds no returns yet"),
         ([run, "--metric", "learner/loss"], "A metric is written LOG/COLUMN"),
         ([run, "--metric", "loss"], "expected LOG/COLUMN, such as learner/loss, found 'loss'"),
         ([run, "-o", str(tmp_path / "picture.doc")], "Cannot write the picture"),
