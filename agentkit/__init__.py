@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import OfflineConfig as OfflineConfig
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
+    from agentkit.experiment import open_run as open_run
     from agentkit.experiment import presets as presets
     from agentkit.experiment import push as push
     from agentkit.experiment import resume as resume
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "push", "resume",
-    "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "train",
+    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "open_run", "push",
+    "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "train",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

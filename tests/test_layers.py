@@ -36,7 +36,7 @@ LIGHT = [
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
     "dm_control", "bsuite", "envpool", "h5py", "tensorboardX", "rich", "pandas", "scipy", "ray", "distrax",
-    "tensorflow_probability", "optuna", "sqlalchemy",
+    "tensorflow_probability", "optuna", "sqlalchemy", "wandb", "mlflow",
 }  # fmt: skip
 
 # Packages that not every installation has, and the one file that may import each.
@@ -49,6 +49,9 @@ OPTIONAL = {
     "envpool": "envs/envpool.py",
     "h5py": "datasets/episode_files.py",
     "tensorboardX": "loggers/tensorboard.py",
+    "wandb": "loggers/wandb.py",
+    "mlflow": "loggers/mlflow.py",
+    "pandas": "experiment/run_folder.py",
     "mctx": "agents/gumbel_muzero.py",
     "ray": "distributed/ray.py",
     "optuna": "experiment/sweeps/optuna_study.py",
@@ -62,7 +65,7 @@ PARTS = {"ray.tune": "tune.py"}
 # Packages that every installation has, and where they are at home.
 HOMES = {
     "haiku": ("networks/", "agents/"),
-    "matplotlib": ("cli/plot.py", "cli/watch.py"),
+    "matplotlib": ("cli/pictures.py", "cli/watch.py"),
     "rich": ("loggers/",),
 }
 

@@ -1,8 +1,9 @@
 """Runs the console command ``agentkit``: list, show, train, offline, export, launch, node, ... (`agentkit --help`).
 
 Exit codes: 0 done; 2 what was asked for cannot be done (one line on standard error says why);
-1 an error while running (with its traceback; of a launched program, the first node's that failed; one line where the
-environment gave what it must not, a number became NaN or infinite, or the last checkpoint could not be written);
+1 an error while running (with its traceback, of the user's own code only where it arose below such, all of it with
+--debug; of a launched program, the first node's that failed; one line where the environment gave what it must not, a
+number became NaN or infinite, or the last checkpoint could not be written);
 130 stopped by Ctrl-C, SIGTERM, SIGHUP or ``agentkit stop``, after saving. ``agentkit node``
 is for schedulers: 0 means that the run is over, 1 that starting the node again may help, 2 that it cannot.
 
@@ -64,12 +65,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    if "--debug" in argv:
+        argv = [word for word in argv if word != "--debug"]
+        os.environ["AGENTKIT_DEBUG"] = "1"
     try:
         arguments = parse(argv)
         lasting = lasting_output() if arguments.command in _TRAINING else contextlib.nullcontext()
         with lasting, _short_warnings():
             return _command(arguments.command)(arguments)
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
+        if os.environ.get("AGENTKIT_DEBUG"):
+            traceback.print_exc()
         print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
         if packages := getattr(error, "packages", ()):  # See `experiment.trust.UntrustedCodeError`.
             named = [word for package in packages for word in ("--import", package)]
@@ -88,6 +94,23 @@ def _run(argv: Sequence[str]) -> int:
         # The reader (head, less) has gone; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        if not _say_mistake(error):
+            raise
+        return 1
+
+
+def _say_mistake(error: Exception) -> bool:
+    """Prints an error in the user's own code with the user's own frames; returns False for any other error."""
+    try:
+        from agentkit.experiment import mistakes
+    except ImportError:  # What cannot be imported may be the error itself.
+        return False
+    error = mistakes.shorten(error)
+    if not mistakes.was_shortened(error):
+        return False
+    print(f"agentkit: an error in your code:\n{mistakes.describe(error)}", file=sys.stderr)
+    return True
 
 
 @contextlib.contextmanager

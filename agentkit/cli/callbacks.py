@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import ConfigError
 
 
 def of_new_run(arguments: argparse.Namespace, evaluates: bool) -> list[Any]:
@@ -36,22 +36,6 @@ def of_resumed_run(arguments: argparse.Namespace, run: str | pathlib.Path, impor
 
     own = callback_record.rebuild(experiment.read_record(run), run, imports)
     return _changed(own, arguments, keep_best=False)
-
-
-def describe_best(run: str | pathlib.Path) -> str | None:
-    """Returns a line about the best policy in a run folder; None if none was kept."""
-    from agentkit.callbacks import read_best
-
-    try:
-        found = read_best(run)
-    except CheckpointError:
-        return None
-    if found is None:
-        return None
-    value = found.state["best"]["evaluation"]["episode_return"]
-    return (
-        f"Best evaluation: return {value:.6g} at step {found.step:,}. See it: agentkit evaluate {run} --checkpoint best"
-    )
 
 
 def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> list[Any]:

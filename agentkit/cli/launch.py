@@ -12,7 +12,8 @@ from typing import Any
 
 from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
-from agentkit.cli.train import changes_of_resumed, finish, in_new_folder, new_experiment, nothing_left
+from agentkit.cli.summary import finish
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, nothing_left
 from agentkit.errors import ConfigError, missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.

@@ -12,14 +12,16 @@ import numpy as np
 from agentkit.cli.callbacks import of_new_run, of_resumed_run
 from agentkit.cli.environments import find_environment, import_packages, parse_environment_settings, parse_wrapper
 from agentkit.cli.evaluate import check_is_run, describe_returns
-from agentkit.cli.train import check_fit, finish, in_new_folder, nothing_left
+from agentkit.cli.logs import parse_loggers
+from agentkit.cli.summary import finish
+from agentkit.cli.train import check_fit, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
 
@@ -59,9 +61,10 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
+    from agentkit.experiment import run_loggers
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
-    import_packages(arguments.imports)
+    imports = import_packages(arguments.imports)
     environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words)
@@ -76,12 +79,14 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "tensorboard": arguments.tensorboard,
         "keep_checkpoints": arguments.keep_checkpoints,
         "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        "loggers": parse_loggers(arguments.log, imports),
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, environment),
         "wrappers": [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)
+    run_loggers.check_installed(plan.as_experiment())
     check_fit(plan.as_experiment(), holds_replay=False)
     plan = in_new_folder(plan, arguments)
     print(evaluation_plan(plan.as_experiment()).describe(plan.num_updates, "update"), flush=True)

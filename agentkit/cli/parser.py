@@ -13,7 +13,7 @@ from agentkit.errors import ConfigError, OnNan, unknown_name
 
 COMMANDS = (
     "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate",
-    "plot", "watch", "export-policy", "push", "completion",
+    "plot", "compare", "watch", "export-policy", "push", "completion",
 )  # fmt: skip
 SHELLS = ("bash", "zsh", "fish")
 FORMATS = ("policy", "numpy", "stablehlo", "onnx", "savedmodel")
@@ -62,6 +62,10 @@ def _make_parser() -> tuple[_Parser, _Commands[_Parser]]:
     """Returns the parser of all, and what holds those of the commands."""
     parser = _Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
+    # Taken out before words get here, so that it may stand anywhere.
+    parser.add_argument(
+        "--debug", action="store_true", default=None, help="with any command: show the whole traceback of an error"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         _add_list_and_show, _add_train, _add_sweep, _add_offline, _add_launch, _add_node, _add_watching,
@@ -335,15 +339,56 @@ def _add_evaluate_and_plot(commands: _Commands[_Parser]) -> None:
     _add_import(evaluate)
     evaluate.add_argument("--video", metavar="FILE", help="also film it: .mp4, with the extra 'video', or .gif")
     _add_film(evaluate)
+    _add_pictures(commands)
+
+
+def _add_pictures(commands: _Commands[_Parser]) -> None:
     plot = _add(
         commands,
         "plot",
-        "a picture of returns against steps",
-        "Draws return against environment steps. Runs that differ only in their seed become one "
-        "line, their mean, in the shade of their range. Solid: evaluation; faint: training.",
+        "a picture of returns, or of any metric, against steps or time",
+        "Draws episode returns against environment steps. Runs that differ only in their seed become one line with a "
+        "band. Solid: evaluation; faint: training. The suffix says which file it is: .png, .pdf, .svg.",
     )
     plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
+    plot.add_argument("--metric", metavar="LOG/COLUMN", help="such as learner/loss; default: the episode returns")
+    plot.add_argument(
+        "--x", choices=("steps", "time", "updates", "episodes"), default="steps", help="default: %(default)s"
+    )
+    plot.add_argument(
+        "--band",
+        choices=("ci", "std", "range"),
+        default="ci",
+        help="the bootstrap's 95%% interval, a standard deviation, or least to greatest; default: %(default)s",
+    )
+    plot.add_argument("--iqm", action="store_true", help="draw the interquartile mean of runs instead of their mean")
+    plot.add_argument(
+        "--smooth", type=_positive, metavar="N", help="mean over the last N points; default: 20 training episodes"
+    )
+    plot.add_argument("--csv", metavar="FILE", help="also write the points of the lines")
+    compare = _add(
+        commands,
+        "compare",
+        "which agent or setting is better, and how sure that is",
+        "Compares runs grouped by agent and settings: interquartile mean, median, mean and probability of improvement "
+        "with bootstrap intervals, and performance profiles, after Agarwal et al. 2021.",
+    )
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    compare.add_argument("-o", "--output", default="comparison.png", metavar="FILE", help="default: %(default)s")
+    compare.add_argument(
+        "--score",
+        choices=("final", "best", "mean"),
+        default="final",
+        help="of a run's evaluation returns: the mean of the last tenth, the best, or the mean of all; default: final",
+    )
+    compare.add_argument(
+        "--normalize",
+        action="append",
+        metavar="minmax|ENV=LOW:HIGH",
+        help="scores as shares of the way from LOW to HIGH, which those of several environments need; repeatable",
+    )
+    compare.add_argument("--csv", metavar="FILE", help="also write the score of each run")
 
 
 def _add_completion(commands: _Commands[_Parser]) -> None:
@@ -490,6 +535,14 @@ def _add_run(parser: _Parser, unit: str, total: str) -> None:
     )
     _add_callbacks(parser)
     parser.add_argument("--tensorboard", action="store_true", default=None, help="also write TensorBoard logs")
+    parser.add_argument("--tensorboard", action="store_true", default=None, help="the same as --log tensorboard")
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="NAMES",
+        help="loggers besides CSV: jsonl, mlflow, tensorboard, wandb, or MODULE:NAME of your own; with commas, or "
+        "repeatable",
+    )
     parser.add_argument(
         "--on-nan",
         choices=get_args(OnNan),

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.train import (
-    INTERRUPTED,
     changes_of_resumed,
     make_folder,
     new_experiment,

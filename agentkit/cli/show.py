@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.presets import describe_preset
+from agentkit.cli.screen import hang, rewrap, width
 from agentkit.cli.values import field_types, type_name, value_text
 
 _INDENT = " " * 8
@@ -31,36 +32,44 @@ def list_all(arguments: argparse.Namespace) -> int:
     del arguments  # It takes none.
     from agentkit import envs
 
-    print(
-        'Agents (agentkit show NAME; files in agentkit/agents; "all" actions: discrete, continuous, several at once):'
-    )
-    print("\n".join(f"  {line}" for line in table_of_agents()))
+    columns = width()
+    print('Agents (agentkit show NAME; "all" takes every kind of actions):')
+    print("\n".join(f"  {line}" for line in table_of_agents(None if columns is None else columns - 2)))
     print("\nEnvironments (agentkit train AGENT --env NAME):")
-    _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()})
+    _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()}, columns)
     return 0
 
 
-def table_of_agents() -> list[str]:
-    """Returns a line for each agent, under a line of titles: the registry's facts, its file and its paper."""
+def table_of_agents(columns: int | None = None) -> list[str]:
+    """Returns a line for each agent, under a line of titles: the registry's facts, its file and its paper.
+
+    Args:
+        columns: that there are; the table leaves out what matters less where it does not fit. None has all.
+    """
     from agentkit.agents import registry
 
-    rows: list[tuple[str, ...]] = [("agent", "actions", "data", "recurrent", "distributed", "file", "paper")]
+    titles = ["agent", "actions", "data", "recurrent", "distributed", "file", "paper"]
+    rows: list[dict[str, str]] = [dict(zip(titles, titles, strict=True))]
     for name in registry.names():
         about = registry.about(name)
         yes_or_no = ["yes" if fact else "no" for fact in (about.recurrent, about.distributed)]
         paper = re.search(r"\(([^(),]* \d{4})", registry.describe(name))
         cited = "" if paper is None else paper[1]
         actions = "all" if about.actions == registry.ALL_ACTIONS else ", ".join(about.actions)
-        rows.append((name, actions, about.data, *yes_or_no, registry.file(name).name, cited))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        cells = (name, actions, about.data, *yes_or_no, registry.file(name).name, cited)
+        rows.append(dict(zip(titles, cells, strict=True)))
+    widths = {title: max(len(row[title]) for row in rows) for title in titles}
+    for title in ("file", "distributed", "recurrent"):
+        if columns is not None and sum(widths.values()) + 2 * (len(widths) - 1) > columns:
+            del widths[title]
+    return ["  ".join(row[title].ljust(size) for title, size in widths.items()).rstrip() for row in rows]
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Prints an agent's source and its config."""
     from agentkit.agents import registry
 
-    print(describe_agent(registry.config_class(arguments.agent)))
+    print(rewrap(describe_agent(registry.config_class(arguments.agent)), width()))
     if arguments.env is not None:
         print(describe_preset(arguments.agent, arguments.env))
     return 0
@@ -136,14 +145,17 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def _first_line(environment: str) -> str:
     """Returns the first sentence of an environment's file, read without importing its simulator."""
     prefix, _, name = environment.partition(":")
-    spec = importlib.util.find_spec(f"agentkit.envs.{name or prefix}")
+    from agentkit.envs import registry
+
+    module = registry.own_module(name) if prefix == "agentkit" else prefix
+    spec = importlib.util.find_spec(f"agentkit.envs.{module}")
     if spec is None or spec.origin is None:
         return "registered by your own code"
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
     return (docstring or "").partition("\n")[0].partition(". ")[0].removesuffix(".") + "."
 
 
-def _print_lines(meanings: dict[str, str]) -> None:
-    width = max(map(len, meanings))
+def _print_lines(meanings: dict[str, str], columns: int | None) -> None:
+    longest = max(map(len, meanings))
     for name, meaning in meanings.items():
-        print(f"  {name:{width}}  {meaning}")
+        print(hang(f"  {name:{longest}}  {meaning}", columns, longest + 4))

@@ -11,10 +11,10 @@ from typing import Any
 
 from agentkit.cli.environments import import_packages
 from agentkit.cli.parser import parse
+from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.errors import AgentkitError, ConfigError, missing_extra
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _MAX_ROWS = 20
 
 
@@ -57,7 +57,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     again = f"agentkit sweep {shlex.quote(str(arguments.file))}"
     if result.interrupted:
         print(f"Stopped and saved. Go on with: {again}")
-        return _INTERRUPTED
+        return INTERRUPTED
     if not result.ended:
         print(f"Other processes still work on some trials. See: {again} --status")
     return 0 if result.best is not None else 1

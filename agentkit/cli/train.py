@@ -8,11 +8,11 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentkit.cli.callbacks import describe_best, of_new_run, of_resumed_run
+from agentkit.cli.callbacks import of_new_run, of_resumed_run
 from agentkit.cli.config_file import show_config
 from agentkit.cli.environments import (
     find_environment,
@@ -22,21 +22,21 @@ from agentkit.cli.environments import (
     refuse_settings,
 )
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
+from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
 CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints")
 """Fields of the experiment that a resumed run may change by the options of their names."""
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
 # What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
 # --devices, --on-nan, --import and those of `parser._add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "replay", "num_envs", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "video_every", "config", "preset",
-    "show_config",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
+    "preset", "show_config",
 )  # fmt: skip
 
 
@@ -108,9 +108,9 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     """
     _check_given(arguments, command)
     from agentkit.agents import registry
-    from agentkit.experiment import by_name
+    from agentkit.experiment import by_name, run_loggers
 
-    import_packages(arguments.imports)
+    imports = import_packages(arguments.imports)
     environment = find_environment(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     preset = choose_preset(arguments, command)
@@ -121,6 +121,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
+        "loggers": parse_loggers(arguments.log, imports),
         "on_nan": arguments.on_nan,
         "devices": arguments.devices,
         "step_timeout": arguments.step_timeout,
@@ -138,6 +139,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **{name: value for name, value in fields.items() if value is not None},
         **settings,
     )
+    run_loggers.check_installed(plan)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)
@@ -207,20 +209,6 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
-
-
-def finish(result: Any, directory: str | Path, command: str, imports: Sequence[str] | None = None) -> int:
-    """Says how a run ended and how to go on; returns the exit code."""
-    named = "".join(f" --import {package}" for package in imports or ())
-    if result.interrupted:
-        print(f"Stopped at step {result.steps:,} and saved. Go on with: agentkit {command} --resume {directory}{named}")
-        return INTERRUPTED
-    if result.stopped_by is not None:
-        print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
-    if (best := describe_best(directory)) is not None:
-        print(best + named)
-    print(f"Saved {directory}. Next: agentkit evaluate {directory}{named}; agentkit plot {directory}")
-    return 0
 
 
 def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:

@@ -123,6 +123,11 @@ def registered(name: str) -> Factory | None:
     return _registered.get(name.partition(":")[0])
 
 
+def own_module(name: str) -> str:
+    """Returns the file of ``agentkit/envs`` that has an environment of agentkit's own, without its suffix."""
+    return _OWN[name].partition(".")[0]
+
+
 def settings_of(name: str) -> dict[str, Any] | None:
     """Returns the arguments that agentkit's own environment takes, with their types; None for another's environment."""
     prefix, rest = _split(name)

@@ -22,6 +22,7 @@ from agentkit.experiment.offline import OfflineConfig, read_offline_config, resu
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.run_folder import Run, open_run
 from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
 from agentkit.experiment.training import Progress
 from agentkit.experiment.trust import UntrustedCodeError
@@ -40,6 +41,7 @@ __all__ = [
     "Progress",
     "Result",
     "ResumeError",
+    "Run",
     "RunsFailedError",
     "SeedResult",
     "UntrustedCodeError",
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "make_program",
     "make_roles",
+    "open_run",
     "push",
     "read_config",
     "read_offline_config",

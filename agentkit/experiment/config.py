@@ -25,6 +25,8 @@ from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import callback_record, identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
+from agentkit.experiment.run_loggers import check_names
+from agentkit.loggers import Logger, RunInfo
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -60,8 +62,10 @@ class ExperimentConfig:
         checkpoint_period: steps between checkpoints; 0 saves at the end only.
         keep_checkpoints: how many of the newest checkpoints stay.
         log_seconds: seconds between rows of the learner's log.
-        tensorboard: write TensorBoard logs too.
-        progress: show the live progress line.
+        tensorboard: the same as "tensorboard" among the `loggers`.
+        loggers: besides CSV, by name ("jsonl", "mlflow", "tensorboard", "wandb") or of your own: a `loggers.Logger`,
+            or a function that makes one of a `loggers.RunInfo`. See docs/logging.md.
+        progress: show a live progress line; None shows one on a terminal and in a notebook.
         step_timeout: seconds after which an environment that has not returned from a step or reset is an error; 0 for
             any time.
         environment_settings: arguments of the environment by name, such as ``{"render_mode": "rgb_array"}``.
@@ -88,7 +92,8 @@ class ExperimentConfig:
     keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
-    progress: bool = False
+    loggers: Sequence[str | Logger | Callable[[RunInfo], Logger]] = ()
+    progress: bool | None = None
     on_nan: OnNan = "stop"
     devices: Count | None = None
     step_timeout: NotNegative = 300.0
@@ -116,6 +121,7 @@ class ExperimentConfig:
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
+        object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         self._check_devices()
 
@@ -154,10 +160,13 @@ class ExperimentConfig:
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
-        elsewhere = ("agent", "environment", "environment_settings", "wrappers", "callbacks", "run_directory")
+        elsewhere = (
+            "agent", "environment", "environment_settings", "wrappers", "callbacks", "loggers", "run_directory"
+        )  # fmt: skip
         return {
             **identity.describe_agent(self.agent, self.num_envs or 1),
             **identity.describe_environment(self.environment, self.environment_settings, self.wrappers),
+            "loggers": identity.describe_loggers(self.loggers),
             **{
                 field.name: encode(getattr(self, field.name))
                 for field in dataclasses.fields(self)
@@ -329,6 +338,8 @@ def experiment_from_record(
     names = {field.name for field in dataclasses.fields(ExperimentConfig)}
     names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers", "callbacks"}
     settings = {name: value for name, value in record.items() if name in names}
+    if "loggers" in settings:
+        settings["loggers"] = identity.rebuild_loggers(settings["loggers"], run_directory, imports)
     if "num_steps" not in settings | changes:
         raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))
     experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))

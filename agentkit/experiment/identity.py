@@ -141,6 +141,35 @@ def _short(code: Mapping[str, Any]) -> str:
     return str(code.get("function") or code.get("type") or code.get("unnamed") or "a partial")
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class MissingLogger:
+    """Stands for a logger of a run's own that cannot be had again: evaluating such a run does not need it."""
+
+    code: Any
+    reason: str
+
+
+def describe_loggers(loggers: Sequence[Any]) -> list[Any]:
+    """Describes loggers as plain values: names as they are, the user's own as code."""
+    return [logger.code if isinstance(logger, MissingLogger) else encode(logger) for logger in loggers]
+
+
+def rebuild_loggers(codes: Any, run: object, imports: Sequence[str]) -> list[Any]:
+    """Makes the loggers of a record again; one of code that is not there, or not trusted, is a `MissingLogger`."""
+    found: list[Any] = []
+    for code in codes if isinstance(codes, list) else ():
+        try:
+            reasons = [reason for _, reason in unnamed(code, "")]
+            if reasons:
+                raise ConfigError(reasons[0])
+            check_trusted(list(named_modules(code)), imports, run)
+            found.append(decode(code))
+        except ConfigError as error:
+            found.append(MissingLogger(code, str(error).rstrip(".")))
+    return found
+
+
 def check_rebuildable(
     record: Mapping[str, Any],
     run: object,

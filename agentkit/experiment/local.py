@@ -30,10 +30,12 @@ from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.mistakes import shorten
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, begin, prepare
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
@@ -72,10 +74,15 @@ def run(
     """
     experiment = with_callbacks(experiment, callbacks)
     if profile is None:
-        return _run(experiment, resume, None)
+        try:
+            return _run(experiment, resume, None)
+        except Exception as error:
+            raise shorten(error)  # noqa: B904 (the same error)
     profile.start()
     try:
         return _run(experiment, resume, profile)
+    except Exception as error:
+        raise shorten(error)  # noqa: B904 (the same error)
     finally:
         profile.stop()
         if profile.num_steps and experiment.run_directory is not None:
@@ -96,6 +103,7 @@ def started(
     hooks = Hooks(experiment)
     devices = learner_devices(experiment.devices)
     check_run_directory(experiment, resume)
+    check_installed(experiment)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(experiment.run_directory))
         try:

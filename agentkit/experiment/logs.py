@@ -1,15 +1,16 @@
-"""Writes a run's numbers to CSV files in its folder, to TensorBoard, and to the live progress line."""
+"""Writes a run's numbers to the loggers it asks for, and to the live progress line."""
 
 from __future__ import annotations
 
 import contextlib
-import pathlib
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from agentkit import loggers
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.run_loggers import RunLoggers, make_logger
 from agentkit.loggers.program_table import Speeds, program_row
 from agentkit.types import TableInfo
 
@@ -28,14 +29,16 @@ class RunLogs:
             resume_step: the step a resumed run goes on from; None for a new run.
         """
         self._terminal: loggers.TerminalLogger | None = None
-        if experiment.progress:
+        if shows_progress(experiment.progress):
             self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0)
             stack.callback(self._terminal.close)
-        self.train, self.evaluation, self.learner = (
-            stack.enter_context(make_logger(experiment, label, resume_step))
-            for label in ("train", "evaluation", "learner")
-        )
+        self._loggers = stack.enter_context(RunLoggers(experiment, resume_step))
+        self.train, self.evaluation, self.learner = map(self.log, ("train", "evaluation", "learner"))
         self._next_progress = 0.0
+
+    def log(self, label: str) -> loggers.Logger:
+        """Returns the log of a name, which all loggers of the run get: "learner", or one of your own."""
+        return self._loggers.log(label)
 
     def write_episode(self, record: Mapping[str, float]) -> None:
         """Logs a finished training episode."""
@@ -58,6 +61,13 @@ class RunLogs:
         """Prints a line above the progress line."""
         if self._terminal is not None:
             self._terminal.message(text)
+
+
+def shows_progress(progress: bool | None) -> bool:
+    """Returns whether to show a progress line: None asks for one where somebody sees it move."""
+    if progress is not None:
+        return progress
+    return sys.stderr.isatty() or loggers.in_notebook()
 
 
 class ProgramLog:
@@ -105,28 +115,6 @@ class ProgramLog:
 def _tables_are_known(status: dict[str, Any]) -> bool:
     num_servers = sum(node["role"] == "replay" for node in status["nodes"].values())
     return sum(key.split("/")[0] == "tables" for key in status["values"]) >= max(num_servers, 1)
-
-
-def make_logger(
-    experiment: ExperimentConfig,
-    label: str,
-    resume_step: int | None,
-    on_drop: Callable[[int], None] | None = None,
-) -> loggers.Logger:
-    """Builds the log `label` of a run: a CSV file and, if wanted, TensorBoard; nothing without a run folder.
-
-    Rows that a full disk refuses are dropped, and counted by `on_drop`: see `loggers.BestEffortLogger`.
-    """
-    if experiment.run_directory is None:
-        return loggers.Dispatcher([])
-    directory = pathlib.Path(experiment.run_directory) / "logs"
-    path, folder = directory / f"{label}.csv", directory / "tensorboard"
-    makers: dict[str, Callable[[], loggers.Logger]] = {
-        str(path): lambda: loggers.CsvLogger(path, resume_step=resume_step)
-    }
-    if experiment.tensorboard:
-        makers[f"{folder}/{label}"] = lambda: loggers.TensorboardLogger(folder, label, resume_step=resume_step)
-    return loggers.Dispatcher([loggers.BestEffortLogger(make, name, on_drop=on_drop) for name, make in makers.items()])
 
 
 def learner_row(metrics: dict[str, float], steps: int, table: TableInfo) -> dict[str, Any]:

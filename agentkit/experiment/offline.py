@@ -34,11 +34,14 @@ from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
+from agentkit.experiment.mistakes import shorten
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Uniform
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import TableInfo
@@ -65,8 +68,9 @@ class OfflineConfig:
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
         keep_checkpoints: as in `ExperimentConfig`.
         log_seconds: seconds between rows of the learner's log.
-        tensorboard: write TensorBoard logs too.
-        progress: show the live progress line.
+        tensorboard: as in `ExperimentConfig`.
+        loggers: as in `ExperimentConfig`.
+        progress: as in `ExperimentConfig`.
         environment_settings: arguments of the environment by name, as in `ExperimentConfig`.
         wrappers: around the environment, as in `ExperimentConfig`.
         devices: as in `ExperimentConfig`.
@@ -86,7 +90,8 @@ class OfflineConfig:
     keep_checkpoints: Count = 2
     log_seconds: NotNegative = 5.0
     tensorboard: bool = False
-    progress: bool = False
+    loggers: Sequence[str | Logger | Callable[[RunInfo], Logger]] = ()
+    progress: bool | None = None
     devices: Count | None = None
     environment_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
@@ -130,8 +135,11 @@ def run_offline(config: OfflineConfig, *, resume: bool = False, callbacks: Itera
         MissingExtraError: the data are in HDF5 and h5py is not installed.
         Exception: what a callback has raised, after a checkpoint.
     """
-    with started_offline(with_callbacks(config, callbacks), resume) as (training, stop):
-        return training.train(stop)
+    try:
+        with started_offline(with_callbacks(config, callbacks), resume) as (training, stop):
+            return training.train(stop)
+    except Exception as error:
+        raise shorten(error)  # noqa: B904 (the same error)
 
 
 @contextlib.contextmanager
@@ -141,6 +149,7 @@ def started_offline(config: OfflineConfig, resume: bool) -> Iterator[tuple[Train
     hooks = Hooks(experiment)
     devices = learner_devices(config.devices)
     check_run_directory(experiment, resume)
+    check_installed(experiment)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run_lock(config.run_directory))
         try:

@@ -33,8 +33,8 @@ from agentkit.experiment.jobs import (
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.loggers.program_table import Grid
+from agentkit.loggers.progress import duration
 from agentkit.loggers.runs_table import RunsTable
-from agentkit.loggers.terminal import duration
 from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agentkit.errors import SpecError
 from agentkit.learning.optimizers import global_norm, optimizer_step
 from agentkit.learning.targets import TargetUpdate
 from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample
@@ -98,7 +99,7 @@ def sgd(
         loss_key = jax.random.fold_in(state.key, state.num_updates)
 
         def objective(params: Params) -> tuple[Array, LossOutput]:
-            output = loss(params, state.target_params, batch, loss_key)
+            output = check_loss_output(loss(params, state.target_params, batch, loss_key))
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(state.params)
@@ -118,6 +119,24 @@ def sgd(
         return _follow(state, grads, optimizer, None)
 
     return Update(init, update, variables, gradient, apply)
+
+
+def check_loss_output(output: LossOutput) -> LossOutput:
+    """Returns what a loss returned, which is checked while JAX traces it.
+
+    Raises:
+        SpecError: it is no `LossOutput`, or its loss is not one number.
+    """
+    if not all(hasattr(output, name) for name in LossOutput._fields):
+        raise SpecError(
+            f"The loss must return a LossOutput(loss, metrics, priorities), found {type(output).__name__}. "
+            "Wrap it: LossOutput(loss, {}, None)."
+        )
+    if jnp.shape(output.loss) != ():
+        raise SpecError(
+            f"The loss must be one number, found the shape {jnp.shape(output.loss)}. Take the mean over the batch."
+        )
+    return output
 
 
 def _follow(

@@ -1,10 +1,12 @@
-"""The logger interface: named numbers go in, one row at a time."""
+"""The logger interface: named numbers go in, one row at a time; and what a logger is told of its run."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import numbers
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self, final
 
 from agentkit.errors import SpecError
@@ -28,6 +30,26 @@ class Logger(abc.ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RunInfo:
+    """Says to a logger which run it is for, once in each process that logs.
+
+    Attributes:
+        name: of the run folder; without one, agent, environment and seed.
+        config: hyperparameters, flat: the agent's settings, and ``agent``, ``environment``, ``seed``, ``num_steps``.
+        directory: the run folder; None if there is none.
+        node: which log this process writes, of a program of many processes: "learner", "train-1"; None in one process.
+        resume_step: the step that a resumed run goes on from; None for a new run.
+    """
+
+    name: str
+    config: Mapping[str, bool | Number | str]
+    directory: Path | None = None
+    node: str | None = None
+    resume_step: int | None = None
 
 
 @final

@@ -69,7 +69,7 @@ class CsvLogger(Logger):
             raise ValueError(f"The log {self._path} is closed (or the first row is empty).")
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
-        _append(self._file, line.getvalue().encode())
+        append_line(self._file, line.getvalue().encode())
 
     def close(self) -> None:
         """Closes the file."""
@@ -95,8 +95,8 @@ class CsvLogger(Logger):
         self._file = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
 
 
-def _append(file: BinaryIO, line: bytes) -> None:
-    """Writes all of a line, or leaves the file as it was."""
+def append_line(file: BinaryIO, line: bytes) -> None:
+    """Writes all of a line, or leaves the file as it was and raises OSError."""
     size, left = os.fstat(file.fileno()).st_size, memoryview(line)
     try:
         while left:

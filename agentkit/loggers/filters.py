@@ -1,4 +1,4 @@
-"""Loggers that pass rows on: to several loggers, or less often."""
+"""Loggers that pass rows on: to several loggers, under other names, or less often."""
 
 from __future__ import annotations
 
@@ -41,6 +41,53 @@ class Dispatcher(Logger):
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+@final
+class Labelled(Logger):
+    """Passes rows on with a label before each name but the step's, so that one logger can take several logs.
+
+    Closing it closes nothing: the logger behind is others' too.
+
+    >>> from agentkit.loggers import InMemoryLogger
+    >>> logger = InMemoryLogger()
+    >>> Labelled(logger, "learner").write({"steps": 1, "loss": 0.5})
+    >>> logger.rows
+    [{'steps': 1, 'learner/loss': 0.5}]
+    """
+
+    def __init__(self, to: Logger, label: str, step_key: str = "steps"):
+        self._to = to
+        self._label = label
+        self._step_key = step_key
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Passes the row on."""
+        self._to.write({name if name == self._step_key else f"{self._label}/{name}": values[name] for name in values})
+
+
+@final
+class Timed(Logger):
+    """Adds the seconds since it was made to rows that have none, as ``seconds``.
+
+    Args:
+        to: gets the rows.
+        already: seconds that a resumed run has taken before.
+        clock: the time in seconds.
+    """
+
+    def __init__(self, to: Logger, already: float = 0.0, clock: Callable[[], float] = time.monotonic):
+        self._to = to
+        self._clock = clock
+        self._start = clock() - already
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Passes the row on."""
+        self._to.write({**values, "seconds": values.get("seconds", round(self._clock() - self._start, 3))})
+
+    def close(self) -> None:
+        """Closes the logger behind."""
+        self._to.close()
 
 
 @final

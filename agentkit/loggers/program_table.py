@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Number
-from agentkit.loggers.terminal import duration, make_live_line
+from agentkit.loggers.progress import duration
+from agentkit.loggers.terminal import make_live_line
 
 Status = Mapping[str, Any]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, final
 
 from agentkit.errors import missing_extra
 from agentkit.loggers.base import Logger, to_numbers
+
+RESULTS = ("evaluation/episode_return", "train/episode_return")
+"""The scalars whose newest value TensorBoard shows beside the hyperparameters."""
 
 
 @final
@@ -25,6 +29,8 @@ class TensorboardLogger(Logger):
         resume_step: None for a new run; otherwise TensorBoard hides what an earlier, killed run wrote
             after this step.
         step_key: the name of the step.
+        hyperparameters: of the run, for TensorBoard's page of that name, with the newest returns of evaluation and
+            training beside them; None writes none. One log of a folder should.
 
     Raises:
         MissingExtraError: if tensorboardX is not installed.
@@ -36,6 +42,7 @@ class TensorboardLogger(Logger):
         label: str,
         resume_step: int | None = None,
         step_key: str = "steps",
+        hyperparameters: Mapping[str, bool | int | float | str] | None = None,
     ):
         try:
             from tensorboardX import event_file_writer
@@ -53,6 +60,14 @@ class TensorboardLogger(Logger):
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._writer.write_event(self._event(step=resume_step + 1, file_version="brain.Event:2"))
             self._writer.write_event(self._event(step=resume_step + 1, session_log=start))
+        self._end: Any = None
+        if hyperparameters is not None:
+            from tensorboardX.summary import hparams
+
+            experiment, start, self._end = hparams(dict(hyperparameters), dict.fromkeys(RESULTS, 0.0))
+            for summary in (experiment, start):
+                self._write(0, summary)
+            self._writer.flush()
         self._label = label
         self._step_key = step_key
         self._num_rows = 0
@@ -76,11 +91,16 @@ class TensorboardLogger(Logger):
             if name != self._step_key and value is not None and math.isfinite(value)
         ]
         number = self._num_rows if step is None else int(step)
-        self._writer.write_event(self._event(wall_time=time.time(), step=number, summary=self._summary(value=scalars)))
+        self._write(number, self._summary(value=scalars))
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes buffered rows and closes the event file."""
+        """Writes buffered rows and closes the event file; where no exception passes, the run counts as a success."""
         if self._writer is not None:
+            if self._end is not None and sys.exception() is None:
+                self._write(self._num_rows, self._end)
             writer, self._writer = self._writer, None
             writer.close()
+
+    def _write(self, step: int, summary: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=step, summary=summary))

@@ -1,34 +1,34 @@
-"""A live progress line for a terminal; plain lines at intervals for a file or a pipe."""
+"""A live progress bar for a terminal or a notebook; plain lines at intervals for a file or a pipe."""
 
 from __future__ import annotations
 
-import collections
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO, final
+from typing import Any, Protocol, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Logger, to_numbers
+from agentkit.loggers.progress import Progress
 
-_NUM_RETURNS = 10  # The line shows the mean return of this many last episodes.
-_RATE_SECONDS = 30.0  # Rates are over about this much of the past, so that they follow changes.
 _REDRAW_SECONDS = 0.1
-_SETTLE_SECONDS = 5.0  # Before this, compiling hides how fast a run is, and no time left is shown.
+_MOST_BAR = 40
+_CURVE_WIDTH = 24
+_NOTEBOOK_WIDTH = 100
 
 
 @final
 class TerminalLogger(Logger):
-    """Shows how far a run is: steps, episodes, return, updates per second, samples per insert, time left.
+    """Shows how far a run is: steps, speed, time left, returns, episodes, updates per second.
 
-    Rows may hold any of ``steps``, ``episodes``, ``episode_return``, ``updates``, ``updates_per_second``
-    and ``samples_per_insert``; other names are ignored, so that every logger can get the same rows.
-    ``updates`` counts since the start of training, and gives the rate where ``updates_per_second`` is
-    absent. The time left follows from the steps of the last half minute or so.
+    Rows may hold any of ``steps``, ``episodes``, ``episode_return``, ``updates`` and ``updates_per_second``; other
+    names are ignored, so that every logger can get the same rows. ``updates`` counts since the start of training, and
+    gives the rate where ``updates_per_second`` is absent. The time left follows from the steps of the last half minute
+    or so.
 
-    On a terminal one line is redrawn in place; elsewhere a line is printed every `interval_seconds`.
-    No thread is used: the line moves when rows come.
+    On a terminal, and in a notebook, two lines with a bar and the returns as a small curve are redrawn in place;
+    elsewhere a line is printed every `interval_seconds`. No thread is used: the bar moves when rows come.
 
     Args:
         num_steps: where the run ends.
@@ -53,19 +53,16 @@ class TerminalLogger(Logger):
             raise ConfigError(
                 f"Expected num_steps >= 1 and interval_seconds > 0, found {num_steps} and {interval_seconds}."
             )
-        self._num_steps = num_steps
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._live = make_live_line(self._stream) if self._stream.isatty() else None
-        self._period = interval_seconds if self._live is None else _REDRAW_SECONDS
+        self._progress = Progress(num_steps, start_step, clock())
+        self._screen: _Screen | None = None
+        if self._stream.isatty():
+            self._screen = _Terminal(self._stream)
+        elif stream is None and in_notebook():
+            self._screen = _Notebook()
+        self._period = interval_seconds if self._screen is None else _REDRAW_SECONDS
         self._shown_at = -math.inf
-        self._latest: dict[str, float] = {"steps": start_step}
-        self._returns: collections.deque[float] = collections.deque(maxlen=_NUM_RETURNS)
-        self._step_rate = _Rate()
-        self._update_rate = _Rate()
-        self._started = clock()
-        self._step_rate.add(self._started, start_step)
-        self._closed = False
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Takes the row's values, and redraws if it is time.
@@ -73,89 +70,132 @@ class TerminalLogger(Logger):
         Raises:
             SpecError: for a value that is not one number.
         """
-        row = {name: value for name, value in to_numbers(values).items() if value is not None}
         now = self._clock()
-        self._latest.update(row)
-        if "episode_return" in row:
-            self._returns.append(row["episode_return"])
-        if "steps" in row:
-            self._step_rate.add(now, row["steps"])
-        if "updates" in row:
-            self._update_rate.add(now, row["updates"])
+        self._progress.add(now, {name: value for name, value in to_numbers(values).items() if value is not None})
         if now - self._shown_at >= self._period:
             self._show(now)
 
     def message(self, text: str) -> None:
         """Prints a line of its own above the progress line: an evaluation, a checkpoint, a warning."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._screen is not None:
+            self._screen.message(text)
         else:
             self._print(text)
 
     def close(self) -> None:
         """Shows where the run ended and gives the terminal back."""
-        if self._closed:
+        if self._progress.ended:
             return
-        self._closed = True
+        self._progress.ended = True
         self._show(self._clock())
-        if self._live is not None:
-            self._live.stop()
+        if self._screen is not None:
+            self._screen.close()
 
     def line(self) -> str:
-        """Returns the progress line as it stands."""
-        return self._line(self._clock())
-
-    def _line(self, now: float) -> str:
-        latest = self._latest
-        steps = latest["steps"]
-        parts = [f"{min(steps / self._num_steps, 1.0):4.0%} {steps:,.0f}/{self._num_steps:,} steps"]
-        steps_per_second = self._step_rate.per_second()
-        if steps >= self._num_steps or self._closed:
-            parts.append(f"took {duration(now - self._started)}")
-        elif steps_per_second and now - self._started >= _SETTLE_SECONDS:
-            parts.append(f"{duration((self._num_steps - steps) / steps_per_second)} left")
-        if self._returns:
-            parts.append(f"return {sum(self._returns) / len(self._returns):.1f}")
-        if "episodes" in latest:
-            parts.append(f"{latest['episodes']:,.0f} episodes")
-        updates_per_second = latest.get("updates_per_second", self._update_rate.per_second())
-        if updates_per_second is not None:
-            parts.append(f"{updates_per_second:,.0f} updates/s")
-        if "samples_per_insert" in latest:
-            parts.append(f"{latest['samples_per_insert']:.1f} samples/insert")
-        return " | ".join(parts)
+        """Returns the progress as one plain line."""
+        return plain_line(self._progress, self._clock())
 
     def _show(self, now: float) -> None:
         self._shown_at = now
-        if self._live is None:
-            self._print(self._line(now))
+        if self._screen is None:
+            self._print(plain_line(self._progress, now))
         else:
-            from rich.text import Text
-
-            self._live.update(Text(self._line(now)), refresh=True)  # wraps on a narrow terminal
+            self._screen.show(self._progress, now)
 
     def _print(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
 
 
-class _Rate:
-    """How fast a count grows, over the recent past."""
+def plain_line(progress: Progress, now: float) -> str:
+    """Returns progress as one line of plain text."""
+    parts = [f"{progress.share:4.0%} {progress.counted()}", progress.speed(), progress.time(now)]
+    parts += [progress.mean_return(), *progress.counts()]
+    return " | ".join(part for part in parts if part)
+
+
+def drawn_lines(progress: Progress, now: float, width: int) -> list[tuple[str, str, str, str]]:
+    """Returns progress as two lines of at most `width` columns: the text before the bar, its two parts, the text after.
+
+    In the second line the curve of returns stands where the bar does in the first one.
+    """
+    said = [progress.counted(), progress.speed(), progress.time(now)]
+    while len(text := "  ".join(part for part in said if part)) > width - 5 and len(said) > 1:
+        del said[1]  # A very narrow terminal.
+    bar = min(width - 1 - len(text) - 7, _MOST_BAR)
+    full = round(progress.share * bar)
+    first = (f"{progress.share:4.0%} ", "━" * full, "━" * (bar - full), f"  {text}" if bar > 0 else text)
+    counts = progress.counts()
+    while counts and len("     return -10000.0" + "  ".join(counts)) + 4 > width:
+        counts.pop()
+    before, after = f"     {progress.mean_return()}", "  ".join(counts)
+    curve = progress.curve(min(_CURVE_WIDTH, width - len(before) - len(after) - 5))
+    if not progress.mean_return():
+        return [first, ("     ", "", "", after)] if after else [first]
+    return [first, (f"{before} ", curve, "", f"{'  ' if curve else ' '}{after}")]
+
+
+def in_notebook() -> bool:
+    """Returns whether this is a Jupyter kernel, whose output is no terminal and is looked at all the same."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class _Screen(Protocol):
+    def show(self, progress: Progress, now: float) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@final
+class _Terminal:
+    """Draws on a terminal; other output appears above."""
+
+    def __init__(self, stream: TextIO):
+        self._live = make_live_line(stream)
+
+    def show(self, progress: Progress, now: float) -> None:
+        from rich.text import Text
+
+        console = self._live.console
+        if not str(console.encoding).lower().startswith("utf"):
+            self._live.update(Text(plain_line(progress, now)), refresh=True)
+            return
+        lines = [
+            Text.assemble(before, (full, "green"), (rest, "bright_black"), after, no_wrap=True, overflow="crop")
+            for before, full, rest, after in drawn_lines(progress, now, console.width)
+        ]
+        self._live.update(Text("\n").join(lines), refresh=True)
+
+    def message(self, text: str) -> None:
+        self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+@final
+class _Notebook:
+    """Draws in the output of a notebook's cell."""
 
     def __init__(self) -> None:
-        self._points: collections.deque[tuple[float, float]] = collections.deque()
+        self._handle: Any = None
 
-    def add(self, now: float, count: float) -> None:
-        points = self._points
-        points.append((now, count))
-        while len(points) > 2 and now - points[1][0] > _RATE_SECONDS:
-            points.popleft()
+    def show(self, progress: Progress, now: float) -> None:
+        text = "\n".join("".join(parts) for parts in drawn_lines(progress, now, _NOTEBOOK_WIDTH))
+        shown = {"text/plain": text}
+        if self._handle is None:
+            self._handle = sys.modules["IPython"].display.display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
 
-    def per_second(self) -> float | None:
-        if len(self._points) < 2:
-            return None
-        (first_time, first), (last_time, last) = self._points[0], self._points[-1]
-        return (last - first) / (last_time - first_time) if last_time > first_time else None
+    def message(self, text: str) -> None:
+        print(text)
+
+    def close(self) -> None:
+        return None
 
 
 def make_live_line(stream: TextIO) -> Any:
@@ -166,14 +206,3 @@ def make_live_line(stream: TextIO) -> Any:
     live = Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
     live.start()
     return live
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds as hours, minutes and seconds.
-
-    >>> duration(59.6), duration(3725)
-    ('1:00', '1:02:05')
-    """
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

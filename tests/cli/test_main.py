@@ -45,12 +45,14 @@ def test_train_evaluate_plot_resume(tmp_path, monkeypatch, capsys):
     run = Path(_run_folder(output.out))
     assert run == Path("runs/dqn-agentkit_catch-seed3")
     assert "200/200 steps" in output.err and "updates/s" in output.err
-    assert f"Saved {run}" in output.out
+    assert f"Saved {run}. Next:\n" in output.out and f"\n  agentkit plot {run}\n" in output.out
+    assert f"\n  agentkit train --resume {run} --steps 400\n" in output.out
     config = json.loads((run / "config.json").read_text())
     assert config["agent_config"]["hidden_sizes"] == [16] and config["seed"] == 3
     assert "jax" in config["versions"]
     _, rows = read_csv(run / "logs" / "evaluation.csv")
     assert [row["steps"] for row in rows] == [str(20 * number) for number in range(1, 11)]
+    assert f"Evaluation return: {float(rows[-1]['episode_return']):.1f} at step 200, the last" in output.out
     assert list((run / "logs" / "tensorboard").glob("events*"))
 
     assert main(["evaluate", str(run), "--episodes", "3"]) == 0
@@ -114,7 +116,8 @@ def test_ctrl_c_prints_the_profile(tmp_path):
     assert "Where the time of" in out and "ottleneck: " in out and "Stopped at step" in out
 
 
-def test_an_error_in_training_has_its_traceback_and_exit_code_1(tmp_path):
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_error_in_the_users_code_has_its_own_frames_and_all_with_debug(tmp_path, debug):
     code = """
 import sys
 from agentkit import envs
@@ -130,12 +133,14 @@ class Breaks(Catch):
         return super().step(action)
 
 envs.register("broken", lambda name, seed: Breaks(seed=seed))
-sys.exit(main(["train", "dqn", "--env", "broken:catch", "--steps", "1000"]))
+sys.exit(main(["train", "dqn", "--env", "broken:catch", "--steps", "1000", *WORDS]))
 """
-    process = _start(code, tmp_path)
+    process = _start(code.replace("WORDS", repr(["--debug"] if debug else [])), tmp_path)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "Traceback" in err and "RuntimeError: the simulator broke" in err
+    assert "RuntimeError: the simulator broke" in err and ", in step\n" in err
+    assert ("Traceback" in err) == ("environment_loop.py" in err) == debug
+    assert ("agentkit: an error in your code:" in err and "To see all: --debug" in err) == (not debug)
 
 
 @pytest.mark.parametrize(

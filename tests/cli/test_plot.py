@@ -1,21 +1,30 @@
+import csv
 import json
 
 import numpy as np
-import pytest
 
 from agentkit.cli import main
-from agentkit.cli.plot import Curve, draw, group_runs, mean_and_range, read_run
-from agentkit.errors import ConfigError
+from agentkit.cli.curves import (
+    EVALUATION,
+    TRAINING,
+    Curve,
+    group_runs,
+    on_common_points,
+    read_run,
+    smooth,
+    summarise,
+)
 from agentkit.loggers import CsvLogger
 
 
-def _run(
+def make_run(
     folder,
     seed=0,
     agent="sac",
     environment="gymnasium:Pendulum-v1",
     evaluation=((0, 1.0), (10, 3.0)),
     training=(),
+    parts=None,
     **config,
 ):
     folder.mkdir(parents=True)
@@ -25,65 +34,121 @@ def _run(
         "seed": seed,
         "replay": "in_process",
         "agent_config": config,
+        "agent_parts": parts or {},
     }
     (folder / "config.json").write_text(json.dumps(record))
     for name, points in (("evaluation", evaluation), ("train", training)):
         if points:
             with CsvLogger(folder / "logs" / f"{name}.csv") as logger:
-                for step, value in points:
-                    logger.write({"steps": step, "episode_return": value, "episodes": None})
+                for number, (step, value) in enumerate(points):
+                    row = {"steps": step, "episode_return": value, "seconds": step / 10}
+                    logger.write(row | ({"episodes": number} if name == "train" else {}))
     return folder
 
 
-def test_curves_of_a_run(tmp_path):
-    curves = read_run(_run(tmp_path / "a", training=[(step, float(step)) for step in range(1, 41)]))
-    np.testing.assert_array_equal(curves.evaluation.steps, [0, 10])
-    np.testing.assert_array_equal(curves.evaluation.returns, [1.0, 3.0])
-    assert curves.training.returns[0] == 1.0  # the mean of one episode
-    assert curves.training.returns[1] == 1.5
-    assert curves.training.returns[-1] == np.mean(np.arange(21, 41))  # of the last twenty
+def test_curves_of_a_run_against_each_axis(tmp_path):
+    run = make_run(tmp_path / "a", training=[(step, float(step)) for step in range(0, 21, 5)])
+    curves = read_run(run).curves
+    np.testing.assert_array_equal(curves[EVALUATION].steps, [0, 10])
+    np.testing.assert_array_equal(curves[EVALUATION].returns, [1.0, 3.0])
+    np.testing.assert_array_equal(curves[TRAINING].steps, [0, 5, 10, 15, 20])
+    by_time, by_episodes = (read_run(run, axis=axis).curves[EVALUATION].steps for axis in ("time", "episodes"))
+    np.testing.assert_array_equal(by_time, [0, 1])
+    np.testing.assert_array_equal(by_episodes, [0, 2])  # The log of evaluations has none: from that of training.
+    assert read_run(run, axis="updates").curves == {}
 
 
-def test_mean_and_range_over_seeds_of_different_length():
-    curves = [
-        Curve(np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 20.0])),
-        Curve(np.array([0.0, 10.0]), np.array([2.0, 20.0])),
-    ]
-    steps, mean, low, high = mean_and_range(curves)
-    np.testing.assert_array_equal(steps, [0, 10, 20])
-    np.testing.assert_array_equal(mean, [1, 15, 20])
-    np.testing.assert_array_equal(low, [0, 10, 20])
-    np.testing.assert_array_equal(high, [2, 20, 20])
+def test_smoothing_is_a_mean_over_the_last_points():
+    curve = Curve(np.arange(40.0), np.arange(1.0, 41.0))
+    found = smooth(curve, 20).returns
+    assert found[0] == 1.0 and found[1] == 1.5 and found[-1] == np.mean(np.arange(21, 41))
+    np.testing.assert_array_equal(smooth(curve, 1).returns, curve.returns)
+
+
+def test_points_that_all_runs_share_are_kept_and_a_band_is_over_runs():
+    curves = [Curve(np.array([10.0, 20.0]), np.array(values)) for values in ([1.0, 2.0], [3.0, 6.0], [5.0, 7.0])]
+    band = summarise(curves, "range")
+    np.testing.assert_array_equal(band.points, [10, 20])
+    np.testing.assert_allclose([band.middle, band.low, band.high], [[3, 5], [1, 2], [5, 7]])
+    np.testing.assert_allclose(summarise(curves, "std").high - 3.0, [np.std([1, 3, 5]), 2 + np.std([2, 6, 7])])
+    np.testing.assert_allclose(summarise(curves, "ci", iqm=True).middle, [3, 5])
+    interval = summarise(curves, "ci")
+    assert np.all(interval.low >= band.low) and np.all(interval.low < interval.middle)
+
+
+def test_runs_whose_points_differ_are_one_smooth_line():
+    """As launched programs' are. All runs lie on a line of their own; their mean at a step that one has must, too."""
+    generator, curves = np.random.default_rng(0), []
+    for offset in (0.0, 100.0, 200.0):
+        steps = np.sort(generator.uniform(0, 1000, 30))
+        curves.append(Curve(steps, offset + steps))
+    points, values = on_common_points(curves)
+    assert values.shape == (3, len(points)) and 25 <= len(points) <= 30
+    band = summarise(curves, "range")
+    inside = band.num_runs == 3
+    np.testing.assert_allclose(band.middle[inside], 100 + band.points[inside], atol=1000 / 30)
+    assert np.all(np.diff(band.middle[inside]) > 0)  # No zigzag between runs that are 100 apart.
+
+
+def test_a_run_that_is_shorter_ends_where_it_ends():
+    long, short = (
+        Curve(np.arange(0.0, end, 10.0), np.full(end // 10, value)) for end, value in ((200, 1.0), (100, 5.0))
+    )
+    band = summarise([long, short], "range")
+    assert set(band.middle[band.points < 90]) == {3.0} and set(band.middle[band.points > 120]) == {1.0}
 
 
 def test_seeds_are_one_group_and_labels_name_what_differs(tmp_path):
+    own = {"make_loss": {"function": "mine:my_loss", "digest": "0"}}
     runs = [
-        _run(tmp_path / "a", seed=0, batch_size=256, discount=0.9),
-        _run(tmp_path / "b", seed=1, batch_size=256, discount=0.9),
-        _run(tmp_path / "c", seed=0, batch_size=64, discount=0.9),
-        _run(tmp_path / "d", agent="dqn", double=True),
+        make_run(tmp_path / "a", seed=0, batch_size=256, discount=0.9),
+        make_run(tmp_path / "b", seed=1, batch_size=256, discount=0.9),
+        make_run(tmp_path / "c", seed=0, batch_size=64, discount=0.9),
+        make_run(tmp_path / "d", agent="dqn", double=True),
+        make_run(tmp_path / "e", agent="dqn", double=True, parts=own),
+        make_run(tmp_path / "f", agent="ppo", clip=0.1),
+        make_run(tmp_path / "g", agent="ppo", clip=0.2, environment="agentkit:catch"),
     ]
     groups = group_runs([read_run(run) for run in runs])
     assert {label: len(group) for label, group in groups.items()} == {
-        "sac batch_size=256 (2 seeds)": 2,
+        "sac batch_size=256": 2,
         "sac batch_size=64": 1,
-        "dqn": 1,
+        "dqn parts=None": 1,
+        "dqn parts=my_loss": 1,
+        "ppo": 2,  # In each environment it has one set of settings.
     }
 
 
-def test_the_command_writes_a_picture(tmp_path, capsys):
-    runs = [str(_run(tmp_path / f"s{seed}", seed=seed, training=[(5, 1.0)])) for seed in range(2)]
-    runs.append(str(_run(tmp_path / "other", environment="bsuite:catch/0", evaluation=(), training=[(5, 1.0)])))
-    output = tmp_path / "new" / "picture.png"
-    assert main(["plot", *runs, "-o", str(output)]) == 0
-    assert output.read_bytes().startswith(b"\x89PNG") and output.stat().st_size > 10_000
-    assert str(output) in capsys.readouterr().out
+def test_the_command_writes_a_picture_of_each_kind_and_the_points(tmp_path, capsys):
+    runs = [str(make_run(tmp_path / f"s{seed}", seed=seed, training=[(5, 1.0)])) for seed in range(2)]
+    runs.append(str(make_run(tmp_path / "other", environment="bsuite:catch/0", evaluation=(), training=[(5, 1.0)])))
+    runs.append(str(make_run(tmp_path / "begun", evaluation=())))
+    for suffix, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
+        output, points = tmp_path / "new" / f"picture{suffix}", tmp_path / "points.csv"
+        assert main(["plot", *runs, "-o", str(output), "--csv", str(points)]) == 0
+        assert output.read_bytes().startswith(start) and output.stat().st_size > 5_000
+        said = capsys.readouterr().out
+        assert str(output) in said and f"nothing is logged there yet: {tmp_path / 'begun'}\n" in said
+    svg = output.read_text()
+    assert "sac (1 to 2 seeds)" in svg and "95 % bootstrap interval" in svg and "bsuite:catch/0" in svg
+    with points.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    wanted = [row for row in rows if row["metric"] == EVALUATION]
+    assert [(row["steps"], row["middle"], row["num_runs"]) for row in wanted] == [
+        ("0.0", "1.0", "2"),
+        ("10.0", "3.0", "2"),
+    ]
 
 
-def test_what_is_no_run(tmp_path, capsys):
-    assert main(["plot", str(tmp_path)]) == 2
-    assert "not a run folder" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="holds no returns yet"):
-        read_run(_run(tmp_path / "empty", evaluation=()))
-    with pytest.raises(ConfigError, match="Cannot write the picture"):
-        draw([read_run(_run(tmp_path / "a"))], tmp_path / "picture.doc")
+def test_what_cannot_be_drawn(tmp_path, capsys):
+    run = str(make_run(tmp_path / "a"))
+    for words, said in (
+        ([str(tmp_path)], "not a run folder"),
+        ([str(make_run(tmp_path / "empty", evaluation=()))], "empty holds no returns yet"),
+        ([run, "--metric", "learner/loss"], "A metric is written LOG/COLUMN"),
+        ([run, "--metric", "loss"], "expected LOG/COLUMN, such as learner/loss, found 'loss'"),
+        ([run, "-o", str(tmp_path / "picture.doc")], "Cannot write the picture"),
+        ([run, "-o", str(tmp_path / "a.png"), "--csv", str(tmp_path)], "cannot be written"),
+    ):
+        assert main(["plot", *words]) == 2
+        assert said in capsys.readouterr().err

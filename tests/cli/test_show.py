@@ -82,6 +82,24 @@ def test_the_table_of_agents_has_a_row_for_each(capsys):
         assert len(row) <= 120
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in (["list"], *(["show", name] for name in registry.names())):
+        main(words)
+        plain = capsys.readouterr().out
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        main(words)
+        fitted = capsys.readouterr().out
+        monkeypatch.undo()
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert max(map(len, fitted.splitlines())) <= columns
+        if words != ["list"]:
+            assert fitted.split() == plain.split()
+        elif columns == 80:
+            assert "distributed" not in fitted and "\n  sac             continuous " in fitted
+
+
 def test_an_unknown_agent_is_one_line(capsys):
     assert main(["show", "sca"]) == 2
     error = capsys.readouterr().err

@@ -369,11 +369,11 @@ def test_the_logs_have_the_columns_promised(whole: Ended, tmp_path: pathlib.Path
     run(make_experiment(run_directory=tmp_path / "run", tensorboard=True, **settings))
     logs = tmp_path / "run" / "logs"
     columns, rows = read_csv(logs / "train.csv")
-    assert columns == ["steps", "episodes", "episode_return", "episode_length", "steps_per_second"]
+    assert columns == ["steps", "episodes", "episode_return", "episode_length", "steps_per_second", "seconds"]
     assert [(int(row["steps"]), int(row["episodes"])) for row in rows] == [(9 * i, i) for i in range(1, 7)]
     columns, _ = read_csv(logs / "evaluation.csv")
     returns = ["episode_return", "episode_return_min", "episode_return_max", "episode_length"]
-    assert columns == ["steps", "updates", *returns, "evaluation_episodes"]
+    assert columns == ["steps", "updates", *returns, "evaluation_episodes", "seconds"]
     columns, rows = read_csv(logs / "learner.csv")
     assert columns[:3] == ["steps", "updates", "updates_per_second"]
     assert {"loss", "replay_size", "samples_per_insert"} <= set(columns)

@@ -9,17 +9,50 @@ from agentkit.errors import MissingExtraError
 from agentkit.loggers import TensorboardLogger
 
 
-def _scalars(directory):
-    """(tag, value, step) of each event, read back from the file's records."""
+def _events(directory):
+    """Each event, read back from the file's records."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     (path,) = directory.glob("events*")
-    data, scalars = path.read_bytes(), []
+    data = path.read_bytes()
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        event = event_pb2.Event.FromString(data[12 : 12 + length])
-        scalars += [(v.tag, v.simple_value, event.step) for v in event.summary.value]
+        yield event_pb2.Event.FromString(data[12 : 12 + length])
         data = data[16 + length :]
-    return scalars
+
+
+def _scalars(directory):
+    """(tag, value, step) of each event."""
+    return [(v.tag, v.simple_value, event.step) for event in _events(directory) for v in event.summary.value]
+
+
+def _hyperparameters(directory):
+    """What TensorBoard's page of that name is told: the run's settings, the names of its results, whether it ended."""
+    plugin = pytest.importorskip("tensorboardX.proto.plugin_hparams_pb2")
+    settings, results, ended = {}, [], False
+    for event in _events(directory):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                data = plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                settings |= {name: v.WhichOneof("kind") for name, v in data.session_start_info.hparams.items()}
+                results += [info.name.tag for info in data.experiment.metric_infos]
+                ended = ended or data.HasField("session_end_info")
+    return settings, results, ended
+
+
+def test_hyperparameters_and_the_end_are_written_for_tensorboards_page(tmp_path):
+    settings = {"learning_rate": 0.1, "agent": "sac", "double": True}
+    with TensorboardLogger(tmp_path / "a", "learner", hyperparameters=settings) as logger:
+        logger.write({"steps": 10, "loss": 0.5})
+    found, results, ended = _hyperparameters(tmp_path / "a")
+    assert found == {"learning_rate": "number_value", "agent": "string_value", "double": "bool_value"}
+    assert results == ["evaluation/episode_return", "train/episode_return"] and ended
+    assert ("learner/loss", 0.5, 10) in _scalars(tmp_path / "a")
+    with (
+        pytest.raises(RuntimeError, match="broke"),
+        TensorboardLogger(tmp_path / "b", "learner", hyperparameters=settings),
+    ):
+        raise RuntimeError("the run broke")
+    assert not _hyperparameters(tmp_path / "b")[2]
 
 
 def test_scalars_are_written_by_label_at_the_step(tmp_path):

@@ -1,9 +1,14 @@
 import io
+import itertools
+import sys
+import types
 
 import pytest
 
 from agentkit.errors import ConfigError
 from agentkit.loggers import TerminalLogger
+from agentkit.loggers.progress import Curve, Progress
+from agentkit.loggers.terminal import drawn_lines
 
 
 class _Clock:
@@ -31,11 +36,9 @@ def test_plain_lines_at_intervals_and_at_the_end():
     logger.close()
     lines = stream.getvalue().splitlines()
     assert len(lines) == 5  # seconds 0, 10, 20, the message, the end
-    assert lines[1] == " 10% 100/1,000 steps | 1:30 left | 20 updates/s"
+    assert lines[1] == " 10% 100/1,000 steps | 10 steps/s | 1:30 left | 20 updates/s"
     assert lines[3] == "evaluation [1]"
-    assert lines[4] == (
-        " 24% 240/1,000 steps | took 0:24 | return 2.5 | 3 episodes | 20 updates/s | 256.0 samples/insert"
-    )
+    assert lines[4] == " 24% 240/1,000 steps | 10 steps/s | took 0:24 | return 2.5 | 3 episodes | 20 updates/s"
 
 
 def test_time_left_of_a_resumed_run_counts_from_where_it_resumed():
@@ -54,6 +57,15 @@ def test_no_time_left_is_shown_while_the_run_still_compiles():
     assert "left" not in logger.line()
     clock.now += 0.2
     assert "left" in logger.line()
+
+
+def test_the_speed_is_without_the_time_that_the_first_step_compiled():
+    clock = _Clock()
+    logger = TerminalLogger(10_000, stream=io.StringIO(), clock=clock)
+    for step in range(1, 4):
+        clock.now += 8.0 if step == 1 else 0.01
+        logger.write({"steps": step})
+    assert "| 100 steps/s |" in logger.line()
 
 
 def test_rates_follow_the_recent_past():
@@ -75,6 +87,72 @@ def test_a_terminal_gets_one_line_redrawn_and_the_cursor_back():
     text = stream.getvalue()
     assert "\x1b[2K" in text and "50/100 steps" in text and "[saved]" in text
     assert text.rstrip().endswith("\x1b[?25h")
+
+
+def test_learning_in_bursts_has_a_rate_between_them_and_none_before_the_first():
+    """As PPO's: 320 updates every 40 s, longer than the window of rates."""
+    clock = _Clock()
+    logger = TerminalLogger(100_000, stream=io.StringIO(), clock=clock)
+    shown = []
+    for second in range(1, 130):
+        clock.now += 1
+        logger.write({"steps": 50 * second, "updates": 320 * (second // 40)})
+        shown.append(logger.line())
+    assert not any("updates/s" in line for line in shown[:39])
+    assert all("| 8 updates/s" in line for line in shown[79:])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_bar_fits_its_terminal_however_long_the_numbers(width):
+    progress = Progress(10_000_000, 0, now=0.0)
+    for number in range(1, 400):
+        row = {"steps": 25_000 * number, "episodes": number, "episode_return": 30.0 * number - 9000.0}
+        progress.add(number / 100, {**row, "updates": 300 * number})
+        for line in drawn_lines(progress, 100.0 + number, width):
+            assert len("".join(line)) <= width
+    first, second = ("".join(line) for line in drawn_lines(progress, 4_000.0, width))
+    assert "━" in first and "9,975,000/10,000,000 steps" in first and "return 2835.0" in second
+    assert first.endswith("left") == (width >= 60)
+    if width >= 80:
+        assert "steps/s" in first
+        assert "▁▂" in second and second.index("▁") < second.index("█") and second.endswith("updates/s")
+
+
+def test_the_curve_is_of_all_episodes_in_equal_parts():
+    curve = Curve()
+    for value in range(1_000):
+        curve.add(float(value))
+    points = curve.points(10)
+    assert len(points) <= 10 and points[0] < 60 and points[-1] > 900
+    steps = [later - earlier for earlier, later in itertools.pairwise(points)]
+    assert max(steps[:-1]) == pytest.approx(min(steps[:-1]))
+
+
+def test_a_notebook_has_one_output_that_changes(monkeypatch, capsys):
+    outputs = []
+
+    class Handle:
+        def update(self, shown, raw):
+            outputs[-1] = shown["text/plain"]
+
+    def display(shown, raw, display_id):
+        outputs.append(shown["text/plain"])
+        return Handle()
+
+    class IPython:
+        @staticmethod
+        def get_ipython():
+            return types.SimpleNamespace(kernel=object())
+
+    IPython.display = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", IPython)
+    clock = _Clock()
+    with TerminalLogger(100, clock=clock) as logger:
+        for step in (10, 50, 100):
+            clock.now += 1
+            logger.write({"steps": step})
+        logger.message("saved")
+    assert len(outputs) == 1 and "100/100 steps" in outputs[0] and capsys.readouterr().out == "saved\n"
 
 
 def test_nothing_known_is_still_a_line():

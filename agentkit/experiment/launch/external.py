@@ -37,6 +37,7 @@ from agentkit.experiment.launch.run import prepare_launch, values_of
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_for_processes, check_installed
 from agentkit.experiment.signals import StopOnSignal
 
 ROLES = ("replay", "learner", "actor", "evaluator")
@@ -132,6 +133,8 @@ def _check_external(experiment: ExperimentConfig) -> tuple[dict[str, Any], pathl
     if experiment.run_directory is None:
         raise ConfigError("External nodes need a run_directory: it is where they go on from after a restart.")
     directory = pathlib.Path(experiment.run_directory).absolute()
+    check_for_processes(experiment)
+    check_installed(experiment)
     packages = identity.packages_of(record)
     identity.check_rebuildable(record, directory, packages)
     callback_record.rebuild(record, directory, packages)

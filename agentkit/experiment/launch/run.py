@@ -39,6 +39,7 @@ from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.run_loggers import check_for_processes, check_installed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -124,6 +125,8 @@ def launch(
     experiment = dataclasses.replace(with_callbacks(experiment, callbacks), replay="reverb", progress=False)
     Hooks(experiment)  # Refuses callbacks of no use.
     check_run_directory(experiment, resume)
+    check_for_processes(experiment)
+    check_installed(experiment)
     with run_lock(experiment.run_directory):
         return _launch(experiment, config, resume, on_status)
 

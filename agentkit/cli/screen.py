@@ -1,0 +1,57 @@
+"""Fits text to the width of the terminal, breaking no word; output that is no terminal keeps its lines."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+
+_LEAST = 40
+
+
+def width() -> int | None:
+    """Returns the terminal's columns; None where the output is no terminal."""
+    return max(shutil.get_terminal_size().columns, _LEAST) if sys.stdout.isatty() else None
+
+
+def hang(text: str, columns: int | None, indent: int) -> str:
+    """Returns a line broken at spaces, its continuation indented.
+
+    >>> print(hang("name  a meaning of some words", 16, 6))
+    name  a meaning
+          of some
+          words
+    """
+    if columns is None or len(text) <= columns:
+        return text
+    return textwrap.fill(
+        text, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True,
+    )  # fmt: skip
+
+
+def rewrap(text: str, columns: int | None) -> str:
+    r"""Returns paragraphs and lists broken anew for so many columns; text that fits stays as it is.
+
+    >>> print(rewrap("One paragraph of\ntwo lines that are long.\n\n  * a point that\n    goes on", 20))
+    One paragraph of two
+    lines that are long.
+    <BLANKLINE>
+      * a point that
+        goes on
+    """
+    if columns is None or all(len(line) <= columns for line in text.splitlines()):
+        return text
+    blocks: list[str] = []
+    indents: list[int] = []
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        bullet = re.match(r" *(\* |- |\d+\. )", line)
+        goes_on = blocks and blocks[-1].strip() and line.strip() and not bullet and depth == indents[-1]
+        if goes_on:
+            blocks[-1] += f" {line.strip()}"
+        else:
+            blocks.append(line)
+            indents.append(bullet.end() if bullet else depth)
+    return "\n".join(hang(block, columns, indent) for block, indent in zip(blocks, indents, strict=True))

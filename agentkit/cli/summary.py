@@ -1,0 +1,60 @@
+"""Says at the end of a training what came of it, where it is, and what one would type next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentkit.errors import AgentkitError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
+    """Prints how a run ended and how to go on; returns the exit code.
+
+    Args:
+        result: an `experiment.Result`, or a `LaunchResult`.
+        directory: the run folder.
+        command: the one that trained: "train", "launch", "offline".
+        imports: packages that each command on the run needs to be told.
+    """
+    named = "".join(f" --import {package}" for package in imports or ())
+    resume = f"agentkit {command} --resume {directory}{named}"
+    if result.interrupted:
+        print(f"Stopped at step {result.steps:,} and saved. Go on with: {resume}")
+        return INTERRUPTED
+    if result.stopped_by is not None:
+        print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
+    for line in returns(directory):
+        print(line)
+    unit = "--updates" if command == "offline" else "--steps"
+    print(f"Saved {directory}. Next:")
+    best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
+    print(f"  agentkit evaluate {directory}{named}{best}")
+    print(f"  agentkit plot {directory}")
+    print(f"  {resume} {unit} {2 * result.steps:_}")
+    return 0
+
+
+def returns(directory: str | os.PathLike[str]) -> list[str]:
+    """Returns a line about the best and the last evaluation of a run; of a run without any, none."""
+    from agentkit.experiment.run_folder import open_run
+
+    rows: list[dict[str, float]] = []
+    with contextlib.suppress(AgentkitError, OSError):  # A full disk may have taken the log.
+        rows = [
+            row
+            for row in open_run(os.fspath(directory)).rows("evaluation")
+            if {"steps", "episode_return"} <= row.keys()
+        ]
+    if not rows:
+        return []
+    best, last = max(rows, key=lambda row: row["episode_return"]), rows[-1]
+    said = f"Evaluation return: {last['episode_return']:,.1f} at step {last['steps']:,.0f}, the last"
+    if best["episode_return"] <= last["episode_return"]:
+        return [f"{said} and best."]
+    return [f"{said}; {best['episode_return']:,.1f} at step {best['steps']:,.0f}, the best."]

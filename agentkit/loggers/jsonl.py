@@ -1,0 +1,102 @@
+"""JSON lines: a row is one JSON object on a line of its own, with the names that the row itself has."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast, final
+
+from agentkit.errors import ConfigError
+from agentkit.loggers.base import Logger, to_numbers
+from agentkit.loggers.csv import append_line
+
+
+@final
+class JsonLinesLogger(Logger):
+    """Writes each row at once as a line ``{"steps": 100, "loss": 0.5}``, for programs that read it while it grows.
+
+    Values that are None are left out. NaN and infinity, which JSON does not have, are null. As in `CsvLogger`, a row
+    is in the file whole or not at all.
+
+    Args:
+        path: the file; its folder is made if needed.
+        resume_step: None for a new file. Otherwise the step from which a resumed run goes on: rows of later steps are
+            dropped, and so is a last row that a kill cut short.
+        step_key: the name of the step.
+
+    Raises:
+        ConfigError: the file has rows in it and `resume_step` is None, or it is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], resume_step: int | None = None, step_key: str = "steps"):
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.exists() and self._path.stat().st_size > 0:
+            if resume_step is None:
+                raise ConfigError(
+                    f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
+                )
+            rows = read_jsonl(self._path)
+            self._rewrite([row for row in rows if _step(row, step_key) <= resume_step])
+        self._file: BinaryIO | None = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Appends one row.
+
+        Raises:
+            OSError: there is no room for it.
+            SpecError: for a value that is not one number.
+            ValueError: after `close`.
+        """
+        if self._file is None:
+            raise ValueError(f"The log {self._path} is closed.")
+        row = {name: value for name, value in to_numbers(values).items() if value is not None}
+        append_line(self._file, _line(row))
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.writelines(_line(row) for row in rows)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Reads the complete rows of a log; a last row without its newline is left out.
+
+    Raises:
+        ConfigError: a line is no JSON object.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("expected an object on each line")
+    except ValueError as error:
+        raise ConfigError(f"The log {path} is damaged: {error}. Mend it, or move it away.") from error
+    return rows
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    plain = {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
+    return (json.dumps(plain) + "\n").encode()
+
+
+def _step(row: Mapping[str, Any], step_key: str) -> float:
+    """The row's step; a row without one is older than every step, and is kept."""
+    value = row.get(step_key)
+    return -1.0 if value is None else float(value)

@@ -1,0 +1,108 @@
+"""MLflow: a run there for the run here. The one file that imports mlflow."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from agentkit.errors import ConfigError, missing_extra
+from agentkit.loggers.base import Logger, RunInfo, to_numbers
+from agentkit.loggers.claims import claim
+
+_LONGEST_VALUE = 500  # Of a parameter, for every kind of store.
+
+
+@final
+class MlflowLogger(Logger):
+    """Sends rows to MLflow as metrics, and hyperparameters as parameters. Extra: ``mlflow``.
+
+    MLFLOW_TRACKING_URI says where to, as always; without it MLflow keeps ``mlflow.db`` in the working directory.
+    MLFLOW_EXPERIMENT_NAME says which experiment, "agentkit" without it. A run that goes on after a stop goes on in the
+    same MLflow run, whose id is in ``logs/mlflow.json``; so do all nodes of a program of many processes.
+
+    Args:
+        run: the run that is logged.
+        step_key: the name of the step.
+
+    Raises:
+        ConfigError: MLflow refuses the place to write to.
+        MissingExtraError: mlflow is not installed.
+        OSError: MLflow cannot be reached.
+    """
+
+    def __init__(self, run: RunInfo, step_key: str = "steps"):
+        try:
+            from mlflow import entities, exceptions
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise missing_extra("mlflow", "mlflow") from error
+        self._metric, self._param, self._tag = entities.Metric, entities.Param, entities.RunTag
+        self._error: type[Exception] = exceptions.MlflowException
+        self._step_key = step_key
+        self._num_rows = 0
+        try:
+            self._client: Any = MlflowClient()
+        except self._error as error:
+            raise ConfigError(f"MLflow: {error} MLFLOW_TRACKING_URI says where to write.") from error
+        with self._reaching():
+            self._run_id = self._begin(run)
+        self._ends_run = run.node in (None, "learner")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Sends one row; None is left out, and so is what is not finite.
+
+        Raises:
+            OSError: MLflow cannot be reached.
+            SpecError: for a value that is not one number.
+            ValueError: after `close`.
+        """
+        if self._client is None:
+            raise ValueError("This MLflow log is closed.")
+        row = to_numbers(values)
+        self._num_rows += 1
+        given, now = row.get(self._step_key), round(time.time() * 1000)
+        step = self._num_rows if given is None else int(given)
+        metrics = [
+            self._metric(name, value, now, step)
+            for name, value in row.items()
+            if name != self._step_key and value is not None and math.isfinite(value)
+        ]
+        with self._reaching():
+            self._client.log_batch(self._run_id, metrics=metrics)
+
+    def close(self) -> None:
+        """Marks the MLflow run as finished, or as failed where an exception passes."""
+        client, self._client = self._client, None
+        if client is not None and self._ends_run:
+            with self._reaching():
+                client.set_terminated(self._run_id, "FINISHED" if sys.exception() is None else "FAILED")
+
+    def _begin(self, run: RunInfo) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "agentkit")
+        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        path = None if run.directory is None else run.directory / "logs" / "mlflow.json"
+        if path is not None and path.exists():
+            run_id = claim(path, "")
+            self._client.update_run(run_id, status="RUNNING")
+            return run_id
+        own: str = self._client.create_run(experiment, run_name=run.name).info.run_id
+        run_id = own if path is None else claim(path, own)
+        if run_id != own:  # Another node was first.
+            self._client.delete_run(own)
+            return run_id
+        parameters = [self._param(key, str(value)[:_LONGEST_VALUE]) for key, value in run.config.items()]
+        self._client.log_batch(run_id, params=parameters)
+        return run_id
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise OSError(str(error)) from error

@@ -1,0 +1,46 @@
+import json
+import sys
+
+import pytest
+
+import agentkit
+from agentkit.errors import ConfigError, MissingExtraError
+from agentkit.loggers import CsvLogger
+
+
+@pytest.fixture
+def folder(tmp_path):
+    record = {"agent": "dqn", "agent_config": {"discount": 0.9}, "environment": "agentkit:catch", "seed": 3}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    for name, steps in (("train", (10, 40)), ("train-1", (20, 30)), ("train-own", (5,)), ("learner", (10,))):
+        with CsvLogger(tmp_path / "logs" / f"{name}.csv") as logger:
+            for step in steps:
+                logger.write({"steps": step, "episode_return": step / 2, "loss": None})
+    return tmp_path
+
+
+def test_a_run_has_its_config_and_the_rows_of_all_its_nodes(folder):
+    run = agentkit.open_run(folder)
+    assert run.config["seed"] == 3 and run.config["agent_config"] == {"discount": 0.9}
+    assert run.logs == ["learner", "train", "train-own"]
+    assert run.rows("train") == [{"steps": s, "episode_return": s / 2} for s in (10, 20, 30, 40)]
+    assert run.rows("evaluation") == []
+
+
+def test_a_log_is_a_data_frame(folder):
+    pytest.importorskip("pandas")
+    frame = agentkit.open_run(folder).log("train")
+    assert list(frame.columns) == ["steps", "episode_return"] and list(frame["steps"]) == [10, 20, 30, 40]
+    with pytest.raises(ConfigError, match=r"no log 'evaluation' \(yet\)\. It has: learner, train, train-own"):
+        agentkit.open_run(folder).log("evaluation")
+
+
+def test_what_is_missing_is_said(folder, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="not a run folder"):
+        agentkit.open_run(tmp_path / "logs")
+    (folder / "logs" / "train.csv").write_text("steps,episode_return\n1,x\n")
+    with pytest.raises(ConfigError, match=r"train.csv is damaged"):
+        agentkit.open_run(folder).rows("train")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"agentkit-rl\[pandas\]"):
+        agentkit.open_run(folder).log("learner")
