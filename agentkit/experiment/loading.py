@@ -132,13 +132,13 @@ class LoadedPolicy:
 
 
 def load(
-    path: str | pathlib.Path, *, checkpoint: str | int = "newest", explore: bool = False, seed: int = 0,
-    imports: Sequence[str] = (), **changes: Any,
+    path: str | pathlib.Path | ExperimentConfig, *, checkpoint: str | int = "newest", explore: bool = False,
+    seed: int = 0, imports: Sequence[str] = (), **changes: Any,
 ) -> LoadedPolicy:  # fmt: skip
     """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
-        path: a run folder, or what `LoadedPolicy.save` wrote.
+        path: a run folder, or the experiment that was run in one; or what `LoadedPolicy.save` wrote.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
@@ -151,11 +151,11 @@ def load(
         CheckpointError: the run has no readable checkpoint.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    path = pathlib.Path(path)
-    if path.is_file():
+    file = None if isinstance(path, ExperimentConfig) else pathlib.Path(path)
+    if file is not None and file.is_file():
         if checkpoint != "newest":
-            raise ConfigError(f"{path} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
-        return _load_file(path, explore, seed, imports, **changes)
+            raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
+        return _load_file(file, explore, seed, imports, **changes)
     return _of_restored(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
 
 
