@@ -120,7 +120,12 @@ def _short_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_short(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if category.__name__ in ("ChangedCodeWarning", "CheckpointWarning", "NonFiniteWarning"):
+            if category.__name__ in (
+                "ChangedCodeWarning",
+                "CheckpointWarning",
+                "MissingCallbackWarning",
+                "NonFiniteWarning",
+            ):
                 print(f"agentkit: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, *rest)

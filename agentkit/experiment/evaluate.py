@@ -160,7 +160,7 @@ def _seed(seed: int, number: int) -> int:
 
 
 def evaluate(
-    run_directory: str | pathlib.Path,
+    run: str | pathlib.Path | ExperimentConfig,
     num_episodes: int = 20,
     video: str | pathlib.Path | Film | None = None,
     *,
@@ -171,7 +171,7 @@ def evaluate(
     """Evaluates a run's newest checkpoint, or another one.
 
     Args:
-        run_directory: the folder `agentkit.run` wrote.
+        run: the folder that `agentkit.run` wrote; or the experiment that it ran, whose own code no folder can name.
         num_episodes: at least 1.
         video: a file ``.mp4`` or ``.gif`` for a film of the first 300 steps, or a `Film` that says how many, how fast
             and how large; None for none.
@@ -190,7 +190,7 @@ def evaluate(
     film = video if video is None or isinstance(video, Film) else Film(video)
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    restored = restore_policy(run_directory, checkpoint, **options)
+    restored = restore_policy(run, checkpoint, **options)
     experiment, networks, store, found = restored.experiment, restored.networks, restored.store, restored.found
     assert found is not None, "it was read"
     settings = {**experiment.environment_settings, **(environment_settings or {})}
@@ -254,12 +254,12 @@ class RestoredPolicy(NamedTuple):
 
 
 def restore_policy(
-    run_directory: str | pathlib.Path, checkpoint: str | int = "newest", **options: Any
+    run: str | pathlib.Path | ExperimentConfig, checkpoint: str | int = "newest", **options: Any
 ) -> RestoredPolicy:
     """Returns the networks and parameters of a run's checkpoint.
 
     Args:
-        run_directory: the run folder.
+        run: the run folder, or the experiment that was run in its folder.
         checkpoint: "newest", "best", or a step.
         **options: see `read_config`.
 
@@ -267,7 +267,12 @@ def restore_policy(
         ConfigError: not a run folder, or one that cannot be rebuilt; or there is no such checkpoint.
         CheckpointError: it has no readable checkpoint.
     """
-    return restore_experiment(read_config(run_directory, **options), run_directory, checkpoint)
+    if not isinstance(run, ExperimentConfig):
+        return restore_experiment(read_config(run, **options), run, checkpoint)
+    if run.run_directory is None:
+        raise ConfigError("The experiment has no run_directory, and so no checkpoint. Give it one, and run it.")
+    options.pop("imports", None)  # It is made already.
+    return restore_experiment(dataclasses.replace(run, **options), run.run_directory, checkpoint)
 
 
 def restore_experiment(

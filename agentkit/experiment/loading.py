@@ -157,13 +157,14 @@ class LoadedPolicy:
 
 
 def load(
-    path: str | pathlib.Path, *, checkpoint: str | int = "newest", explore: bool = False, seed: int = 0,
-    imports: Sequence[str] = (), **changes: Any,
+    path: str | pathlib.Path | ExperimentConfig, *, checkpoint: str | int = "newest", explore: bool = False,
+    seed: int = 0, imports: Sequence[str] = (), **changes: Any,
 ) -> LoadedPolicy:  # fmt: skip
     """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
-        path: a run folder, what `LoadedPolicy.save` wrote, or ``hf:owner/name`` on the Hugging Face hub.
+        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` wrote; or ``hf:owner/name`` on
+            the Hugging Face hub.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
@@ -176,15 +177,15 @@ def load(
         CheckpointError: the run has no readable checkpoint.
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
-    if str(path).startswith("hf:"):
+    if isinstance(path, str) and path.startswith("hf:"):
         from agentkit.experiment.deploy.hub import download  # Which imports this file.
 
         path = download(str(path))
-    path = pathlib.Path(path)
-    if path.is_file():
+    file = None if isinstance(path, ExperimentConfig) else pathlib.Path(path)
+    if file is not None and file.is_file():
         if checkpoint != "newest":
-            raise ConfigError(f"{path} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
-        return _load_file(path, explore, seed, imports, **changes)
+            raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
+        return _load_file(file, explore, seed, imports, **changes)
     return _of_restored(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
 
 

@@ -1,5 +1,6 @@
 """Evaluating a run's newest checkpoint, and filming it."""
 
+import dataclasses
 import pathlib
 import shutil
 from typing import Any
@@ -13,7 +14,7 @@ from agentkit import checkpoint
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, run
+from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, load, run
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 from agentkit.wrappers.film import Film
@@ -73,6 +74,20 @@ def test_an_evaluation_keeps_the_parameters_that_it_began_with() -> None:
             evaluator.run_unless(lambda: publish(store.get(["policy"]).version + 1), 2, number=0)  # type: ignore
             versions.append(evaluator.client.version - newest)
     assert versions == [0, 0]
+
+
+def test_an_experiment_with_code_that_no_folder_names_is_evaluated_as_it_is(tmp_path: pathlib.Path) -> None:
+    agent = dqn.make_agent(dqn.Config(**SMALL))
+    experiment = ExperimentConfig(
+        agent, lambda seed: Catch(rows=5, seed=seed), 60, evaluation_period=0, run_directory=tmp_path / "run"
+    )
+    run(experiment)
+    with pytest.raises(ConfigError, match="environment_function is a lambda"):
+        evaluate(tmp_path / "run", 2)
+    assert evaluate(experiment, 2)["episode_length"] == [4, 4]
+    assert load(experiment)(np.zeros((5, 5), np.float32))[0] in (0, 1, 2)
+    with pytest.raises(ConfigError, match="has no run_directory"):
+        evaluate(dataclasses.replace(experiment, run_directory=None), 2)
 
 
 def test_a_batched_run_is_evaluated_in_a_single_environment(tmp_path: pathlib.Path) -> None:
