@@ -28,11 +28,12 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         return INTERRUPTED
     for line in returns(directory):
         print(line)
+    twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
     unit = "--updates" if command == "offline" else "--steps"
     print(f"Saved {directory}. Next:")
     print(f"  agentkit evaluate {directory}{named}")
     print(f"  agentkit plot {directory}")
-    print(f"  {resume} {unit} {2 * result.steps:_}")
+    print(f"  {resume} {unit} {twice:_}")
     return 0
 
 
