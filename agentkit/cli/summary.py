@@ -31,12 +31,13 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
     for line in returns(directory):
         print(line)
+    twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
     unit = "--updates" if command == "offline" else "--steps"
     print(f"Saved {directory}. Next:")
     best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
     print(f"  agentkit evaluate {directory}{named}{best}")
     print(f"  agentkit plot {directory}")
-    print(f"  {resume} {unit} {2 * result.steps:_}")
+    print(f"  {resume} {unit} {twice:_}")
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.logs import ProgramLog
-from agentkit.loggers import read_csv
+from agentkit.loggers import read_csv, read_jsonl
 from tests.loggers.test_program_table import make_node, make_status
 
 ROLES = ("replay", "learner", "actor", "evaluator")
@@ -122,7 +122,7 @@ def test_a_launched_program_logs_itself_and_goes_on_after_a_resume(tmp_path, eng
     from tests.experiment.launched import Launched
 
     words = ("--engine", engine, "--actors", "1", "--eval-every", "0")
-    with Launched(tmp_path, 1_500, *words, "--tensorboard") as program:
+    with Launched(tmp_path, 1_500, *words, "--log", "tensorboard,jsonl") as program:
         assert program.end(500.0) == 0, program.output()
         run = program.directory
     with open(run / "logs" / "program.csv", newline="") as file:
@@ -136,6 +136,9 @@ def test_a_launched_program_logs_itself_and_goes_on_after_a_resume(tmp_path, eng
     assert all(0 <= float(row["learner_waiting"]) <= 1 for row in rows if row["learner_waiting"])
     assert any(row["learner_waiting"] for row in rows), rows
     assert list((run / "logs" / "tensorboard").glob("events*.program"))
+    for log in ("train", "learner", "program"):
+        found = [line["steps"] for line in read_jsonl(run / "logs" / f"{log}.jsonl")]
+        assert found and found == [int(row["steps"]) for row in read_csv(run / "logs" / f"{log}.csv")[1]]
 
     with Launched(tmp_path, 2_500, "--actors", "2", "--engine", engine, resume=run) as program:
         assert program.end(500.0) == 0, program.output()
