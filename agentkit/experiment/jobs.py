@@ -30,6 +30,7 @@ MAX_RESTARTS = 1
 _CHILD = "from agentkit.experiment import job_process; job_process.main()"
 _OUTCOME_FILE = "outcome.json"
 _TAIL_BYTES = 8192
+_NUM_RETURNS = 10
 
 
 class Job(NamedTuple):
@@ -68,7 +69,7 @@ class Progress(NamedTuple):
 
     Attributes:
         steps: environment steps.
-        episode_return: of the last training episode; None before the first.
+        episode_return: the mean of the last ten training episodes; None before the first.
         evaluations: the records so far.
     """
 
@@ -113,14 +114,14 @@ def is_finished(job: Job) -> bool:
 def read_progress(directory: pathlib.Path) -> Progress:
     """Returns how far the run in a folder is; a run that has not begun is at step 0."""
     evaluations = read_evaluations(directory)
-    last = _last_row(directory / "logs" / "train.csv")
-    steps = [int(float(last["steps"]))] if last.get("steps") else []
+    last = _last_rows(directory / "logs" / "train.csv", _NUM_RETURNS)
+    steps = [int(float(row["steps"])) for row in last[-1:]]
     steps += [int(record["steps"]) for record in evaluations[-1:]]
     outcome = read_outcome(directory)
     if outcome is not None and outcome.state == FINISHED:
         steps.append(outcome.num_steps)
-    episode_return = float(last["episode_return"]) if last.get("episode_return") else None
-    return Progress(max(steps, default=0), episode_return, evaluations)
+    returns = [float(row["episode_return"]) for row in last]
+    return Progress(max(steps, default=0), sum(returns) / len(returns) if returns else None, evaluations)
 
 
 def read_evaluations(directory: pathlib.Path) -> list[dict[str, float]]:
@@ -132,17 +133,20 @@ def read_evaluations(directory: pathlib.Path) -> list[dict[str, float]]:
     return [{name: float(text) for name, text in row.items() if text} for row in rows]
 
 
-def _last_row(path: pathlib.Path) -> dict[str, str]:
-    """Returns the last complete row of a log that may be long, without reading all of it."""
+def _last_rows(path: pathlib.Path, num_rows: int) -> list[dict[str, str]]:
+    """Returns the last complete rows of a log that may be long, without reading all of it."""
     try:
         with open(path, "rb") as file:
             columns = file.readline().decode().strip().split(",")
-            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+            rows_begin = file.tell()
+            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, rows_begin))
             lines = file.read().decode(errors="replace").split("\n")[:-1]
     except FileNotFoundError:
-        return {}
-    cells = lines[-1].split(",") if lines else []
-    return dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) and cells != columns else {}
+        return []
+    cells = [line.split(",") for line in lines]  # Numbers alone; the first line may be cut short.
+    return [dict(zip(columns, row, strict=True)) for row in cells if len(row) == len(columns) and "" not in row][
+        -num_rows:
+    ]
 
 
 @dataclasses.dataclass

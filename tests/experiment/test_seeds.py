@@ -123,3 +123,13 @@ def test_bad_words_are_one_line_and_leave_no_folder(tmp_path, monkeypatch, capsy
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and message in lines[0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 12, 2_000])
+def test_progress_is_read_from_the_end_of_a_log(tmp_path, num_rows):
+    (tmp_path / "logs").mkdir()
+    rows = "".join(f"{10 * number},{number}.0\n" for number in range(1, num_rows + 1))
+    (tmp_path / "logs" / "train.csv").write_text(f"steps,episode_return\n{rows}99999,1")  # The last one is cut short.
+    last = range(max(num_rows - 9, 1), num_rows + 1)
+    assert read_progress(tmp_path) == (10 * num_rows, sum(last) / len(last), [])
+    assert read_progress(tmp_path / "none") == (0, None, [])
