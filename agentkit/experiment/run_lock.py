@@ -11,14 +11,14 @@ import threading
 from collections.abc import Iterator
 from typing import IO, final
 
+from agentkit.errors import ConfigError
+
 try:
     import fcntl
 except ImportError:  # Windows: nobody is refused a run folder there.
     _HAS_LOCKS = False
 else:
     _HAS_LOCKS = True
-
-from agentkit.errors import ConfigError
 
 LOCK_FILE = "lock"
 
