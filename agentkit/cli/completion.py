@@ -13,7 +13,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agentkit.cli.parser import COMMANDS, NODE_ROLES, SHELLS, options
+from agentkit.cli.looking_commands import SHELLS
+from agentkit.cli.parser import COMMANDS, options
+from agentkit.cli.program_commands import NODE_ROLES
 from agentkit.errors import AgentkitError
 
 _TAKES_AGENT = ("show", "train", "offline", "launch")

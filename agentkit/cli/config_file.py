@@ -28,7 +28,7 @@ from agentkit.errors import ConfigError, unknown_name
 _NOT_IN_FILES = ("--config", "--help", "--resume", "--run-id", "--run-id-file", "--show-config")
 _TABLES = ("agent", "env-set", "set")
 
-# Options of `parser._add_experiment`, and the fields of `ExperimentConfig` that they become.
+# Options of `options.add_experiment`, and the fields of `ExperimentConfig` that they become.
 _FIELDS = {
     "steps": "num_steps",
     "seed": "seed",

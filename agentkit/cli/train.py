@@ -31,8 +31,8 @@ from agentkit.errors import AgentkitError, ConfigError, SpecError
 CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints")
 """Fields of the experiment that a resumed run may change by the options of their names."""
 
-# What --resume takes from the run instead of from the command line: all of `parser._add_experiment` but --steps,
-# --devices, --on-nan, --import and those of `parser._add_callbacks`.
+# What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
+# --devices, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",

@@ -11,7 +11,8 @@ import pytest
 from agentkit import envs
 from agentkit.agents import registry
 from agentkit.cli.completion import complete
-from agentkit.cli.parser import COMMANDS, SHELLS
+from agentkit.cli.looking_commands import SHELLS
+from agentkit.cli.parser import COMMANDS
 
 pytestmark = pytest.mark.one_stack
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from agentkit import specs
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.experiment.deploy.acting import NEXT, Acting, Arrays, acting_of, first_states, named, some_observations
 from agentkit.experiment.loading import LoadedPolicy, load
@@ -49,6 +50,7 @@ def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = 
     written, read = _write(policy, path, format, acting)
     try:
         compare(acting, read)
+        _compare_with(policy, acting)
     except BaseException:
         for file in written:
             shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -124,6 +126,16 @@ def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
         _compare_all(acting, expected, found)
         state = {name: np.asarray(expected[NEXT + name]) for name in acting.state}
         found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
+
+
+def _compare_with(policy: LoadedPolicy, acting: Acting) -> None:
+    """Compares the function that was written with what the loaded policy does, in the environment's own terms."""
+    observations = some_observations(acting, _BATCH)
+    structure = jax.tree.structure(policy.observation_spec, is_leaf=specs.is_spec)
+    action, _ = policy(jax.tree.unflatten(structure, list(observations.values())))
+    found = jax.jit(acting.step)(acting.params, observations | first_states(acting, _BATCH))
+    for name, leaf in named("action", action).items():
+        _compare(leaf, np.asarray(found[name]), name)
 
 
 def _refuse_chance(acting: Acting, found: Arrays, again: Arrays) -> None:

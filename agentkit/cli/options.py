@@ -1,0 +1,201 @@
+"""Defines the options that several commands share, and the kinds of values that options have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn, final, get_args
+
+from agentkit.cli.values import parse_whole
+from agentkit.errors import ConfigError, OnNan
+
+
+@final
+class Parser(argparse.ArgumentParser):
+    """Parses as argparse does, except that an error is one line, as all errors of agentkit are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises instead of printing the usage over several lines."""
+        raise ConfigError(f"{message}. See: {self.prog} --help")
+
+
+Commands = argparse._SubParsersAction  # What `add_subparsers` returns; argparse has no public name for it.
+
+
+def add_command(commands: Commands[Parser], name: str, help: str, description: str) -> Parser:
+    """Adds a command and returns its parser."""
+    return commands.add_parser(name, help=help, description=description, allow_abbrev=False)
+
+
+def add_film(parser: Parser) -> None:
+    """Adds the options of a film."""
+    parser.add_argument("--video-steps", type=positive, metavar="N", help="frames, one a step; default: 300")
+    parser.add_argument("--fps", type=amount, metavar="N", help="frames per second; default: 30")
+    parser.add_argument("--size", type=positive, metavar="PIXELS", help="height of the frames; default: 240")
+
+
+def add_experiment(parser: Parser) -> None:
+    """Adds what says which experiment: shared by train, launch and node replay.
+
+    Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
+    """
+    add_run(parser, "STEPS", "--steps")
+    parser.add_argument("--steps", type=positive, metavar="N", help="environment steps in all, such as 100k or 2M")
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="settings known to work: auto, those for the environment; none; or those for another one; default: auto",
+    )
+    parser.add_argument(
+        "--show-config", action="store_true", default=None, help="print the experiment as a file for --config, and end"
+    )
+    parser.add_argument(
+        "--num-envs", type=positive, metavar="N", help="environments that one actor steps together; default: 1"
+    )
+    parser.add_argument(
+        "--devices", type=positive, metavar="N", help="accelerators that share each batch; default: one device"
+    )
+    parser.add_argument(
+        "--step-timeout",
+        type=amount,
+        metavar="SECONDS",
+        help="an environment whose step takes longer hangs, which is an error; 0 for any time; default: 300",
+    )
+
+
+def add_callbacks(parser: Parser) -> None:
+    """Adds what watches a run and ends it; these may be given to a resumed run, too."""
+    parser.add_argument(
+        "--keep-best",
+        action=argparse.BooleanOptionalAction,
+        help="keep the policy of the best evaluation, for 'evaluate --checkpoint best'; default: yes",
+    )
+    parser.add_argument("--keep-checkpoints", type=positive, metavar="N", help="how many stay; default: 2")
+    parser.add_argument(
+        "--stop-at-return", type=amount, metavar="R", help="end at the first evaluation with this mean return"
+    )
+
+
+def add_run(parser: Parser, unit: str, total: str) -> None:
+    """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`."""
+    parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="these options from a file, settings under [agent]; those given here win"
+    )
+    parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5, or your own MODULE:NAME")
+    add_environment_settings(parser)
+    parser.add_argument(
+        "--wrapper",
+        action="append",
+        metavar="NAME",
+        help="around each environment, such as step_limit(max_steps=200); repeatable, applied in this order",
+    )
+    add_import(parser)
+    parser.add_argument("--seed", type=natural, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a config field (see 'agentkit show'); repeatable",
+    )
+    parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
+    parser.add_argument("--eval-every", type=natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
+    parser.add_argument(
+        "--eval-episodes",
+        type=positive,
+        metavar="N",
+        help="default: 10; without this and --eval-every fewer where they would take over a tenth of the run",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=natural,
+        metavar=unit,
+        help=f"0: only at the end; default: a tenth of {total}",
+    )
+    add_callbacks(parser)
+    parser.add_argument("--tensorboard", action="store_true", default=None, help="the same as --log tensorboard")
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="NAMES",
+        help="loggers besides CSV: jsonl, mlflow, tensorboard, wandb, or MODULE:NAME of your own; with commas, or "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--on-nan",
+        choices=get_args(OnNan),
+        help="at a reward, observation, loss or parameter that is NaN or infinite: end the run, the last good "
+        "checkpoint kept, or warn and go on; default: stop",
+    )
+
+
+def add_environment_settings(parser: Parser) -> None:
+    """Adds `--env-set`."""
+    parser.add_argument(
+        "--env-set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="an argument of the environment, such as render_mode=rgb_array; repeatable",
+    )
+
+
+def add_import(parser: Parser) -> None:
+    """Adds `--import`."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        metavar="PACKAGE",
+        help="import this package of yours, and let the run folder name its functions; repeatable",
+    )
+
+
+def add_resume(parser: Parser, note: str) -> None:
+    """Adds `--resume`."""
+    parser.add_argument("--resume", metavar="RUN", help=f"go on with this run; {note}")
+
+
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """Reads a whole number of at least 0."""
+    return _whole(text, 0)
+
+
+def port(text: str) -> int:
+    """Reads the number of a port."""
+    value = _whole(text, 1)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port up to 65535, found {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Reads a time in seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
+    return value
+
+
+def amount(text: str) -> float:
+    """Reads a number."""
+    try:
+        return float(text)  # The config knows which amounts there are.
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from None
+
+
+def _whole(text: str, at_least: int) -> int:
+    try:
+        value = parse_whole(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if value < at_least:
+        raise argparse.ArgumentTypeError(f"expected at least {at_least}, found {text!r}")
+    return value
