@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,12 +13,28 @@ import tree
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
+from agentkit.learning import Update
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
+from agentkit.types import Nest
 
 
-def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
-    """Makes what a run will make of the environment's spec, so that what cannot work is refused here.
+class Parts(NamedTuple):
+    """Holds what an agent makes of an environment's spec.
+
+    Attributes:
+        networks: the agent's.
+        update: on them.
+        state: shapes of the training state.
+    """
+
+    networks: Any
+    update: Update
+    state: Nest
+
+
+def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
+    """Makes what a run makes of the environment's spec, so that what cannot work is refused here; returns it.
 
     Args:
         experiment: an `ExperimentConfig`.
@@ -31,9 +47,16 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> None:
     agent = experiment.agent
     check_spec(spec)
     _check_scalars(agent, spec)
-    jax.eval_shape(agent.make_update(agent.make_networks(spec)).init, jax.ShapeDtypeStruct((2,), np.uint32))
+    networks = agent.make_networks(spec)
+    update = agent.make_update(networks)
     tables, plan = agent.make_tables(spec), agent.batch_plan
     index_tables(tables)[plan.table].check_batch(plan.batch_size)
+    return Parts(networks, update, state_shapes(update))
+
+
+def state_shapes(update: Update) -> Nest:
+    """Returns the shapes and dtypes of an update's training state, without computing it."""
+    return jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
 def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:

@@ -163,8 +163,8 @@ def load(
     """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
-        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` wrote; or ``hf:owner/name`` on
-            the Hugging Face hub.
+        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` wrote; or
+            ``hf:owner/name`` on the Hugging Face hub.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.

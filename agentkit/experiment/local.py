@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from agentkit import checkpoint
 from agentkit.actors import BatchedPolicyActor, PolicyActor
@@ -39,10 +38,11 @@ from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
-from agentkit.learning import Learner, LearnerCallbacks, Update
+from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.learning.learner import Publisher
 from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import TableInfo
+from agentkit.types import Nest, TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
@@ -222,13 +222,11 @@ def _build(
     environment = watch.watched(hooks.wrap(experiment).make_environment(experiment.seed, experiment.num_envs))
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
-    check_fit(experiment, spec)
+    networks, update, state = check_fit(experiment, spec)
     check_memory(experiment, spec)
     check_films(experiment)
     begin(experiment)
-    networks = agent.make_networks(spec)
-    update = agent.make_update(networks)
-    choose_dispatch(update)
+    choose_dispatch(state)
     start = found.step if found is not None else 0
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
     logs.message(f"Device: {describe_devices(experiment.devices)}")
@@ -245,16 +243,10 @@ def _build(
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
         environment, actor, replay, dataset, logs = profile.time_parts(environment, actor, replay, dataset, logs)
     loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
+    publisher: Publisher = store if devices is None else FirstDevicePublisher(store)
     learner = Learner(
         update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
-        callbacks=LearnerCallbacks(
-            publisher=store if devices is None else FirstDevicePublisher(store),
-            write_priorities=lambda keys, priorities: replay.update_priorities(plan.table, keys, priorities),
-            log=lambda row: hooks.log_learner(
-                logs.learner, learner_row(row, loop.num_steps, replay.info(plan.table))
-            ),
-            log_seconds=experiment.log_seconds,
-        ),
+        callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
     )  # fmt: skip
     if profile is not None:
         learner = profile.time_learner(learner, loop)
@@ -263,17 +255,8 @@ def _build(
         evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
     films = stack.enter_context(TrainingFilms(experiment, networks, store, watch)) if experiment.video_period else None
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
-    training = Training(
-        experiment,
-        work,
-        learner,
-        evaluator,
-        logs,
-        hooks,
-        Policies(experiment, spec, networks, store),
-        contents,
-        films=films,
-    )
+    policies = Policies(experiment, spec, networks, store)
+    training = Training(experiment, work, learner, evaluator, logs, hooks, policies, contents, films=films)
     hooks.watch(lambda: loop.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
         training.restore(found)
@@ -281,18 +264,37 @@ def _build(
     return training
 
 
+def _make_callbacks(
+    experiment: ExperimentConfig,
+    publisher: Publisher,
+    replay: Replay,
+    loop: EnvironmentLoop | BatchedEnvironmentLoop,
+    logs: RunLogs,
+    hooks: Hooks,
+) -> LearnerCallbacks:
+    table = experiment.agent.batch_plan.table
+    return LearnerCallbacks(
+        publisher=publisher,
+        write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
+        log=lambda row: hooks.log_learner(logs.learner, learner_row(row, loop.num_steps, replay.info(table))),
+        log_seconds=experiment.log_seconds,
+    )
+
+
 _SMALL_STATE = 100_000
 
 
-def choose_dispatch(update: Update) -> None:
+def choose_dispatch(state: Nest) -> None:
     """Lets JAX run small updates on a CPU in the thread that asks for them; must precede its first use.
 
     Waking another thread costs about 50 us, as much as acting with a small network, and the next action
     needs the result at once. Measured a step of DQN, 64x64 units: 360 us instead of 410; with
     updates_per_call=8, 240 instead of 340. A SAC of 256x256 units gains 10 % by the opposite: there the
     environment steps while the update runs. Without effect where the process has used JAX before.
+
+    Args:
+        state: shapes of the training state.
     """
-    state = jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
     jax.config.update("jax_cpu_enable_async_dispatch", size > _SMALL_STATE)
 

@@ -30,6 +30,7 @@ from agentkit.experiment.config import (
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
+from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
@@ -309,7 +310,7 @@ def _build(
         path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
         of_data = {"dataset": path, "evaluates": config.environment is not None}
         write_config(experiment, directory, offline=of_data)
-    choose_dispatch(update)
+    choose_dispatch(state_shapes(update))
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     logs.message(f"Device: {describe_devices(config.devices)}")
     store = VariableStore()

@@ -21,6 +21,7 @@ from agentkit.experiment.sweeps.trials import COMPLETE, PRUNED, TrialRecord
 
 try:
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 except ImportError as error:
     raise missing_extra("optuna", "sweep") from error
 
@@ -116,7 +117,7 @@ def open_storage(folder: pathlib.Path) -> optuna.storages.JournalStorage:
                 os.truncate(path, content.rfind(b"\n") + 1)
     finally:
         lock.release()
-    backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=lock)  # type: ignore[arg-type]
+    backend = JournalFileBackend(str(path), lock_obj=lock)  # type: ignore[arg-type, unused-ignore]
     return optuna.storages.JournalStorage(backend)
 
 
