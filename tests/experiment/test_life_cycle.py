@@ -103,7 +103,7 @@ def trouble(count):
     _, errors = process.communicate(timeout=300)
     ended = time.time()
     assert process.returncode == 1, errors
-    assert "Traceback" in errors and "RuntimeError: the simulator broke" in errors
+    assert "agentkit: an error in your code:" in errors and "RuntimeError: the simulator broke" in errors
     raised = float(errors.split("raised at ")[1].split()[0])
     assert ended - raised < 15.0  # 5.3 s were seen with two test runs and trainings beside it.
     found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
