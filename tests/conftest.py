@@ -50,6 +50,7 @@ ONE_STACK = (
     "tests/cli/test_values.py",
     "tests/datasets/",
     "tests/envs/",
+    "tests/experiment/deploy/",
     "tests/experiment/test_config_ranges.py",
     "tests/experiment/test_evaluate.py",
     "tests/experiment/test_identity.py",
@@ -63,7 +64,14 @@ ONE_STACK = (
     "tests/test_",
     "tests/wrappers/",
 )
-ON_BOTH = ("_on_reverb.py", "::test_killed_and_resumed", "tests/test_checkpoint.py", "tests/test_layers.py", "launched")
+ON_BOTH = (
+    "_on_reverb.py",
+    "::test_killed_and_resumed",
+    "tests/test_checkpoint.py",
+    "tests/test_layers.py",
+    "launched",
+    "savedmodel",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest selects by marks.

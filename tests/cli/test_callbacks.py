@@ -24,7 +24,9 @@ def test_a_run_stops_at_a_return_and_its_best_policy_is_evaluated(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     assert main([*CATCH, "--steps", "400", "--stop-at-return", "-1", "--keep-checkpoints", "3"]) == 0
     output = capsys.readouterr().out
-    assert "Stopped at step 40: evaluation return" in output and f"agentkit evaluate {RUN} --checkpoint best\n" in output
+    assert (
+        "Stopped at step 40: evaluation return" in output and f"agentkit evaluate {RUN} --checkpoint best\n" in output
+    )
     assert callbacks_of(RUN) == ["KeepBest", "StopAt"]
     assert main(["evaluate", str(RUN), "--checkpoint", "best", "--episodes", "1"]) == 0
     assert "checkpoint of step 40 (the best evaluation's)" in capsys.readouterr().out

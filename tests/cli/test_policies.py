@@ -37,7 +37,9 @@ def test_the_window_shows_what_the_environment_draws(run, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: True)
     monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
-    monkeypatch.setattr(pyplot, "pause", lambda seconds: shown.append(pyplot.gcf().axes[0].images[0].get_array().copy()))
+    monkeypatch.setattr(
+        pyplot, "pause", lambda seconds: shown.append(pyplot.gcf().axes[0].images[0].get_array().copy())
+    )
     assert main(["watch", str(run), "--episodes", "2", "--fps", "100"]) == 0
     assert "2 episodes" in capsys.readouterr().out
     assert len(shown) == 20 and shown[0].shape == (80, 40, 3) and not np.array_equal(shown[0], shown[1])

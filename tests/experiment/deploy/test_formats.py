@@ -202,7 +202,7 @@ def test_a_search_is_held_by_stablehlo(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "explore"), [({"epsilon_evaluation": 0.5}, False), ({}, True)], ids=["evaluation", "exploring"]
+    ("settings", "explore"), [({"epsilon_evaluation": 0.01}, False), ({}, True)], ids=["evaluation", "exploring"]
 )
 def test_chance_is_refused(settings, explore, tmp_path):
     policy = policy_of("dqn", "agentkit:catch", explore, **settings, **SMALL)
