@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import pathlib
 import warnings
 from collections.abc import Iterator
@@ -19,6 +18,13 @@ import numpy as np
 from agentkit import checkpoint, nests
 from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
 from agentkit.errors import CheckpointError, ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where there is one evaluator, in the one process.
+    _HAS_LOCKS = False
+else:
+    _HAS_LOCKS = True
 
 FOLDER = "best"
 
@@ -104,5 +110,6 @@ def _state(run: RunView, record: dict[str, Any]) -> dict[str, Any]:
 def _locked(directory: pathlib.Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if _HAS_LOCKS:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

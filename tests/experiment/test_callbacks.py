@@ -65,7 +65,7 @@ def saved(directory: pathlib.Path) -> dict[str, Any]:
 
 def rows(directory: pathlib.Path, log: str) -> list[dict[str, str]]:
     return [
-        {name: value for name, value in row.items() if "per_second" not in name}
+        {name: value for name, value in row.items() if "second" not in name}
         for row in read_csv(directory / "logs" / f"{log}.csv")[1]
     ]
 
