@@ -54,7 +54,7 @@ def played(evaluations):
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        (1, [(50 * number, 5) for number in range(1, 11)]),  # A tenth: 50 episodes.
+        (1, [(50, 5), (100, 4), *((50 * number, 5) for number in range(3, 10)), (500, 6)]),  # A tenth: 50 episodes.
         (10, [(50, 1), (300, 1), (400, 1), (500, 2)]),  # Some are left out, and room for the last one is kept.
         (40, [(50, 1), (500, 1)]),  # The first and the last at least.
     ],

@@ -110,7 +110,7 @@ def test_it_never_waits_for_itself(num_envs: int | None, updates_per_call: int) 
 def exploration_steps(directory: pathlib.Path) -> int:
     found = checkpoint.read_latest(directory / "checkpoints")
     assert found is not None
-    return int(found.state["actor"]["policy_state"]["0"])
+    return int(found.state["actor"]["policy_state"]["0"][0])
 
 
 def test_a_saved_run_goes_on_with_what_it_had(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
