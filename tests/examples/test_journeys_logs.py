@@ -22,7 +22,9 @@ def lines_of(name):
 
 
 def run_script(name, folder, **variables):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **variables}
+    # W&B leaves the address of its service in the environment of a process that has used it.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    environment = {**own, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **variables}
     done = subprocess.run(
         [sys.executable, JOURNEYS / f"{name}.py"], cwd=folder, env=environment, capture_output=True, text=True,
         timeout=240, check=False,
