@@ -172,9 +172,9 @@ def _mp4_sink(
         except (GeneratorExit, BrokenPipeError):
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-            said = process.stderr.read().decode(errors="replace").strip()
+            said = process.stderr.read().decode(errors="replace").strip().splitlines() or ["it says nothing"]
             if process.wait() != 0:
-                raise OSError(f"ffmpeg could not write {path.name}: {said[-200:]}") from None
+                raise OSError(f"ffmpeg could not write {path.name}: {said[-1]}") from None
 
 
 def _gif_sink(path: pathlib.Path, _: tuple[int, int], frames_per_second: float) -> Generator[None, np.ndarray, None]:
