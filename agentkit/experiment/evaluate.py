@@ -22,6 +22,7 @@ from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
+from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.step_watch import StepWatch
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -286,7 +287,9 @@ def restore_experiment(
     networks = experiment.agent.make_networks(spec)
     update = experiment.agent.make_update(networks)
     if "best" in found.state:
-        store.publish(int(found.state["best"]["num_updates"]), {"policy": read_params(update, found)})
+        best = found.state["best"]
+        params = read_params(update, best["policy"], f"The policy {found.path}")
+        store.publish(int(best["num_updates"]), {"policy": params})
     else:
         num_updates = experiment.agent.batch_plan.num_updates
         callbacks = LearnerCallbacks(publisher=store)
@@ -327,15 +330,20 @@ def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Chec
     return every[0]
 
 
-def read_params(update: Update, found: Checkpoint) -> Nest:
-    """Returns the parameters of the policy that `keep_best` has kept.
+def read_params(update: Update, arrays: Mapping[str, np.ndarray], label: str) -> Nest:
+    """Returns a policy's parameters from arrays by path, such as `callbacks.keep_best` keeps.
+
+    Args:
+        update: the agent's, on its networks.
+        arrays: by path.
+        label: what holds them, for the error.
 
     Raises:
         CheckpointError: they are another agent's.
     """
-    shapes = jax.eval_shape(lambda: update.variables(update.init(jax.random.PRNGKey(0)))["policy"])
+    shapes = jax.eval_shape(update.variables, state_shapes(update))["policy"]
     like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    return nests.restore_from_paths(like, found.state["best"]["policy"], f"The policy {found.path}")
+    return nests.restore_from_paths(like, arrays, label)
 
 
 def own_actions(environment: Any) -> Nest:

@@ -13,13 +13,12 @@ import jax
 import numpy as np
 import tree
 
-from agentkit import nests
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluate import RestoredPolicy, own_actions, restore_experiment, restore_policy
+from agentkit.experiment.evaluate import RestoredPolicy, own_actions, read_params, restore_experiment, restore_policy
 from agentkit.experiment.policy_file import PolicyFile, read_policy, write_policy
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -257,7 +256,5 @@ def _load_file(
         identity.warn_of_changes(file.agent, identity.describe_agent(agent, 1), path)
     networks = agent.make_networks(file.environment_spec)
     update = agent.make_update(networks)
-    shapes = jax.eval_shape(lambda: update.variables(update.init(jax.random.PRNGKey(0)))["policy"])
-    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    params = nests.restore_from_paths(like, arrays, f"The policy file {path}")
+    params = read_params(update, arrays, f"The policy file {path}")
     return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed)
