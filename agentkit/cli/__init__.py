@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
+from agentkit.cli.summary import INTERRUPTED
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -33,8 +34,6 @@ from agentkit.errors import (
     SpecError,
     UnknownNameError,
 )
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # The commands that go on when nobody reads their output any more; the others end quietly.
 _TRAINING = ("train", "sweep", "offline", "launch", "node")
@@ -89,7 +88,7 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
         print("agentkit: stopped at once by Ctrl-C.", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
