@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from agentkit.cli.values import parse_value, type_name
@@ -151,7 +152,19 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
     return wrapper
 
 
-def refuse_settings(error: TypeError, environment: str | None, settings: Sequence[str]) -> ConfigError:
-    """Returns the error for settings of ``--env-set`` that an environment does not take."""
-    given = ", ".join(settings)
-    return ConfigError(f"--env-set: {environment or 'the environment'} cannot be made with {given}: {error}.")
+@contextlib.contextmanager
+def refusing_settings(environment: str | None, settings: Collection[str]) -> Iterator[None]:
+    """Refuses settings of ``--env-set`` with which the environment cannot be made; it is made inside.
+
+    Raises:
+        ConfigError: in the place of the environment's own TypeError, where there are settings.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if not settings:
+            raise
+        given = ", ".join(settings)
+        raise ConfigError(
+            f"--env-set: {environment or 'the environment'} cannot be made with {given}: {error}."
+        ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agentkit.cli.environments import import_packages, parse_environment_settings, refuse_settings
+from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.errors import CheckpointError, ConfigError
 
 
@@ -28,16 +28,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
     environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     try:
-        result = experiment.evaluate(
-            arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint,
-            environment_settings=settings, imports=imports,
-        )  # fmt: skip
+        with refusing_settings(environment, settings):
+            result = experiment.evaluate(
+                arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint,
+                environment_settings=settings, imports=imports,
+            )  # fmt: skip
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
-    except TypeError as error:
-        if not settings:
-            raise
-        raise refuse_settings(error, environment, list(settings)) from error
     best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
     print(f"checkpoint of step {result['steps']:,}{best}")
     print(describe_returns(np.asarray(result["episode_return"], np.float64)))

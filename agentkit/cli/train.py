@@ -19,7 +19,7 @@ from agentkit.cli.environments import (
     import_packages,
     parse_environment_settings,
     parse_wrapper,
-    refuse_settings,
+    refusing_settings,
 )
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.logs import parse_loggers
@@ -250,16 +250,12 @@ def check_fit(plan: Any, holds_replay: bool = True) -> None:
         ConfigError: it does not suit, or does not take the arguments given.
     """
     from agentkit import specs
+    from agentkit.envs.given import name_of
     from agentkit.experiment import fit
 
     try:
-        made = plan.make_environment(seed=0)
-    except TypeError as error:
-        if not plan.environment_settings:
-            raise
-        from agentkit.envs.given import name_of
-
-        raise refuse_settings(error, name_of(plan.environment), list(plan.environment_settings)) from error
+        with refusing_settings(name_of(plan.environment), plan.environment_settings):
+            made = plan.make_environment(seed=0)
     except SpecError as error:
         raise ConfigError(str(error)) from error
     with contextlib.closing(made):

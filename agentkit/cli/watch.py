@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from agentkit.cli.environments import import_packages, parse_environment_settings, refuse_settings
+from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.evaluate import check_is_run, describe_returns, film_of
 from agentkit.errors import CheckpointError, ConfigError, MissingExtraError
 
@@ -31,13 +31,10 @@ def watch(arguments: argparse.Namespace) -> int:
     film = _film(arguments)
     window = Window(film.frames_per_second, str(environment)) if has_display() and Window.possible() else None
     try:
-        returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
+        with refusing_settings(environment, settings):
+            returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
-    except TypeError as error:
-        if not settings:
-            raise
-        raise refuse_settings(error, environment, list(settings)) from error
     if returns:
         print(describe_returns(np.asarray(returns, np.float64)))
     if window is None:
