@@ -318,6 +318,21 @@ def _verify(folder: pathlib.Path) -> None:
             )
 
 
+def write_json(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Writes a file that a kill leaves as it was or as it is to be."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(record, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def sync(path: pathlib.Path) -> None:
     """Waits until a file, or the names in a folder, have reached the disk.
 

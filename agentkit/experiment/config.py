@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import sys
@@ -228,19 +226,12 @@ def write_config(
         "command": _without_secrets(sys.argv),
     }
     # A resumed run writes it again: neither a kill in the middle nor a power failure may leave half a file.
-    temporary = directory / "config.json.tmp"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(record, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, directory / "config.json")
+        checkpoint.write_json(directory / "config.json", record)
         for folder in (directory, directory.parent):
             checkpoint.sync(folder)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise unwritable(directory, error) from error
 
 

@@ -12,11 +12,12 @@ import json
 import os
 import pathlib
 import time
-from typing import Any, NamedTuple, Self, final
+from typing import NamedTuple, Self, final
 
 import cloudpickle
 
 from agentkit import loggers
+from agentkit.checkpoint import write_json
 from agentkit.distributed.guard import Guard
 from agentkit.distributed.processes import RunningProcess, start_process
 from agentkit.errors import ConfigError
@@ -81,16 +82,6 @@ class Progress(NamedTuple):
 def write_outcome(directory: pathlib.Path, outcome: Outcome) -> None:
     """Writes a run's ``outcome.json``, whole or not at all."""
     write_json(directory / _OUTCOME_FILE, outcome._asdict())
-
-
-def write_json(path: pathlib.Path, record: dict[str, Any]) -> None:
-    """Writes a file that a kill leaves as it was or as it is to be."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(record, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def read_outcome(directory: pathlib.Path) -> Outcome | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.jobs import (
@@ -28,7 +29,6 @@ from agentkit.experiment.jobs import (
     read_progress,
     share_of_threads,
     wait_a_little,
-    write_json,
 )
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
