@@ -24,7 +24,7 @@ from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
 from agentkit.experiment.run_folder import Run, open_run
 from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
-from agentkit.experiment.training import Progress
+from agentkit.experiment.training import LogRow
 from agentkit.experiment.trust import UntrustedCodeError
 
 __all__ = [
@@ -36,9 +36,9 @@ __all__ = [
     "LaunchConfig",
     "LaunchResult",
     "LoadedPolicy",
+    "LogRow",
     "OfflineConfig",
     "Profile",
-    "Progress",
     "Result",
     "ResumeError",
     "Run",

@@ -12,13 +12,13 @@ from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.hooks import with_callbacks
 from agentkit.experiment.local import started
 from agentkit.experiment.offline import OfflineConfig, started_offline
-from agentkit.experiment.training import Progress, Result
+from agentkit.experiment.training import LogRow, Result
 from agentkit.loggers import Logger
 
 
 @final
 class Iteration:
-    """Trains while it is iterated over; yields `Progress`.
+    """Trains while it is iterated over; yields `LogRow`.
 
     Attributes:
         result: how the run ended; None before.
@@ -29,7 +29,7 @@ class Iteration:
         self._experiment, self._resume = experiment, resume
         self.result: Result | None = None
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[LogRow]:
         """Trains; where the loop is left, saves and closes."""
         start: Any = started_offline if isinstance(self._experiment, OfflineConfig) else started
         with start(self._experiment, self._resume) as (training, stop):
@@ -46,7 +46,7 @@ class Iteration:
 def iterate(
     experiment: ExperimentConfig | OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()
 ) -> Iteration:
-    """Trains as `agentkit.run` does, row by row: ``for progress in agentkit.iterate(experiment): ...``.
+    """Trains as `agentkit.run` does, row by row: ``for row in agentkit.iterate(experiment): ...``.
 
     Leaving the loop early, also by an error, writes a checkpoint and closes the run.
 
@@ -56,7 +56,7 @@ def iterate(
         callbacks: as of `agentkit.run`.
 
     Returns:
-        An iterable of `Progress`: each ended episode ("train"), row of the learner's log ("learner") and evaluation.
+        An iterable of `LogRow`: each ended episode ("train"), row of the learner's log ("learner") and evaluation.
         Its `result` is the run's `Result` after the loop.
     """
     return Iteration(with_callbacks(experiment, callbacks), resume)
@@ -66,12 +66,12 @@ def iterate(
 class _Noted(Logger):
     """Passes rows on, and keeps each for whoever iterates."""
 
-    def __init__(self, to: Logger, label: str, rows: collections.deque[Progress]):
+    def __init__(self, to: Logger, label: str, rows: collections.deque[LogRow]):
         self._to, self._label, self._rows = to, label, rows
 
     def write(self, values: Mapping[str, Any]) -> None:
         self._to.write(values)
-        self._rows.append(Progress(self._label, dict(values)))
+        self._rows.append(LogRow(self._label, dict(values)))
 
     def close(self) -> None:
         self._to.close()

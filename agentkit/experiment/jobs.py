@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """Says how far a run is, by its logs.
 
     Attributes:
@@ -102,7 +102,7 @@ def is_finished(job: Job) -> bool:
     return found is not None and found.state == FINISHED and found.num_steps >= job.experiment.num_steps
 
 
-def read_progress(directory: pathlib.Path) -> Progress:
+def read_progress(directory: pathlib.Path) -> JobProgress:
     """Returns how far the run in a folder is; a run that has not begun is at step 0."""
     evaluations = read_evaluations(directory)
     last = _last_rows(directory / "logs" / "train.csv", _NUM_RETURNS)
@@ -112,7 +112,7 @@ def read_progress(directory: pathlib.Path) -> Progress:
     if outcome is not None and outcome.state == FINISHED:
         steps.append(outcome.num_steps)
     returns = [float(row["episode_return"]) for row in last]
-    return Progress(max(steps, default=0), sum(returns) / len(returns) if returns else None, evaluations)
+    return JobProgress(max(steps, default=0), sum(returns) / len(returns) if returns else None, evaluations)
 
 
 def read_evaluations(directory: pathlib.Path) -> list[dict[str, float]]:

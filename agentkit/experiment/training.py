@@ -65,7 +65,7 @@ class Result:
         return self.policies.best
 
 
-class Progress(NamedTuple):
+class LogRow(NamedTuple):
     """Holds what `agentkit.iterate` yields: a row of a run's logs.
 
     Attributes:
@@ -147,7 +147,7 @@ class Training:
     films: TrainingFilms | None = None
     timer: Timer | None = None
     evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    rows: collections.deque[Progress] = dataclasses.field(default_factory=collections.deque)
+    rows: collections.deque[LogRow] = dataclasses.field(default_factory=collections.deque)
     result: Result | None = None
     budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
 
@@ -166,7 +166,7 @@ class Training:
         assert self.result is not None, "iterate sets it"
         return self.result
 
-    def iterate(self, stop: StopOnSignal) -> Iterator[Progress]:
+    def iterate(self, stop: StopOnSignal) -> Iterator[LogRow]:
         """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
         experiment, work, rows = self.experiment, self.work, self.rows
         next_evaluation = self._next_evaluation(work.num_steps)
