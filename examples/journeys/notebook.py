@@ -9,8 +9,8 @@ experiment = agentkit.ExperimentConfig(
     registry.make("dqn"), "gymnasium:CartPole-v1", 20_000, evaluation_period=2_000, evaluation_episodes=5
 )
 returns = {}
-for progress in agentkit.iterate(experiment):
-    if progress.log == "evaluation":
-        returns[progress.record["steps"]] = progress.record["episode_return"]
+for row in agentkit.iterate(experiment):
+    if row.log == "evaluation":
+        returns[row.record["steps"]] = row.record["episode_return"]
         plt.plot(returns.keys(), returns.values(), color="C0")
 plt.savefig("returns.png")
