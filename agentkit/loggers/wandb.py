@@ -66,7 +66,7 @@ class WandbLogger(Logger):
         self._errors: tuple[type[Exception], ...] = (wandb.errors.CommError,)
         self._owned = wandb.run is None
         try:
-            self._run: Any = self._begin(wandb, run) if self._owned else wandb.run
+            self._run: Any = self._begin(wandb, run)
         except wandb.errors.CommError as error:
             raise OSError(str(error)) from error
         except wandb.errors.Error as error:
@@ -98,6 +98,8 @@ class WandbLogger(Logger):
         self._run = None
 
     def _begin(self, wandb: Any, run: RunInfo) -> Any:
+        if not self._owned:
+            return wandb.run
         directory = None if run.directory is None else run.directory / "logs"
         own = new_id()
         known = own if directory is None else claim(directory / "wandb.json", own)
