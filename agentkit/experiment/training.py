@@ -195,11 +195,14 @@ class Training:
             self._finish()
             raise
         self._finish()
+        while rows:
+            yield rows.popleft()
 
     def _finish(self) -> None:
         """Saves, and says how the run ended; raises what a callback has raised."""
         hooks, steps = self.hooks, self.work.num_steps
         try:
+            self.learner.log()
             if steps != self.saved_step:
                 self.save()
         except AgentkitError as error:

@@ -198,10 +198,17 @@ class Learner:
         self._callbacks.write_priorities(keys, priorities)
 
     def _log_if_time(self) -> None:
+        if time.monotonic() - self._log_time >= self._callbacks.log_seconds:
+            self.log()
+
+    def log(self) -> None:
+        """Logs the newest metrics now, if there were updates since the last row; call it when the training ends.
+
+        Raises:
+            NonFiniteError: a metric or the state is not finite, and `on_nan` is "stop".
+        """
         now = time.monotonic()
-        if now - self._log_time < self._callbacks.log_seconds:
-            return
-        if self._callbacks.log is not None:
+        if self._callbacks.log is not None and self._version > self._log_version:
             metrics = self.metrics(now)
             self._warn_of_edge(metrics.get("at_edge", 0.0))
             self._callbacks.log(metrics)  # First: the log then shows what is wrong.

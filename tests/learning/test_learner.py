@@ -276,6 +276,17 @@ def test_logs_come_at_their_period(seconds: float, expected: list[int]) -> None:
     assert [row["updates"] for row in rows] == expected
 
 
+def test_a_training_shorter_than_the_period_is_logged_at_its_end() -> None:
+    rows: list[dict[str, float]] = []
+    learner = _learner(callbacks=LearnerCallbacks(log=rows.append, log_seconds=3600.0))
+    learner.log()  # Nothing was learned: nothing to say.
+    for _ in range(3):
+        learner.step()
+    learner.log()
+    learner.log()
+    assert [row["updates"] for row in rows] == [3] and rows[0]["loss"] > 0
+
+
 def test_an_error_of_the_dataset_leaves_the_learner_usable() -> None:
     class Late(FixedDataset):
         fail = True

@@ -100,6 +100,7 @@ def learner_node(
                     learner.step()
                     context.heartbeat(updates=learner.num_updates_done - first)
             context.gauge(updates=learner.num_updates_done)
+        learner.log()
         saver.save()
         hooks.emit("on_end")
 
