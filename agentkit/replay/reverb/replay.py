@@ -312,11 +312,24 @@ class ReverbReplay(Replay):
             writer.try_confirm()
         with self._save_lock:
             try:
-                with quiet_stderr():
-                    path = self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
+                path = self._checkpoint()
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
             checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out(), self._largest)
+
+    def _checkpoint(self) -> str:
+        """Asks the server to write, and returns where; once more if it answers after all.
+
+        This call alone fails at once where a connection was lost, or took too long: others wait for the next one.
+        """
+        try:
+            with quiet_stderr():
+                return self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
+        except RuntimeError:
+            if self._silent() is not None:
+                raise
+        with quiet_stderr():
+            return self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
 
     def restore(self, directory: pathlib.Path) -> None:
         """Implements `Replay.restore`. Starts the server anew; on failure it is empty.

@@ -344,6 +344,25 @@ def test_saved_again_and_again(tmp_path):
             assert replay.info("pairs").size == i + 1
 
 
+def test_a_connection_that_was_lost_for_a_moment_costs_no_checkpoint(tmp_path, monkeypatch):
+    with ReverbReplay([pair_table()], default_timeout=LONG) as replay:
+        writer = replay.writer(1)
+        write_pairs(writer, "pairs", [5])
+        client, failures = replay._client, [RuntimeError("connections to all backends failing")]
+        save = client.checkpoint
+        monkeypatch.setattr(client, "checkpoint", lambda: _raise(failures.pop()) if failures else save())
+        replay.save(tmp_path)
+        writer.close()
+        assert not failures
+    with ReverbReplay([pair_table()], default_timeout=LONG) as replay:
+        replay.restore(tmp_path)
+        assert replay.info("pairs").size == 1
+
+
+def _raise(error):
+    raise error
+
+
 def test_closing_leaves_no_thread_and_no_file(tmp_path):
     before = {thread.name for thread in threading.enumerate()}
     replay = ReverbReplay([pair_table()], checkpoint_directory=tmp_path)
