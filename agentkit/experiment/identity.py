@@ -237,13 +237,25 @@ def packages_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Returns the first part in which two records differ by name, with both values; None if they are one run's."""
+    """Returns the first part in which two records differ by name, with what differs; None if they are one run's."""
     for part in (*AGENT_PARTS[:3], *ENVIRONMENT_PARTS):  # The agent's own file is named by the agent.
         one, other = (record.get(part, _EMPTY.get(part)) for record in (saved, now))
         ones, others = (dict(_codes({part: value})) for value in (one, other))
         if ones.keys() != others.keys() or not all(same(code, others[path]) for path, code in ones.items()):
-            return part, _shown(part, one), _shown(part, other)
+            return _narrowed(part, _shown(part, one), _shown(part, other))
     return None
+
+
+def _narrowed(name: str, one: Any, other: Any) -> tuple[str, Any, Any]:
+    """Returns where in a part two values differ: the innermost field, or those that do where there are several."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return name, one, other
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    if len(keys) == 1:
+        return _narrowed(f"{name}.{keys[0]}", one.get(keys[0]), other.get(keys[0]))
+    if not keys:
+        return name, one, other
+    return name, {key: one.get(key) for key in keys}, {key: other.get(key) for key in keys}
 
 
 def _shown(part: str, value: Any) -> Any:

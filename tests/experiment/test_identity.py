@@ -33,7 +33,7 @@ from agentkit.experiment import (
     run,
 )
 from agentkit.experiment.config import experiment_from_record, write_config
-from agentkit.experiment.identity import packages_of
+from agentkit.experiment.identity import difference, packages_of
 from agentkit.experiment.recipes import encode, unnamed
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
@@ -454,9 +454,18 @@ def test_a_checkpoint_is_of_its_own_parts_alone(tmp_path):
     run(make(_own(make_loss=own_parts.make_zero_loss), run_directory=tmp_path))
     before = (tmp_path / "config.json").read_bytes()
     for other in (make(), NAMED["own add-on"](), NAMED["wrappers"](), NAMED["environment arguments"]()):
-        with pytest.raises(CheckpointError, match=r"made with (agent_parts|environment_settings|wrappers)="):
+        with pytest.raises(CheckpointError, match=r"made with (agent_parts|environment_settings|wrappers)[.\w]*="):
             run(dataclasses.replace(other, run_directory=tmp_path), resume=True)
     assert before == (tmp_path / "config.json").read_bytes()
+
+
+def test_the_field_that_differs_is_named_alone():
+    config = {"learning_rate": {"type": "Linear", "fields": {"start": 1e-3, "end": 0.0}}, "batch_size": 8}
+    other = {"learning_rate": {"type": "Linear", "fields": {"start": 1e-3, "end": 1e-5}}, "batch_size": 8}
+    saved = {"agent": "dqn", "agent_config": config}
+    assert difference(saved, saved | {"agent_config": other}) == ("agent_config.learning_rate.fields.end", 0.0, 1e-5)
+    both = saved | {"agent_config": other | {"batch_size": 9}}
+    assert difference(saved, both) == ("agent_config", config, both["agent_config"])
 
 
 def test_what_has_no_name_goes_on_from_code_with_a_warning_where_it_differs(tmp_path):
