@@ -33,6 +33,7 @@ from agentkit.experiment.launch.hooked import node_hooks
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
+from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 
@@ -63,17 +64,11 @@ def actor_node(
         environment = watch.watched(hooks.wrap(experiment).make_environment(seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
-        destinations = []
-        for each, endpoint in ((agent, replay), *extra_learners):
-            server = connect_to_replay(each.make_tables(spec), endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
-            stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
-            destinations.append((each, server))
-        label = "train" if context.index == 0 else f"train-{context.index}"
-        logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
-
-        def log(record: dict[str, float]) -> None:
-            logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
-
+        destinations = [
+            (each, _connect(each.make_tables(spec), endpoint, stack))
+            for each, endpoint in ((agent, replay), *extra_learners)
+        ]
+        log = _open_log(context, experiment, stack)
         adder, closes = make_adder(environment, spec, destinations), [server.close for _, server in destinations]
         actor: PolicyActor | BatchedPolicyActor | RemoteActor
         client: VariableClient | RemoteActor
@@ -103,6 +98,25 @@ def actor_node(
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
                 raise
+
+
+def _connect(tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack) -> Replay:
+    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
+    stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
+    return server
+
+
+def _open_log(
+    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack
+) -> Callable[[dict[str, float]], None]:
+    """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
+    label = "train" if context.index == 0 else f"train-{context.index}"
+    logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+
+    def log(record: dict[str, float]) -> None:
+        logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
+
+    return log
 
 
 def _port(endpoint: Mapping[str, Any]) -> int:
