@@ -287,6 +287,29 @@ def test_a_training_shorter_than_the_period_is_logged_at_its_end() -> None:
     assert [row["updates"] for row in rows] == [3] and rows[0]["loss"] > 0
 
 
+@pytest.mark.parametrize("num_updates", [1, 2])
+def test_without_jit_the_users_functions_run_line_by_line(num_updates: int) -> None:
+    """For a debugger or a print in a loss: each update calls it, and learns what a compiled one does."""
+    calls = []
+
+    def loss(*arguments: Any) -> LossOutput:
+        calls.append(None)
+        return _loss(*arguments)
+
+    compiled = _learner(num_updates)
+    with jax.disable_jit():
+        update = sgd(loss, lambda key: _init(key, 3), optax.adam(0.05), periodic(2))
+        learner = Learner(
+            update, FixedDataset(_batches(6, None if num_updates == 1 else 2)), KEY, num_updates=num_updates
+        )
+        for _ in range(3):
+            learner.step()
+    for _ in range(3):
+        compiled.step()
+    assert len(calls) == 3 * num_updates
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), learner.state, compiled.state)
+
+
 def test_an_error_of_the_dataset_leaves_the_learner_usable() -> None:
     class Late(FixedDataset):
         fail = True
