@@ -22,6 +22,8 @@ from agentkit.networks.distributional import (
 )
 from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
+from agentkit.networks.equinox_modules import from_equinox
+from agentkit.networks.flax_modules import from_flax
 from agentkit.networks.mlp import (
     critic,
     duelling_q_values,
@@ -117,6 +119,8 @@ __all__ = [
     "encode_inputs",
     "evenly_spaced_atoms",
     "flatten_torso",
+    "from_equinox",
+    "from_flax",
     "gaussian_action",
     "hidden_layers",
     "implicit_quantiles",
