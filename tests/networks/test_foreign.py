@@ -1,16 +1,14 @@
 """Modules of Flax and Equinox as torsos: they compute what they compute alone, and their parameters are learned."""
 
-import importlib.util
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from agentkit import networks, specs
+from agentkit import envs, networks, specs
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError, MissingExtraError, SpecError
-from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.recipes import decode, encode
 
 KEY = jax.random.PRNGKey(0)
@@ -136,13 +134,10 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
         getattr(networks, f"from_{library}")(lambda *arguments: None)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="needs the extra flax")
-def test_the_stack_has_a_flax_module_in_agents_with_and_without_a_memory() -> None:
-    from flax import linen as nn
-
+def test_a_flax_module_is_in_agents_with_and_without_a_memory() -> None:
+    nn = pytest.importorskip("flax").linen
     torso = networks.from_flax(nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(4)]))
-    spec = ExperimentConfig(dqn.make_agent(torso=torso), "agentkit:catch", 10).make_environment(0)
-    environment_spec = specs.make_environment_spec(spec)
+    environment_spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
     for agent in (ppo.make_agent(ppo.Config(lstm_size=4), torso=torso), dqn.make_agent(torso=torso)):
         update = agent.make_update(agent.make_networks(environment_spec))
         state = jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
