@@ -53,6 +53,8 @@ OPTIONAL = {
     "mlflow": "loggers/mlflow.py",
     "pandas": "experiment/run_folder.py",
     "mctx": "agents/gumbel_muzero.py",
+    "flax": "networks/flax_modules.py",
+    "equinox": "networks/equinox_modules.py",
     "ray": "distributed/ray.py",
     "optuna": "experiment/sweeps/optuna_study.py",
     "PIL": "wrappers/film.py",

@@ -41,6 +41,7 @@ from agentkit.agents.common.advantages import (
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Fraction, NotNegative, OpenFraction, Positive, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, value_at
 from agentkit.types import Array, Params, ReplaySample, Step
 
@@ -84,9 +85,11 @@ class Config(SegmentsConfig):
     initial_std: Positive = 1.0
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.PolicyValue:
     """Builds tanh layers for the policy and others for the value."""
-    return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+    return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std, torso)
 
 
 def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
@@ -208,17 +211,18 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
     make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns A2C as an agent, with any of its four parts replaced."""
+    """Returns A2C as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Segments(config, update_rows=UPDATE_ROWS),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -25,6 +25,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Loss, Schedule, Update, adam, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -64,17 +65,19 @@ class Networks(NamedTuple):
     action_shape: tuple[int, ...]
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a policy for an environment of discrete actions, or of continuous ones in [-1, 1]."""
     observations, actions = environment_spec.observations, environment_spec.actions
     sizes = config.hidden_sizes
     if isinstance(actions, specs.DiscreteArray):
         count = int(actions.num_values)
         return Networks(
-            nets.make_network(lambda observation: nets.q_values(observation, count, sizes), observations), count, ()
+            nets.make_network(lambda observation: nets.q_values(observation, count, sizes, torso), observations),
+            count,
+            (),
         )
     size = specs.canonical_action_size(actions, "BC")
-    policy = nets.make_network(lambda observation: nets.tanh_action(observation, size, sizes), observations)
+    policy = nets.make_network(lambda observation: nets.tanh_action(observation, size, sizes, torso), observations)
     return Networks(policy, None, (size,))
 
 
@@ -128,17 +131,18 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns BC as an agent, with any of its four parts replaced."""
+    """Returns BC as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

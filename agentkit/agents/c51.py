@@ -37,6 +37,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -81,11 +82,13 @@ class Config(ReplayConfig):
         check_order(self, "vmin", "vmax")
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.CategoricalNetwork:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.CategoricalNetwork:
     """Builds the distributions' logits ``[B, A, N]`` for an environment of discrete actions."""
 
     def logits(observation: Nest, num_actions: int) -> jax.Array:
-        return nets.action_outputs(observation, num_actions, config.num_atoms, config.hidden_sizes)
+        return nets.action_outputs(observation, num_actions, config.num_atoms, config.hidden_sizes, torso)
 
     init, apply = nets.value_network(environment_spec, "C51", logits)
     return nets.CategoricalNetwork(init, apply, nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms))
@@ -136,17 +139,18 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.CategoricalNetwork] = make_networks,
     make_policy: MakePolicy[nets.CategoricalNetwork, Config] = make_policy,
     make_loss: Callable[[nets.CategoricalNetwork, Config], Loss] = make_loss,
     make_update: Callable[[nets.CategoricalNetwork, Loss, Config], Update] = make_update,
 ) -> Agent[nets.CategoricalNetwork]:
-    """Returns C51 as an agent, with any of its four parts replaced."""
+    """Returns C51 as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -37,6 +37,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -90,14 +91,14 @@ class Config(ReplayConfig):
 Networks = nets.ActorCriticNetworks
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a tanh-Gaussian policy, and one critic that is applied to two sets of parameters."""
     sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
     return nets.actor_critic_networks(
         environment_spec,
         "CQL",
-        policy=lambda observation, size: nets.tanh_normal_action(observation, size, sizes, *log_stds),
-        critic=lambda observation, action: nets.action_value(observation, action, sizes),
+        policy=lambda observation, size: nets.tanh_normal_action(observation, size, sizes, *log_stds, torso),
+        critic=lambda observation, action: nets.action_value(observation, action, sizes, torso),
     )
 
 
@@ -260,17 +261,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns CQL as an agent, with any of its four parts replaced."""
+    """Returns CQL as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

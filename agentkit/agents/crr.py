@@ -26,6 +26,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Rate, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import unknown_name
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
@@ -69,13 +70,13 @@ class Config(ReplayConfig):
 Networks = nets.ActorCriticNetworks
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a Gaussian policy and twin critics, for an environment of continuous actions in [-1, 1]."""
     return nets.actor_critic_networks(
         environment_spec,
         "CRR",
-        policy=lambda observation, size: nets.gaussian_action(observation, size, config.hidden_sizes),
-        critic=lambda observation, action: nets.twin_action_values(observation, action, config.hidden_sizes),
+        policy=lambda observation, size: nets.gaussian_action(observation, size, config.hidden_sizes, torso),
+        critic=lambda observation, action: nets.twin_action_values(observation, action, config.hidden_sizes, torso),
     )
 
 
@@ -199,17 +200,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns CRR as an agent, with any of its four parts replaced."""
+    """Returns CRR as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

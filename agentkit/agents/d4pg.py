@@ -39,6 +39,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -96,13 +97,13 @@ class Networks(NamedTuple):
     action_shape: tuple[int, ...]
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a deterministic policy and a distributional critic, for continuous actions in [-1, 1]."""
 
-    def logits(observation: Nest, action: jax.Array, hidden_sizes: Sequence[int]) -> jax.Array:
-        return nets.critic(observation, action, hidden_sizes, config.num_atoms)
+    def logits(observation: Nest, action: jax.Array, hidden_sizes: Sequence[int], torso: nets.Torso) -> jax.Array:
+        return nets.critic(observation, action, hidden_sizes, config.num_atoms, torso)
 
-    made = nets.deterministic_networks(environment_spec, "D4PG", config.hidden_sizes, logits)
+    made = nets.deterministic_networks(environment_spec, "D4PG", config.hidden_sizes, logits, torso)
     atoms = nets.evenly_spaced_atoms(config.vmin, config.vmax, config.num_atoms)
     return Networks(made.policy, made.critic, atoms, made.action_shape)
 
@@ -216,17 +217,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns D4PG as an agent, with any of its four parts replaced."""
+    """Returns D4PG as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

@@ -27,6 +27,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, Positive, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -78,10 +79,12 @@ class Networks(NamedTuple):
     behaviour: Callable[[Params, Nest], jax.Array]
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds values, and a model of the behaviour, for an environment of discrete actions."""
     network = nets.value_network(
-        environment_spec, "Discrete BCQ", lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes)
+        environment_spec,
+        "Discrete BCQ",
+        lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes, torso),
     )
 
     def init(key: jax.Array) -> dict[str, Params]:
@@ -145,17 +148,18 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns discrete BCQ as an agent, with any of its four parts replaced."""
+    """Returns discrete BCQ as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

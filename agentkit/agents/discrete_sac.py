@@ -35,6 +35,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -84,17 +85,17 @@ class Networks(NamedTuple):
     num_actions: int
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a policy, and one critic that is applied to two sets of parameters."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Discrete SAC")
 
     def policy(observation: Nest) -> nets.Categorical:
-        features = nets.torso(observation)
+        features = torso(observation)
         logits = nets.orthogonal_mlp(features, config.hidden_sizes, num_actions, output_scale=0.01)
         return nets.Categorical(nets.mask_illegal(logits, observation))
 
     def critic(observation: Nest) -> jax.Array:
-        return nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, num_actions)
+        return nets.orthogonal_mlp(torso(observation), config.hidden_sizes, num_actions)
 
     observations = environment_spec.observations
     return Networks(nets.make_network(policy, observations), nets.make_network(critic, observations), num_actions)
@@ -226,17 +227,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns discrete SAC as an agent, with any of its four parts replaced."""
+    """Returns discrete SAC as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

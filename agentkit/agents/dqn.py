@@ -27,6 +27,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, Positive, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
@@ -66,10 +67,14 @@ class Config(ReplayConfig):
     epsilon_ladder: bool = False
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.Network:
     """Builds action values ``[B, A]`` for an environment of discrete actions."""
     head = nets.duelling_q_values if config.duelling else nets.q_values
-    return nets.value_network(environment_spec, "DQN", lambda o, num_actions: head(o, num_actions, config.hidden_sizes))
+    return nets.value_network(
+        environment_spec, "DQN", lambda o, num_actions: head(o, num_actions, config.hidden_sizes, torso)
+    )
 
 
 def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
@@ -113,17 +118,18 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns DQN as an agent, with any of its four parts replaced."""
+    """Returns DQN as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

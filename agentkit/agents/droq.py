@@ -29,6 +29,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, OpenFraction, Positive, Rate, Sizes, check_order
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import Array, LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -81,16 +82,16 @@ class Config(ReplayConfig):
 Networks = nets.ActorCriticNetworks
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a tanh-Gaussian policy, and one critic of ``params, key, observation, action``; the key drops units."""
     observations, actions = environment_spec.observations, environment_spec.actions
     size = specs.canonical_action_size(actions, "DroQ")
     sizes, log_stds = config.hidden_sizes, (config.min_log_std, config.max_log_std)
-    policy = nets.make_network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds), observations)
+    policy = nets.make_network(lambda o: nets.tanh_normal_action(o, size, sizes, *log_stds, torso), observations)
 
     def value(observation: Nest, action: Array) -> Array:
         observation = nets.encode_inputs(observations, observation)
-        return nets.dropout_critic(observation, action, sizes, config.dropout_rate)
+        return nets.dropout_critic(observation, action, sizes, config.dropout_rate, torso)
 
     critic = hk.transform(value)
     examples = jax.tree.map(lambda x: x[None], (specs.zeros(observations), specs.zeros(actions)))
@@ -231,17 +232,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns DroQ as an agent, with any of its four parts replaced."""
+    """Returns DroQ as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

@@ -33,6 +33,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import missing_extra
 from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
@@ -113,14 +114,14 @@ class Networks(NamedTuple):
     to_value: Callable[[jax.Array], jax.Array]
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds representation, dynamics and prediction for an environment of one discrete action."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "Gumbel MuZero")
     sizes, num_atoms = config.hidden_sizes, config.num_atoms
 
     def represent(observation: Nest) -> jax.Array:
         observation = nets.encode_inputs(environment_spec.observations, observation)
-        return _scale_to_unit(nets.mlp(nets.torso(observation), sizes, config.model_size))
+        return _scale_to_unit(nets.mlp(torso(observation), sizes, config.model_size))
 
     def predict(hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
         return nets.mlp(hidden, sizes, num_actions), nets.mlp(hidden, sizes, num_atoms)
@@ -311,17 +312,18 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns Gumbel MuZero as an agent, with any of its four parts replaced."""
+    """Returns Gumbel MuZero as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Sequences(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

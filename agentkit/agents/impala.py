@@ -32,6 +32,7 @@ from agentkit.actors import Policy, stochastic_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
 from agentkit.learning import Loss, Schedule, Update, adam, sgd, value_in_update
 from agentkit.types import LossOutput, Params, ReplaySample, Step, has_action
@@ -74,12 +75,17 @@ class Config(SegmentsConfig):
     initial_std: Positive = 1.0
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.PolicyValue:
     """Builds layers for the policy and others for the value; with images or an LSTM both share ReLU layers and it."""
+    if config.residual_torso and torso is not nets.torso:
+        raise ConfigError("Expected residual_torso=True or a torso of your own, found both. Leave one of them out.")
     has_image = any(nets.is_image(leaf.shape) for leaf in jax.tree.leaves(environment_spec.observations))
     if config.lstm_size is None and not config.residual_torso and not has_image:
-        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
-    torso = nets.residual_torso if config.residual_torso else nets.torso
+        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std, torso)
+    if config.residual_torso:
+        torso = nets.residual_torso
     return nets.recurrent_policy_value(
         environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size, torso
     )
@@ -150,17 +156,18 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_loss: Callable[[nets.PolicyValue, Config], Loss] = make_loss,
     make_update: Callable[[nets.PolicyValue, Loss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns IMPALA as an agent, with any of its four parts replaced."""
+    """Returns IMPALA as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Segments(config, queue_size=config.queue_size),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -28,6 +28,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Positive, ProperFraction, Rate, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
@@ -74,16 +75,18 @@ class Networks(NamedTuple):
     value: nets.Network
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a policy, twin critics and a value, for an environment of continuous actions in [-1, 1]."""
     sizes = config.hidden_sizes
     policy, critics, _ = nets.actor_critic_networks(
         environment_spec,
         "IQL",
-        policy=lambda observation, size: nets.gaussian_action(observation, size, sizes),
-        critic=lambda observation, action: nets.twin_action_values(observation, action, sizes),
+        policy=lambda observation, size: nets.gaussian_action(observation, size, sizes, torso),
+        critic=lambda observation, action: nets.twin_action_values(observation, action, sizes, torso),
     )
-    value = nets.make_network(lambda observation: nets.state_value(observation, sizes), environment_spec.observations)
+    value = nets.make_network(
+        lambda observation: nets.state_value(observation, sizes, torso), environment_spec.observations
+    )
     return Networks(policy, critics, value)
 
 
@@ -209,17 +212,18 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns IQL as an agent, with any of its four parts replaced."""
+    """Returns IQL as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config, scale_rewards=config.scale_rewards),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

@@ -28,6 +28,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Rate, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
@@ -80,11 +81,13 @@ class Config(ReplayConfig):
             raise ConfigError(f"hidden_sizes needs at least one layer, found {self.hidden_sizes}. Give one, as (64,).")
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.Network:
     """Builds ``(params, observation [B, ...], taus [B, N]) -> [B, N, A]``, the quantiles `taus` of each return."""
 
     def quantiles(observation: Nest, num_actions: int, taus: jax.Array) -> jax.Array:
-        return nets.implicit_quantiles(observation, taus, num_actions, config.hidden_sizes, config.num_cosines)
+        return nets.implicit_quantiles(observation, taus, num_actions, config.hidden_sizes, config.num_cosines, torso)
 
     taus_spec = specs.Array((config.num_quantiles,), np.float32)
     return nets.value_network(environment_spec, "IQN", quantiles, taus_spec)
@@ -144,17 +147,18 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns IQN as an agent, with any of its four parts replaced."""
+    """Returns IQN as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

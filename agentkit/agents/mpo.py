@@ -33,6 +33,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -92,18 +93,18 @@ class Config(ReplayConfig):
 Networks = nets.ActorCriticNetworks
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds a Gaussian policy, whose samples may be out of [-1, 1], and a critic that clips actions to that."""
     softplus_of_initial = np.log(np.expm1(config.initial_std))
 
     def policy(observation: Nest, size: int) -> nets.DiagonalNormal:
-        outputs = nets.orthogonal_mlp(nets.torso(observation), config.hidden_sizes, 2 * size, output_scale=0.01)
+        outputs = nets.orthogonal_mlp(torso(observation), config.hidden_sizes, 2 * size, output_scale=0.01)
         mean, raw_std = jnp.split(outputs, 2, axis=-1)
         std = jax.nn.softplus(raw_std + softplus_of_initial)
         return nets.DiagonalNormal(mean, jnp.log(jnp.maximum(std, config.min_std)))
 
     def critic(observation: Nest, action: jax.Array) -> jax.Array:
-        return nets.action_value(observation, jnp.clip(action, -1.0, 1.0), config.hidden_sizes)
+        return nets.action_value(observation, jnp.clip(action, -1.0, 1.0), config.hidden_sizes, torso)
 
     return nets.actor_critic_networks(environment_spec, "MPO", policy, critic)
 
@@ -242,17 +243,18 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns MPO as an agent, with any of its four parts replaced."""
+    """Returns MPO as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

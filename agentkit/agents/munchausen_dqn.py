@@ -28,6 +28,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotPositive, Positive, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Params, ReplaySample, Transition
 
@@ -69,10 +70,14 @@ class Config(ReplayConfig):
     huber_delta: Positive | None = 1.0
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.Network:
     """Builds action values ``[B, A]`` for an environment of discrete actions."""
     return nets.value_network(
-        environment_spec, "Munchausen-DQN", lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes)
+        environment_spec,
+        "Munchausen-DQN",
+        lambda o, num_actions: nets.q_values(o, num_actions, config.hidden_sizes, torso),
     )
 
 
@@ -124,17 +129,18 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns Munchausen-DQN as an agent, with any of its four parts replaced."""
+    """Returns Munchausen-DQN as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

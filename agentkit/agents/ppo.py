@@ -39,6 +39,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_at
 from agentkit.types import Array, Params, ReplaySample, Step
@@ -107,11 +108,15 @@ class Config(SegmentsConfig):
             )
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.PolicyValue:
     """Builds tanh layers for the policy and others for the value; with an LSTM both share it and ReLU layers."""
     if config.lstm_size is None:
-        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std)
-    return nets.recurrent_policy_value(environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size)
+        return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std, torso)
+    return nets.recurrent_policy_value(
+        environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size, torso
+    )
 
 
 def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
@@ -279,17 +284,18 @@ def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_loss: Callable[[nets.PolicyValue, Config], MinibatchLoss] = make_loss,
     make_update: Callable[[nets.PolicyValue, MinibatchLoss, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns PPO as an agent, with any of its four parts replaced."""
+    """Returns PPO as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Segments(config, num_minibatches=config.num_minibatches),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

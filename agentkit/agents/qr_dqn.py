@@ -28,6 +28,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -66,11 +67,13 @@ class Config(ReplayConfig):
     huber_delta: NotNegative = 1.0
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.Network:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.Network:
     """Builds the quantiles ``[B, N, A]`` of each action's return; the i-th of N is at the fraction (2 i + 1) / 2 N."""
 
     def quantiles(observation: Nest, num_actions: int) -> jax.Array:
-        outputs = nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes)
+        outputs = nets.action_outputs(observation, num_actions, config.num_quantiles, config.hidden_sizes, torso)
         return nets.mask_illegal(jnp.swapaxes(outputs, 1, 2), observation)
 
     return nets.value_network(environment_spec, "QR-DQN", quantiles)
@@ -120,17 +123,18 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.Network] = make_networks,
     make_policy: MakePolicy[nets.Network, Config] = make_policy,
     make_loss: Callable[[nets.Network, Config], Loss] = make_loss,
     make_update: Callable[[nets.Network, Loss, Config], Update] = make_update,
 ) -> Agent[nets.Network]:
-    """Returns QR-DQN as an agent, with any of its four parts replaced."""
+    """Returns QR-DQN as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -31,6 +31,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError
 from agentkit.learning import Linear, Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Step, has_action
@@ -99,12 +100,12 @@ Networks = nets.RecurrentNetwork
 """Its outputs are action values ``[B, A]``, rescaled where the config says so."""
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> Networks:
+def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
     """Builds ReLU layers, an LSTM and duelling streams, for an environment of discrete actions."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "R2D2")
 
     def trunk(observation: Nest) -> jax.Array:
-        return nets.hidden_layers(observation, config.hidden_sizes)
+        return nets.hidden_layers(observation, config.hidden_sizes, torso)
 
     def head(features: jax.Array, observation: Nest) -> jax.Array:
         return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.lstm_size,)), observation)
@@ -213,17 +214,18 @@ def make_update(network: Networks, loss: Loss, config: Config) -> Update:
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], Networks] = make_networks,
     make_policy: MakePolicy[Networks, Config] = make_policy,
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns R2D2 as an agent, with any of its four parts replaced."""
+    """Returns R2D2 as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Sequences(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -41,6 +41,7 @@ from agentkit.agents.common.ranges import (
     Sizes,
     check_order,
 )
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Loss, Schedule, Update, adam, periodic, sgd
 from agentkit.types import LossOutput, Nest, Params, ReplaySample, Transition
 
@@ -84,7 +85,9 @@ class Config(ReplayConfig):
         check_order(self, "vmin", "vmax")
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.CategoricalNetwork:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.CategoricalNetwork:
     """Builds a noisy duelling network, whose `logits` are of ``(params, key, observation [B, ...])``.
 
     Noise on the weights is drawn from `key`, one draw for all of the batch; None stands for no noise.
@@ -93,7 +96,9 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> ne
 
     def logits(observation: Nest) -> jax.Array:
         observation = nets.encode_inputs(environment_spec.observations, observation)
-        return nets.noisy_duelling_logits(observation, num_actions, config.num_atoms, config.hidden_sizes, config.noise)
+        return nets.noisy_duelling_logits(
+            observation, num_actions, config.num_atoms, config.hidden_sizes, config.noise, torso
+        )
 
     network: hk.Transformed = hk.transform(logits)
     example = specs.zeros(specs.add_leading(environment_spec.observations, 1))
@@ -149,17 +154,18 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.CategoricalNetwork] = make_networks,
     make_policy: MakePolicy[nets.CategoricalNetwork, Config] = make_policy,
     make_loss: Callable[[nets.CategoricalNetwork, Config], Loss] = make_loss,
     make_update: Callable[[nets.CategoricalNetwork, Loss, Config], Update] = make_update,
 ) -> Agent[nets.CategoricalNetwork]:
-    """Returns Rainbow as an agent, with any of its four parts replaced."""
+    """Returns Rainbow as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Transitions(config),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )

@@ -121,18 +121,24 @@ def config_class(name: str) -> type:
     return cls
 
 
-def make(name: str, overrides: Mapping[str, Any] | None = None) -> Agent[Any]:
+def make(name: str, overrides: Mapping[str, Any] | None = None, torso: Any = None) -> Agent[Any]:
     """Makes the agent of this name, with its default config but for `overrides`.
 
+    Args:
+        name: of the agent.
+        overrides: fields of its `Config`.
+        torso: as its `make_agent` takes it; None for the agent's own.
+
     Raises:
-        UnknownNameError: no such agent, or no such config field.
+        UnknownNameError: no such agent, no such config field, or no torso of that name.
+        ConfigError: the torso cannot be called.
     """
     cls = config_class(name)
     fields = {field.name for field in dataclasses.fields(cls)}
     for field in overrides or {}:
         if field not in fields:
             raise unknown_name(f"{name} setting", field, fields, f"See: agentkit show {name}")
-    agent: Agent[Any] = module(name).make_agent(cls(**(overrides or {})))
+    agent: Agent[Any] = module(name).make_agent(cls(**(overrides or {})), torso=torso)
     return agent
 
 

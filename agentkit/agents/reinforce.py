@@ -32,6 +32,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
+from agentkit.agents.common.torso import with_torso
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, global_norm, optimizer_step, value_in_update
 from agentkit.losses import masked_mean, policy_gradient_loss, standardize
 from agentkit.types import Params, ReplaySample, Step
@@ -68,9 +69,11 @@ class Config(SegmentsConfig):
     initial_std: Positive = 1.0
 
 
-def make_networks(environment_spec: specs.EnvironmentSpec, config: Config) -> nets.PolicyValue:
+def make_networks(
+    environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
+) -> nets.PolicyValue:
     """Builds tanh layers for the policy and others for the value, with separate parameters."""
-    return nets.separate_policy_value(environment_spec, config.hidden_sizes, config.initial_std)
+    return nets.separate_policy_value(environment_spec, config.hidden_sizes, config.initial_std, torso)
 
 
 def make_policy(networks: nets.PolicyValue, config: Config, evaluation: bool = False) -> Policy:
@@ -178,17 +181,18 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
 def make_agent(
     config: Config = Config(),
     *,
+    torso: nets.Torso | str | None = None,
     make_networks: Callable[[specs.EnvironmentSpec, Config], nets.PolicyValue] = make_networks,
     make_policy: MakePolicy[nets.PolicyValue, Config] = make_policy,
     make_losses: Callable[[nets.PolicyValue, Config], Losses] = make_losses,
     make_update: Callable[[nets.PolicyValue, Losses, Config], Update] = make_update,
 ) -> Agent[nets.PolicyValue]:
-    """Returns REINFORCE as an agent, with any of its four parts replaced."""
+    """Returns REINFORCE as an agent, with its torso or any of its four parts replaced."""
     check_config(config, Config)
     return Agent(
         config,
         Segments(config, num_minibatches=config.num_minibatches),
-        Configured(make_networks, config),
+        with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )

@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 import sys
@@ -53,6 +54,30 @@ def find_environment(arguments: argparse.Namespace) -> Any:
     if not isinstance(found, str):
         package = getattr(found, "__module__", arguments.env).partition(":")[0].partition(".")[0]
         arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), package])]
+    return found
+
+
+def find_torso(arguments: argparse.Namespace) -> Any:
+    """Returns the torso of ``--torso``: a name of agentkit's, or for ``MODULE:NAME`` what is there; None for none.
+
+    Its package is added to the packages of ``--import``, which the next command has to name.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has nothing there that can be called.
+        UnknownNameError: the module has no such name; proposes the nearest one.
+    """
+    if arguments.torso is None or ":" not in arguments.torso:
+        return arguments.torso
+    _look_in_working_directory()
+    module, _, name = arguments.torso.partition(":")
+    try:
+        home = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"--torso {arguments.torso}: {module} cannot be imported: {error}.") from error
+    if not callable(found := getattr(home, name, None)):
+        known = [label for label, value in vars(home).items() if callable(value) and not label.startswith("_")]
+        raise unknown_name(f"torso of {module}", name, known)
+    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), module.partition(".")[0]])]
     return found
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from agentkit.cli.options import Commands, Parser, add_command, add_environment_settings, add_film, add_import, positive
+from agentkit.cli.options import (
+    Commands,
+    Parser,
+    add_agent_settings,
+    add_command,
+    add_environment_settings,
+    add_film,
+    add_import,
+    add_preset,
+    add_wrapper,
+    positive,
+)
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -18,11 +29,17 @@ def add_list_and_show(commands: Commands[Parser]) -> None:
     show = add_command(
         commands,
         "show",
-        "one agent: its paper and every config field",
-        "Shows an agent's source and its config: every field, type, default and meaning.",
+        "one agent: its paper and every config field; with --env its network there",
+        "Shows an agent's source and its config: every field, type, default and meaning. With --env also the preset "
+        "for this environment, what the network sees of its observations, and a table of the network's modules.",
     )
     show.add_argument("agent", help="a name from 'agentkit list'")
-    show.add_argument("--env", metavar="NAME", help="also show the preset for this environment: settings known to work")
+    show.add_argument("--env", metavar="NAME", help="also show the preset for this environment and the network in it")
+    add_environment_settings(show)
+    add_wrapper(show)
+    add_import(show)
+    add_agent_settings(show)
+    add_preset(show)
 
 
 def add_evaluate_and_plot(commands: Commands[Parser]) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from agentkit.cli.callbacks import of_new_run, of_resumed_run
-from agentkit.cli.environments import find_environment, import_packages, parse_environment_settings, parse_wrapper
+from agentkit.cli.environments import (
+    find_environment,
+    find_torso,
+    import_packages,
+    parse_environment_settings,
+    parse_wrapper,
+)
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.summary import finish
@@ -20,7 +26,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "out",
+    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
@@ -65,9 +71,9 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
     imports = import_packages(arguments.imports)
-    environment = find_environment(arguments)
+    environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
-    agent = registry.make(arguments.agent, words)
+    agent = registry.make(arguments.agent, words, torso)
     if not Path(arguments.data).exists():
         raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
     tenth = max(arguments.updates // 10, 1)

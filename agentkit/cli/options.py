@@ -40,11 +40,7 @@ def add_experiment(parser: Parser) -> None:
     """
     add_run(parser, "STEPS", "--steps")
     parser.add_argument("--steps", type=positive, metavar="N", help="environment steps in all, such as 100k or 2M")
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help="settings known to work: auto, those for the environment; none; or those for another one; default: auto",
-    )
+    add_preset(parser)
     parser.add_argument(
         "--show-config", action="store_true", default=None, help="print the experiment as a file for --config, and end"
     )
@@ -83,20 +79,10 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
     )
     parser.add_argument("--env", metavar="NAME", help="such as gymnasium:HalfCheetah-v5, or your own MODULE:NAME")
     add_environment_settings(parser)
-    parser.add_argument(
-        "--wrapper",
-        action="append",
-        metavar="NAME",
-        help="around each environment, such as step_limit(max_steps=200); repeatable, applied in this order",
-    )
+    add_wrapper(parser)
     add_import(parser)
     parser.add_argument("--seed", type=natural, metavar="N", help="default: 0")
-    parser.add_argument(
-        "--set",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a config field (see 'agentkit show'); repeatable",
-    )
+    add_agent_settings(parser)
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
     parser.add_argument("--eval-every", type=natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
     parser.add_argument(
@@ -125,6 +111,41 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
         choices=get_args(OnNan),
         help="at a reward, observation, loss or parameter that is NaN or infinite: end the run, the last good "
         "checkpoint kept, or warn and go on; default: stop",
+    )
+
+
+def add_preset(parser: Parser) -> None:
+    """Adds `--preset`."""
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="settings known to work: auto, those for the environment; none; or those for another one; default: auto",
+    )
+
+
+def add_wrapper(parser: Parser) -> None:
+    """Adds `--wrapper`."""
+    parser.add_argument(
+        "--wrapper",
+        action="append",
+        metavar="NAME",
+        help="around each environment, such as step_limit(max_steps=200); repeatable, applied in this order",
+    )
+
+
+def add_agent_settings(parser: Parser) -> None:
+    """Adds `--set` and `--torso`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a config field (see 'agentkit show'); repeatable",
+    )
+    parser.add_argument(
+        "--torso",
+        metavar="NAME",
+        help="what turns observations into features: nature, impala, flatten, or MODULE:NAME of your own; default: "
+        "what they ask for",
     )
 
 

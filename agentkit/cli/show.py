@@ -16,6 +16,7 @@ from typing import Any
 from agentkit.cli.presets import describe_preset
 from agentkit.cli.screen import hang, rewrap, width
 from agentkit.cli.values import field_types, type_name, value_text
+from agentkit.errors import ConfigError
 
 _INDENT = " " * 8
 # What follows a simulator's prefix, by example.
@@ -66,12 +67,25 @@ def table_of_agents(columns: int | None = None) -> list[str]:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Prints an agent's source and its config."""
+    """Prints an agent's source and its config; with an environment also its preset and network.
+
+    Raises:
+        AgentkitError: a run of the agent in the environment would be refused, and with these words.
+    """
     from agentkit.agents import registry
 
-    print(rewrap(describe_agent(registry.config_class(arguments.agent)), width()))
+    config_class = registry.config_class(arguments.agent)
+    of_network = [name for name in ("env_set", "wrapper", "set", "torso", "preset") if getattr(arguments, name)]
+    if of_network and arguments.env is None:
+        raise ConfigError(
+            f"--{of_network[0].replace('_', '-')} changes the network in an environment; say which one, with --env."
+        )
+    print(rewrap(describe_agent(config_class), width()))
     if arguments.env is not None:
-        print(describe_preset(arguments.agent, arguments.env))
+        from agentkit.cli.show_network import describe_network
+
+        print(describe_preset(arguments.agent, arguments.env), flush=True)
+        print(describe_network(arguments, width()))
     return 0
 
 

@@ -16,6 +16,7 @@ from agentkit.cli.callbacks import of_new_run, of_resumed_run
 from agentkit.cli.config_file import show_config
 from agentkit.cli.environments import (
     find_environment,
+    find_torso,
     import_packages,
     parse_environment_settings,
     parse_wrapper,
@@ -34,7 +35,7 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints")
 # What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
 # --devices, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "replay", "num_envs", "out",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
     "preset", "show_config",
 )  # fmt: skip
@@ -111,7 +112,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     from agentkit.experiment import by_name, run_loggers
 
     imports = import_packages(arguments.imports)
-    environment = find_environment(arguments)
+    environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     preset = choose_preset(arguments, command)
     fields = {
@@ -134,6 +135,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         arguments.steps,
         words,
         preset=preset,
+        torso=torso,
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
         **{name: value for name, value in fields.items() if value is not None},
@@ -239,8 +241,10 @@ def make_folder(out: str | os.PathLike[str], agent: str, environment: str, endin
     raise AssertionError("itertools.count ended")
 
 
-def check_fit(plan: Any, holds_replay: bool = True) -> None:
+def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
     """Finds an environment that does not exist or suit the agent before a run folder is made.
+
+    Returns the `fit.Parts` that the agent makes of the environment, and the environment's spec.
 
     Args:
         plan: an `ExperimentConfig`.
@@ -261,11 +265,12 @@ def check_fit(plan: Any, holds_replay: bool = True) -> None:
     with contextlib.closing(made):
         try:
             spec = specs.make_environment_spec(made)
-            fit.check_fit(plan, spec)
+            parts = fit.check_fit(plan, spec)
             if holds_replay:
                 fit.check_memory(plan, spec)
         except SpecError as error:
             raise ConfigError(str(error)) from error
+    return parts, spec
 
 
 def _or(value: Any, default: Any) -> Any:

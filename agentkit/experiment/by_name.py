@@ -41,6 +41,7 @@ def train(
     *,
     seed: int = 0,
     preset: str | None = presets.AUTO,
+    torso: Any = None,
     **settings: Any,
 ) -> Result:
     """Trains an agent and returns how the run ended.
@@ -56,6 +57,8 @@ def train(
         seed: every random choice follows from it.
         preset: "auto" for settings that are known to work in this environment (see `agentkit.presets`), "none", or
             another environment's name for its settings.
+        torso: what turns observations into features: "nature", "impala", "flatten" or a function, see
+            docs/environments.md; None for what the agent and the observation ask for.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
             ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
 
@@ -68,7 +71,7 @@ def train(
     # An agent that was made by hand has its settings already.
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
-    experiment = plan(agent, made, steps, of_agent, preset=chosen, **of_run)
+    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, **of_run)
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
@@ -82,6 +85,7 @@ def plan(
     agent_settings: Mapping[str, Any],
     *,
     preset: Preset | None,
+    torso: Any = None,
     **settings: Any,
 ) -> ExperimentConfig:
     """Returns the experiment that a preset and the user's own settings describe; the user's win.
@@ -92,6 +96,7 @@ def plan(
         steps: as `train` takes them.
         agent_settings: fields of the agent's `Config`.
         preset: see `agentkit.presets`; None for none.
+        torso: of an agent by name; None for its own.
         **settings: fields of `ExperimentConfig`; without them the run is evaluated in proportion and saved ten times.
 
     Raises:
@@ -108,7 +113,9 @@ def plan(
         settings["wrappers"] = settings.get("wrappers") or preset.wrappers
         settings.setdefault("num_envs", preset.num_envs)
     settings = {"checkpoint_period": max(num_steps // 10, 1)} | settings
-    made = registry.make(agent, agent_settings) if isinstance(agent, str) else agent
+    if torso is not None and not isinstance(agent, str):
+        raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
+    made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
     return ExperimentConfig(made, environment, num_steps, **settings)
 
 

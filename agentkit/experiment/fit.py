@@ -96,9 +96,9 @@ def check_spec(spec: specs.EnvironmentSpec) -> None:
 
 
 def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
-    """Agentkit's own agents learn from one reward; an agent with parts of the user's may take others."""
+    """Agentkit's own agents learn from one reward; an agent with an update of the user's may take others."""
     described = identity.describe_agent(agent, 1)
-    if described["agent"] is None or set(described["agent_parts"]) - {"experience"}:
+    if described["agent"] is None or set(described["agent_parts"]) - {"experience", "make_networks"}:
         return
     for what, leaf in (("reward", spec.rewards), ("discount", spec.discounts)):
         if not specs.is_spec(leaf) or leaf.shape != ():

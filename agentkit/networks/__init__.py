@@ -22,6 +22,8 @@ from agentkit.networks.distributional import (
 )
 from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
+from agentkit.networks.equinox_modules import from_equinox
+from agentkit.networks.flax_modules import from_flax
 from agentkit.networks.mlp import (
     critic,
     duelling_q_values,
@@ -42,6 +44,7 @@ from agentkit.networks.normalization import (
     update_nest_statistics,
     update_statistics,
 )
+from agentkit.networks.own_torso import TORSOS, OwnTorso, torso_named
 from agentkit.networks.policy_heads import (
     PolicyExtras,
     check_policy_actions,
@@ -68,9 +71,20 @@ from agentkit.networks.recurrent import (
 )
 from agentkit.networks.residual import ResidualTorso, residual_torso
 from agentkit.networks.tanh_normal import TanhNormal, mode, sample, sample_and_log_prob
-from agentkit.networks.torsos import AtariTorso, GridTorso, encode_inputs, is_image, torso
+from agentkit.networks.torsos import (
+    AtariTorso,
+    GridTorso,
+    Torso,
+    encode_inputs,
+    flatten_torso,
+    is_image,
+    nature_torso,
+    to_unit_image,
+    torso,
+)
 
 __all__ = [
+    "TORSOS",
     "ActorCriticNetworks",
     "AtariTorso",
     "Categorical",
@@ -82,6 +96,7 @@ __all__ = [
     "Memory",
     "Network",
     "NoisyLinear",
+    "OwnTorso",
     "PolicyCritic",
     "PolicyExtras",
     "PolicyValue",
@@ -89,6 +104,7 @@ __all__ = [
     "ResidualTorso",
     "RunningStatistics",
     "TanhNormal",
+    "Torso",
     "action_mask",
     "action_outputs",
     "action_value",
@@ -102,6 +118,9 @@ __all__ = [
     "duelling_q_values",
     "encode_inputs",
     "evenly_spaced_atoms",
+    "flatten_torso",
+    "from_equinox",
+    "from_flax",
     "gaussian_action",
     "hidden_layers",
     "implicit_quantiles",
@@ -113,6 +132,7 @@ __all__ = [
     "mean_legal",
     "mlp",
     "mode",
+    "nature_torso",
     "noisy_duelling_logits",
     "noisy_mlp",
     "normalize",
@@ -138,7 +158,9 @@ __all__ = [
     "stored_memory",
     "tanh_action",
     "tanh_normal_action",
+    "to_unit_image",
     "torso",
+    "torso_named",
     "twin_action_values",
     "unroll_after_burn_in",
     "update_nest_statistics",

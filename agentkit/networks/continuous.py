@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.networks.distributions import DiagonalNormal
-from agentkit.networks.mlp import critic, orthogonal_mlp, tanh_action, torso
+from agentkit.networks.mlp import critic, orthogonal_mlp, tanh_action
 from agentkit.networks.network import Network, make_network
 from agentkit.networks.tanh_normal import TanhNormal
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
@@ -61,19 +62,25 @@ def deterministic_networks(
     environment_spec: specs.EnvironmentSpec,
     agent: str,
     hidden_sizes: Sequence[int],
-    critic: Callable[[Nest, Array, Sequence[int]], Any],
+    critic: Callable[..., Any],
+    torso: Torso = torso,
 ) -> ActorCriticNetworks:
-    """Makes networks with `tanh_action` as policy; `critic` takes the sizes of hidden layers as third argument."""
+    """Makes networks with `tanh_action` as policy; `critic` takes `hidden_sizes` and ``torso=`` after the action."""
     return actor_critic_networks(
         environment_spec,
         agent,
-        policy=lambda observation, size: tanh_action(observation, size, hidden_sizes),
-        critic=lambda observation, action: critic(observation, action, hidden_sizes),
+        policy=lambda observation, size: tanh_action(observation, size, hidden_sizes, torso),
+        critic=lambda observation, action: critic(observation, action, hidden_sizes, torso=torso),
     )
 
 
 def tanh_normal_action(
-    observation: Nest, action_size: int, hidden_sizes: Sequence[int], min_log_std: float, max_log_std: float
+    observation: Nest,
+    action_size: int,
+    hidden_sizes: Sequence[int],
+    min_log_std: float,
+    max_log_std: float,
+    torso: Torso = torso,
 ) -> TanhNormal:
     """Returns a policy's squashed Gaussian of ``[B, A]``, with a deviation for each observation (1812.05905, app.
 
@@ -84,24 +91,29 @@ def tanh_normal_action(
     return TanhNormal(mean, jnp.clip(log_std, min_log_std, max_log_std))
 
 
-def gaussian_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> DiagonalNormal:
+def gaussian_action(
+    observation: Nest, action_size: int, hidden_sizes: Sequence[int], torso: Torso = torso
+) -> DiagonalNormal:
     """Returns a policy's Gaussian of ``[B, A]``, means in [-1, 1], with one learned deviation for all observations."""
-    mean = tanh_action(observation, action_size, hidden_sizes)  # [B, A]
+    mean = tanh_action(observation, action_size, hidden_sizes, torso)  # [B, A]
     log_std = jnp.clip(hk.get_parameter("log_std", (action_size,), init=jnp.zeros), MIN_LOG_STD, MAX_LOG_STD)
     return DiagonalNormal(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
-def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> jax.Array:
+def action_value(observation: Nest, action: Array, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
     """Returns a critic's value ``[B]`` of actions ``[B, A]``."""
-    return critic(observation, action, hidden_sizes)[:, 0]
+    return critic(observation, action, hidden_sizes, torso=torso)[:, 0]
 
 
-def twin_action_values(observation: Nest, action: Array, hidden_sizes: Sequence[int]) -> tuple[Array, Array]:
+def twin_action_values(
+    observation: Nest, action: Array, hidden_sizes: Sequence[int], torso: Torso = torso
+) -> tuple[Array, Array]:
     """Returns values ``[B]`` by two critics of actions ``[B, A]``, which share nothing (Fujimoto et al. 2018)."""
     # No array [2, B]: to climb one of its rows would compute the other's gradient, too.
-    return action_value(observation, action, hidden_sizes), action_value(observation, action, hidden_sizes)
+    one, other = (action_value(observation, action, hidden_sizes, torso) for _ in range(2))
+    return one, other
 
 
-def state_value(observation: Nest, hidden_sizes: Sequence[int]) -> jax.Array:
+def state_value(observation: Nest, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
     """Returns the value ``[B]`` of observations."""
     return orthogonal_mlp(torso(observation), hidden_sizes, 1)[:, 0]

@@ -11,11 +11,14 @@ import jax.numpy as jnp
 
 from agentkit.errors import ConfigError
 from agentkit.networks.action_mask import mask_illegal
-from agentkit.networks.mlp import mlp, torso
+from agentkit.networks.mlp import mlp
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 
-def action_outputs(observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int]) -> jax.Array:
+def action_outputs(
+    observation: Nest, num_actions: int, num_outputs: int, hidden_sizes: Sequence[int], torso: Torso = torso
+) -> jax.Array:
     """Returns N numbers for each action, ``[B, A, N]``: the logits of atoms, or the values of quantiles."""
     outputs = mlp(torso(observation), hidden_sizes, num_actions * num_outputs)
     return outputs.reshape(-1, num_actions, num_outputs)
@@ -67,7 +70,12 @@ class CategoricalNetwork(NamedTuple):
 
 
 def implicit_quantiles(
-    observation: Nest, taus: Array, num_actions: int, hidden_sizes: Sequence[int], num_cosines: int
+    observation: Nest,
+    taus: Array,
+    num_actions: int,
+    hidden_sizes: Sequence[int],
+    num_cosines: int,
+    torso: Torso = torso,
 ) -> jax.Array:
     """Returns the quantiles at `taus` ``[B, N]``, in [0, 1], of each action's return: ``[B, N, A]``.
 

@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.networks.action_mask import refuse_action_mask
-from agentkit.networks.mlp import orthogonal_mlp, torso
+from agentkit.networks.mlp import orthogonal_mlp
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 
-def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float) -> jax.Array:
+def dropout_critic(
+    observation: Nest, action: Array, hidden_sizes: Sequence[int], rate: float, torso: Torso = torso
+) -> jax.Array:
     """Returns a critic's values ``[B]``; hidden layers are linear, dropout, layer norm, ReLU (paper, figure 1).
 
     It takes a PRNG key where it is applied, which says what units to drop; each item of a batch drops others.
@@ -23,6 +26,7 @@ def dropout_critic(observation: Nest, action: Array, hidden_sizes: Sequence[int]
         action: ``[B, A]``.
         hidden_sizes: units of each hidden layer.
         rate: the chance that a unit is dropped, in [0, 1); the others are scaled up.
+        torso: from observations to features ``[B, F]``.
     """
 
     def regularise(x: Array) -> jax.Array:

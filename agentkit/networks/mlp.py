@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.networks.action_mask import mask_illegal, refuse_action_mask
-from agentkit.networks.torsos import torso
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 
@@ -38,13 +38,15 @@ def orthogonal_mlp(
     return hk.Linear(num_outputs, w_init=_orthogonal(output_scale))(features)
 
 
-def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int]) -> jax.Array:
+def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
     """Returns a deterministic policy's actions ``[B, A]`` in [-1, 1]; they begin near 0."""
     refuse_action_mask(observation)
     return jnp.tanh(orthogonal_mlp(torso(observation), hidden_sizes, action_size, output_scale=0.01))
 
 
-def critic(observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1) -> jax.Array:
+def critic(
+    observation: Nest, action: Array, hidden_sizes: Sequence[int], num_outputs: int = 1, torso: Torso = torso
+) -> jax.Array:
     """Returns a critic's outputs ``[B, num_outputs]`` for observations and actions ``[B, A]``."""
     refuse_action_mask(observation)
     features = jnp.concatenate([torso(observation), action], axis=-1)
@@ -80,12 +82,14 @@ def orthonormal_rows(matrix: Array) -> jax.Array:
     return jax.lax.fori_loop(0, matrix.shape[0], add, jnp.zeros_like(matrix))
 
 
-def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> jax.Array:
+def q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
     """Returns action values ``[B, A]``."""
     return mask_illegal(mlp(torso(observation), hidden_sizes, num_actions), observation)
 
 
-def duelling_q_values(observation: Nest, num_actions: int, hidden_sizes: Sequence[int]) -> jax.Array:
+def duelling_q_values(
+    observation: Nest, num_actions: int, hidden_sizes: Sequence[int], torso: Torso = torso
+) -> jax.Array:
     """Returns action values ``[B, A]`` from separate value and advantage streams (Wang et al. 2016, eq. 9)."""
     features = torso(observation)
     value = mlp(features, hidden_sizes, 1)  # [B, 1]

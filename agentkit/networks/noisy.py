@@ -8,7 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from agentkit.networks.torsos import torso
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 
@@ -65,7 +65,12 @@ def noisy_mlp(features: Array, hidden_sizes: Sequence[int], num_outputs: int, si
 
 
 def noisy_duelling_logits(
-    observation: Nest, num_actions: int, num_atoms: int, hidden_sizes: Sequence[int], sigma: float
+    observation: Nest,
+    num_actions: int,
+    num_atoms: int,
+    hidden_sizes: Sequence[int],
+    sigma: float,
+    torso: Torso = torso,
 ) -> jax.Array:
     """Returns logits of return distributions ``[B, A, N]``, of duelling noisy streams (Hessel et al. 2018, section 4).
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.networks.distributions import Distribution
-from agentkit.networks.mlp import orthogonal_mlp, torso
+from agentkit.networks.mlp import orthogonal_mlp
 from agentkit.networks.network import PolicyCritic, make_network
 from agentkit.networks.policy_heads import (
     PolicyExtras,
@@ -24,6 +24,7 @@ from agentkit.networks.policy_heads import (
     sample_to_action,
 )
 from agentkit.networks.recurrent import RecurrentNetwork, as_recurrent, hidden_layers, recurrent_network, state_spec
+from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest, Params, Step
 
 
@@ -78,7 +79,7 @@ def stored_memory(segments: Step) -> Memory:
 
 
 def policy_value(
-    environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float
+    environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float, torso: Torso = torso
 ) -> PolicyValue:
     """Builds tanh layers for the policy and others for the value, behind one torso.
 
@@ -86,6 +87,7 @@ def policy_value(
         environment_spec: of the environment.
         hidden_sizes: units of each layer.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
+        torso: from observations ``[B, ...]`` to features ``[B, F]``.
 
     Raises:
         SpecError: actions that `policy_head` is not for.
@@ -104,7 +106,7 @@ def recurrent_policy_value(
     hidden_sizes: Sequence[int],
     initial_std: float,
     lstm_size: int | None,
-    torso: Callable[[Nest], Array] = torso,
+    torso: Torso = torso,
 ) -> PolicyValue:
     """Builds ReLU layers and an LSTM that policy and value share, with a linear head each.
 
@@ -131,7 +133,7 @@ def recurrent_policy_value(
 
 
 def separate_policy_value(
-    environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float
+    environment_spec: specs.EnvironmentSpec, hidden_sizes: Sequence[int], initial_std: float, torso: Torso = torso
 ) -> PolicyValue:
     """Builds tanh layers for policy and value that share nothing, so that one can learn and leave the other as it is.
 

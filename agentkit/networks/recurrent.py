@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.networks.torsos import encode_inputs, torso
+from agentkit.networks.torsos import Torso, encode_inputs, torso
 from agentkit.types import Array, Nest
 
 
@@ -96,7 +96,7 @@ def as_recurrent(init: Callable[[jax.Array], Any], apply: Callable[[Any, Nest], 
     return RecurrentNetwork(init, lambda params, observation, state: (apply(params, observation), state), unroll, ())
 
 
-def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Callable[[Nest], Array] = torso) -> jax.Array:
+def hidden_layers(observation: Nest, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
     """Applies a torso, from observations to features, and ReLU layers of `hidden_sizes`; returns ``[B, F]``."""
     features = torso(observation)
     for size in hidden_sizes:

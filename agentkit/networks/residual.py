@@ -6,8 +6,7 @@ import haiku as hk
 import jax
 
 from agentkit.errors import SpecError
-from agentkit.networks.action_mask import split_action_mask
-from agentkit.networks.torsos import to_unit_image
+from agentkit.networks.torsos import check_has_image, torso
 from agentkit.types import Array, Nest
 
 _MIN_PIXELS = 8
@@ -32,7 +31,7 @@ class ResidualTorso(hk.Module):
         if min(observation.shape[1:3]) < _MIN_PIXELS:
             raise SpecError(
                 f"The residual torso halves images three times and needs at least {_MIN_PIXELS} x {_MIN_PIXELS} "
-                f"pixels, found {list(observation.shape[1:3])}. Enlarge them, or set residual_torso=False."
+                f"pixels, found {list(observation.shape[1:3])}. Enlarge them, or take another torso."
             )
         x = observation
         for channels in _SECTIONS:
@@ -45,18 +44,13 @@ class ResidualTorso(hk.Module):
 
 
 def residual_torso(observation: Nest) -> jax.Array:
-    """Returns features ``[B, 256]`` of a batch of images, which may come with an action mask.
+    """Returns features ``[B, F]``: of each image 256 by a `ResidualTorso`, of all else the numbers.
 
     Args:
-        observation: an array ``[B, H, W, C]``, or a nest with this array and an action mask.
+        observation: an array ``[B, ...]`` or a nest of them. An action mask is left out.
 
     Raises:
-        SpecError: it is anything else, or the images are too small.
+        SpecError: it has no image, or too small a one.
     """
-    leaves, _ = split_action_mask(observation)
-    if len(leaves) != 1 or leaves[0].ndim not in (4, 5):
-        raise SpecError(
-            f"The residual torso needs observations that are one image [H, W, C], found arrays of shapes "
-            f"{[list(leaf.shape[1:]) for leaf in leaves]}. Set residual_torso=False."
-        )
-    return ResidualTorso()(to_unit_image(leaves[0]))
+    check_has_image(observation, "impala")
+    return torso(observation, lambda image: ResidualTorso()(image))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from agentkit import specs
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import split_action_mask
 from agentkit.types import Array, Nest
+
+Torso = Callable[[Nest], Array]
+"""Returns features ``[B, F]`` of observations ``[B, ...]``, as `encode_inputs` gives them; may use Haiku modules."""
 
 _ATARI_PIXELS = 36
 _GRID_PIXELS = 5
@@ -66,6 +70,35 @@ def torso(observation: Nest, image_torso: Callable[[Array], jax.Array] = convolv
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
+def nature_torso(observation: Nest) -> jax.Array:
+    """Returns features ``[B, F]``: of each image by DQN's convolutions, whatever its size, of all else the numbers.
+
+    Raises:
+        SpecError: an observation without an image, or with one of less than 36 x 36 pixels.
+    """
+    check_has_image(observation, "nature")
+    return torso(observation, lambda image: AtariTorso()(image))
+
+
+def flatten_torso(observation: Nest) -> jax.Array:
+    """Returns all numbers of an observation in one vector ``[B, F]``, images' pixels in [0, 1] among them."""
+    return torso(observation, hk.Flatten())
+
+
+def check_has_image(observation: Nest, name: str) -> None:
+    """Refuses observations without an image, for a torso of convolutions that somebody asked for.
+
+    Raises:
+        SpecError: the message names the torso.
+    """
+    leaves, _ = split_action_mask(observation)
+    if not any(is_image(leaf.shape[1:]) for leaf in leaves):
+        raise SpecError(
+            f"The torso {name!r} is for images, [H, W, C] of at least {_GRID_PIXELS} x {_GRID_PIXELS} pixels, found "
+            f"observations of shapes {[list(leaf.shape[1:]) for leaf in leaves]}. Take another one."
+        )
+
+
 def is_image(shape: tuple[int, ...]) -> bool:
     """Returns whether an array of this shape, without a batch axis, is taken for an image, or a stack of images."""
     if len(shape) == 4:  # [S, H, W, C]
@@ -114,6 +147,20 @@ def encode_inputs(spec: Nest, nest: Nest) -> Nest:
         return jnp.concatenate([jax.nn.one_hot(columns[:, i], n) for i, n in enumerate(counts)], axis=-1)
 
     return jax.tree_util.tree_map_with_path(encode, spec, nest, is_leaf=specs.is_spec)
+
+
+def describe_input(spec: specs.Array) -> str:
+    """Returns in words what `encode_inputs` and a torso make of one part of an observation."""
+    if counts := _num_choices(spec):
+        choices = "a choice" if len(counts) == 1 else f"{len(counts)} choices"
+        return f"{choices} as {sum(counts)} indicators"
+    if not is_image(spec.shape):
+        return f"{math.prod(spec.shape)} numbers as they are"
+    *_, height, width, channels = _image_shape(spec.shape[-3:])
+    images = f"a stack of {spec.shape[0]} images" if len(spec.shape) == 4 else "an image"
+    brightest = 255.0 if spec.dtype.kind in "iu" else _brightest(spec)
+    scaled = f", divided by {brightest:g}" if brightest else ""
+    return f"{images} of {height} x {width} pixels and {channels} channels{scaled}"
 
 
 def _brightest(spec: specs.Array) -> float:

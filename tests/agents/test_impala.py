@@ -337,5 +337,5 @@ def test_the_residual_torso_is_before_the_layers_and_the_core() -> None:
 
 def test_the_residual_torso_refuses_what_is_no_image() -> None:
     experiment = ExperimentConfig(impala.make_agent(impala.Config(residual_torso=True)), "agentkit:point_mass", 10)
-    with pytest.raises(SpecError, match=r"one image \[H, W, C\], found arrays of shapes \[\[2\]\]"):
+    with pytest.raises(SpecError, match=r"for images, \[H, W, C\].*found observations of shapes \[\[2\]\]"):
         run(experiment)

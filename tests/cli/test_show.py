@@ -104,3 +104,48 @@ def test_an_unknown_agent_is_one_line(capsys):
     assert main(["show", "sca"]) == 2
     error = capsys.readouterr().err
     assert "Did you mean 'sac'" in error and error.count("\n") == 1
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("columns", [None, 80, 120])
+def test_the_network_in_an_environment_fits_the_terminal_and_adds_up(columns, capsys, monkeypatch):
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    torso = ["--torso", "flatten", "--set", "hidden_sizes=8"]
+    assert main(["show", "sac", "--env", "agentkit:point_mass", *torso]) == 0
+    lines = capsys.readouterr().out.partition("Network in agentkit:point_mass:")[2].splitlines()
+    assert columns is None or max(map(len, lines)) <= columns
+    rows = [line.split() for line in lines]
+    assert ["observation", "float32", "2", "2", "numbers", "as", "they", "are"] in rows
+    table = rows[rows.index(["module", "input", "output", "parameters"]) + 1 : -2]
+    policy, critic = table[1:3], table[4:6]
+    assert policy == [["linear", "2", "8", "24"], ["linear_1", "8", "4", "36"]]
+    assert critic == [["linear", "4", "8", "40"], ["linear_1", "8", "1", "9"]]
+    assert table[-1] == ["total", f"{24 + 36 + 40 + 9}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sac", "--env", "agentkit:catch"], "SAC needs one continuous action"),
+        (["dqn", "--env", "agentkit:catch", "--torso", "impala"], "torso 'impala' is for images"),
+        (["dqn", "--env", "agentkit:catch", "--torso", "resnet"], "Unknown torso 'resnet'"),
+        (["dqn", "--env", "agentkit:catch", "--torso", "os:nothing"], "Unknown torso of os 'nothing'"),
+        (["dqn", "--env", "agentkit:catch", "--torso", "not_there:torso"], "not_there cannot be imported"),
+        (["dqn", "--env", "agentkit:catch", "--set", "n_step=0"], "n_step"),
+    ],
+)
+def test_show_refuses_what_training_refuses_in_the_same_words(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", *words]) == 2
+    shown = capsys.readouterr().err
+    assert main(["train", *words, "--steps", "10"]) == 2
+    assert message in shown and shown.count("\n") == 1
+    assert capsys.readouterr().err == shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_wants_an_environment_for_what_changes_the_network(capsys):
+    assert main(["show", "dqn", "--torso", "flatten"]) == 2
+    assert "--torso changes the network in an environment; say which one, with --env." in capsys.readouterr().err

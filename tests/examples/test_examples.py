@@ -1,5 +1,7 @@
 """Every example runs as a user runs it, learns what it says, and fits on a page."""
 
+import dataclasses
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -7,7 +9,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from agentkit import checkpoint, experiment
+from agentkit.agents import dqn
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -17,6 +23,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PRINTS = {
     "custom_network": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "dqn_by_hand": (r"\d+ updates: return (-?[\d.]+) ", 0.5),
+    "equinox_torso": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
+    "flax_torso": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "hindsight": (r"after \d+ steps: return (-?[\d.]+) ", -5.0),
     "munchausen_dqn": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "new_environment": (r"Mean error after \d+ steps: (-?[\d.]+) degrees", None),
@@ -56,6 +64,40 @@ def test_fits_on_a_page_and_teaches(path):
 @pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn", "reinforce_with_baseline"])
 def test_learns_catch(name):
     assert last_number(name, run(name)) >= PRINTS[name][1]
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("library", ["flax", "equinox"])
+def test_a_torso_of_another_library_learns_catch(library):
+    pytest.importorskip(library)
+    assert last_number(f"{library}_torso", run(f"{library}_torso")) >= PRINTS[f"{library}_torso"][1]
+
+
+@pytest.mark.parametrize("library", ["flax", "equinox"])
+def test_a_run_with_a_torso_of_another_library_goes_on_from_its_folder_to_the_same_bits(library, tmp_path, monkeypatch):
+    pytest.importorskip(library)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    agent = importlib.import_module(f"{library}_torso").make_agent()
+    settings = {"hidden_sizes": (8,), "min_replay_size": 20, "batch_size": 8}
+    config = dataclasses.replace(agent.config, **settings)
+    agent = dqn.make_agent(config, torso=agent.make_networks.torso)
+
+    def plan(name, num_steps):
+        return experiment.ExperimentConfig(
+            agent, "agentkit:catch", num_steps, evaluation_period=0, run_directory=tmp_path / name
+        )
+
+    experiment.run(plan("whole", 90))
+    experiment.run(plan("halves", 45))
+    assert experiment.read_config(tmp_path / "halves").describe() == plan("halves", 45).describe()
+    experiment.resume(tmp_path / "halves", num_steps=90)
+    whole, halves = (checkpoint.read_latest(tmp_path / name / "checkpoints").state for name in ("whole", "halves"))
+    learned = [state["learner"]["state"] for state in (whole, halves)]
+    own = [name for name in learned[0] if "board_torso" in name]
+    assert own and learned[0].keys() == learned[1].keys()
+    for name, leaf in learned[0].items():
+        np.testing.assert_array_equal(leaf, learned[1][name], err_msg=name)
+    assert experiment.evaluate(tmp_path / "halves", num_episodes=1)["steps"] == 90
 
 
 @pytest.mark.slow

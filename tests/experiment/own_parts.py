@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import haiku as hk
 import jax
 import jax.numpy as jnp
 
@@ -25,6 +26,27 @@ def make_zero_loss(network, config):
 
 def make_wide_networks(environment_spec, config):
     return dqn.make_networks(environment_spec, dataclasses.replace(config, hidden_sizes=(9,)))
+
+
+def make_on_torso(environment_spec, config, torso):
+    return dqn.make_networks(environment_spec, dataclasses.replace(config, hidden_sizes=(9,)), torso)
+
+
+def own_torso(observation):
+    """Three features of the whole observation."""
+    flat = jnp.concatenate([x.reshape(x.shape[0], -1) for x in jax.tree.leaves(observation)], axis=-1)
+    return jnp.tanh(hk.Linear(3, name="own")(flat))
+
+
+class OwnModule(hk.Module):
+    """The same as a module, with as many features as wanted."""
+
+    def __init__(self, num_features=3):
+        super().__init__()
+        self._num_features = num_features
+
+    def __call__(self, observation):
+        return hk.Linear(self._num_features)(observation.reshape(observation.shape[0], -1))
 
 
 def make_catch(seed, rows=10):

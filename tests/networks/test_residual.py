@@ -131,17 +131,17 @@ def test_images_come_with_an_action_mask_or_without() -> None:
 
 @pytest.mark.parametrize("shape", [(7, 7, 3), (84, 6, 1)])
 def test_too_small_images_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(SpecError, match=rf"at least 8 x 8.*\[{shape[0]}, {shape[1]}\].*residual_torso=False"):
+    with pytest.raises(SpecError, match=rf"at least 8 x 8.*\[{shape[0]}, {shape[1]}\].*take another torso"):
         parameters(shape)
 
 
-@pytest.mark.parametrize(
-    ("observation", "found"),
-    [
-        (np.zeros((2, 3), np.float32), r"\[\[3\]\]"),
-        ({"image": np.zeros((2, 16, 16, 3), np.uint8), "speed": np.zeros((2, 3), np.float32)}, r"\[16, 16, 3\], \[3\]"),
-    ],
-)
-def test_what_is_not_one_image_is_refused(observation: Any, found: str) -> None:
-    with pytest.raises(SpecError, match=f"one image.*{found}"):
-        NETWORK.init(jax.random.PRNGKey(0), observation)
+def test_what_comes_beside_an_image_stays_as_its_numbers() -> None:
+    nest = {"image": some_images((16, 16, 3)), "speed": np.ones((2, 3), np.float32)}
+    features = NETWORK.apply(NETWORK.init(jax.random.PRNGKey(0), nest), nest)
+    assert features.shape == (2, 256 + 3)
+    np.testing.assert_array_equal(features[:, 256:], nest["speed"])
+
+
+def test_observations_without_an_image_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"'impala' is for images.*found observations of shapes \[\[3\]\]"):
+        NETWORK.init(jax.random.PRNGKey(0), np.zeros((2, 3), np.float32))
