@@ -301,10 +301,24 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
         return {key: space_to_spec(child, key) for key, child in space.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(space_to_spec(child, f"{name}_{i}") for i, child in enumerate(space))
+    advice = "Convert it with a gymnasium wrapper first."
+    if type(space).__module__.partition(".")[0] == "minigrid":
+        advice = "minigrid:NAME, such as minigrid:DoorKey-5x5, has it as numbers."
     raise SpecError(
-        f"The {name} space {type(space).__name__} has no array spec; expected Box, Discrete, MultiDiscrete, "
-        "MultiBinary, or a Dict or Tuple of these. Convert it with a gymnasium wrapper first."
+        f"The {name} space {type(space).__name__} {_what_is(space)}, for which there is no network; expected Box, "
+        f"Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these. {advice}"
     )
+
+
+def _what_is(space: gymnasium.Space) -> str:
+    """Says in words what kind of values a space without an array spec has."""
+    if isinstance(space, spaces.Graph):
+        return "has graphs"
+    if isinstance(space, spaces.Text) or np.issubdtype(space.dtype or object, np.str_):
+        return "has text"
+    if isinstance(space, spaces.Sequence):
+        return "has sequences of any length"
+    return "has values of no fixed shape"
 
 
 def _bounds(space: spaces.Box) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, RawFramesWarning, unknown_name
 
 Factory = Callable[..., dm_env.Environment]
 """``factory(name, seed, **kwargs) -> environment``; `name` is what follows the prefix."""
@@ -246,7 +246,8 @@ def _warn_of_raw_frames(name: str, observation: Any) -> None:
         warnings.warn(
             f"{name} gives single frames of 210 x 160 x 3, in which nothing is seen to move. Take --env "
             f"atari:{game[1]}, the standard protocol (84 x 84 grey, 4 stacked), unless you mean to.",
-            stacklevel=2,
+            RawFramesWarning,
+            stacklevel=1,  # Always this line: Python then says it once, however many environments are made.
         )
 
 

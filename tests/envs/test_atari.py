@@ -7,7 +7,7 @@ pytest.importorskip("ale_py")
 
 from agentkit import envs
 from agentkit.envs.atari import make
-from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.errors import ConfigError, RawFramesWarning, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
 pytestmark = pytest.mark.one_stack
@@ -71,7 +71,7 @@ def test_games_and_settings_that_are_not_there():
 
 
 def test_raw_frames_bring_a_warning():
-    with pytest.warns(UserWarning, match=r"^gymnasium:ALE/Pong-v5 gives single frames .* --env atari:Pong,"):
+    with pytest.warns(RawFramesWarning, match=r"^gymnasium:ALE/Pong-v5 gives single frames .* --env atari:Pong,"):
         envs.make("gymnasium:ALE/Pong-v5")
     envs.make("gymnasium:ALE/Pong-v5", obs_type="grayscale")
     envs.make("gymnasium:ALE/Pong-v5", raw=True)

@@ -90,6 +90,8 @@ def test_minigrids_observations_say_all_that_the_task_says():
     assert "mission" not in envs.make("minigrid:Empty-5x5").observation_spec()
     with pytest.raises(SpecError, match="sentences, and no network here reads text"):
         envs.make("minigrid:BabyAI-GoToObj")
+    with pytest.raises(SpecError, match=r"mission space MissionSpace has text.* minigrid:NAME, such as"):
+        envs.make("gymnasium:MiniGrid-Empty-5x5-v0")
     with pytest.raises(UnknownNameError, match="Did you mean 'DoorKey-5x5'"):
         envs.make("minigrid:DoorKey-5x")
 
