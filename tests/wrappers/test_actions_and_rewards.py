@@ -13,8 +13,10 @@ from agentkit.agents import dqn
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import read_config
+from agentkit.experiment.evaluate import own_actions
 from agentkit.experiment.record import record_episodes
 from agentkit.wrappers.bound_actions import BoundActions
+from agentkit.wrappers.canonical_actions import to_bounds
 from agentkit.wrappers.clip_reward import ClipReward
 from agentkit.wrappers.discretise import Discretise
 from agentkit.wrappers.one_hot import OneHot
@@ -124,6 +126,10 @@ def test_actions_of_any_shape_are_a_vector_for_agents(shape, num_envs, monkeypat
     heard = np.stack([inner.last for inner in made]) if num_envs else made[0].last
     assert heard.shape == (*([num_envs] if num_envs else []), *shape)
     np.testing.assert_allclose(heard.ravel(), action.ravel() * 5 + 5)
+    own = own_actions(environment)  # What a policy that is loaded from a folder answers with.
+    if num_envs is None:
+        assert own.shape == shape
+        np.testing.assert_array_equal(to_bounds(np.stack([action, action]), own)[1], heard)
 
 
 def test_one_hot():
