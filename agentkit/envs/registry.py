@@ -39,7 +39,7 @@ _SIMULATORS = {
     "gymnasium": "HalfCheetah-v5",
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",
-    "robotics": "FetchReach",
+    "robotics": "PointMaze_UMaze",
 }
 GYMNASIUM_PREFIXES = ("gymnasium", "atari", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
@@ -62,7 +62,7 @@ def make(
     Args:
         name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
             ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol
-            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:FetchReach``; see
+            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``; see
             `available`. A class, a function that makes an environment, and an instance are taken, too: see
             `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.one_stack
 
 
 class TestBreakout(EnvironmentContract):
-    num_steps = 24
+    num_steps = 12
 
     def make_environment(self):
-        return envs.make("atari:Breakout", seed=3, max_frames=40)
+        return envs.make("atari:Breakout", seed=3, max_frames=24)
 
 
 def settings_of(environment):

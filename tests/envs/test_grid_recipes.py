@@ -14,7 +14,7 @@ SMALL = ["--set", "hidden_sizes=4", "--steps", "48", "--eval-episodes", "1"]
 
 @pytest.mark.parametrize("name", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
 class TestMinAtar(EnvironmentContract):
-    num_steps = 60
+    num_steps = 24
 
     @pytest.fixture(autouse=True)
     def _name(self, name):
@@ -27,7 +27,7 @@ class TestMinAtar(EnvironmentContract):
 
 @pytest.mark.parametrize("name", ["DoorKey-5x5", "Fetch-5x5-N2"])
 class TestMiniGrid(EnvironmentContract):
-    num_steps = 60
+    num_steps = 24
 
     @pytest.fixture(autouse=True)
     def _name(self, name):
@@ -35,7 +35,7 @@ class TestMiniGrid(EnvironmentContract):
         self.name = name
 
     def make_environment(self):
-        return envs.make(f"minigrid:{self.name}", seed=3, max_steps=15)
+        return envs.make(f"minigrid:{self.name}", seed=3, max_steps=10)
 
 
 def test_minatars_protocol():
