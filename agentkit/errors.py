@@ -62,6 +62,10 @@ class NonFiniteWarning(RuntimeWarning):
     """Says that a number of the training is NaN or infinite, and that it goes on."""
 
 
+class RawFramesWarning(UserWarning):
+    """Says that an agent would see an Atari game's single frames, as the screen has them."""
+
+
 def tell_not_finite(message: str, on_nan: str) -> None:
     """Raises an error that says what is NaN or infinite; where `on_nan` is "warn", warns instead.
 

@@ -81,8 +81,9 @@ def num_discrete_actions(actions: Nest, agent: str) -> int:
     """
     if not isinstance(actions, DiscreteArray):
         raise SpecError(
-            f"{agent} needs one discrete action (a dm_env DiscreteArray), found {actions!r}. "
-            "Use an agent for continuous actions, such as sac."
+            f"{agent} needs one discrete action (a dm_env DiscreteArray), found {actions!r:.300}. "
+            "Use an agent for such actions (sac for continuous ones, ppo for several at once), or offer a grid over "
+            "bounded ones as one choice: --wrapper 'discretise(bins=11)'."
         )
     return int(actions.num_values)
 
@@ -100,11 +101,17 @@ def canonical_action_size(actions: Nest, agent: str) -> int:
         or not (np.all(actions.minimum == -1.0) and np.all(actions.maximum == 1.0))
     ):
         raise SpecError(
-            f"{agent} needs one continuous action of shape [A] with bounds -1 and 1 "
-            f"(agentkit.wrappers.CanonicalActions scales others to them), found {actions!r}. "
-            "Use an agent for discrete actions, such as dqn."
+            f"{agent} needs one continuous action of shape [A] with bounds -1 and 1 (bounded ones are scaled and "
+            f"flattened to that), found {actions!r:.300}. {_advice(actions)}"
         )
     return int(actions.shape[0])
+
+
+def _advice(actions: Nest) -> str:
+    """Says what to do about actions that are not one bounded continuous one."""
+    if is_spec(actions) and actions.dtype.kind == "f":
+        return "Give unbounded actions bounds: --wrapper 'bound_actions(minimum=-1, maximum=1)'."
+    return "Use an agent for discrete actions, such as dqn, or for several at once, such as ppo."
 
 
 def leaf_names(nest: Nest) -> list[str]:

@@ -124,6 +124,7 @@ def _short_warnings() -> Iterator[None]:
                 "CheckpointWarning",
                 "MissingCallbackWarning",
                 "NonFiniteWarning",
+                "RawFramesWarning",
             ):
                 print(f"agentkit: warning: {message}", file=sys.stderr)
             else:

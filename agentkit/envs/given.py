@@ -213,6 +213,7 @@ def _is_ready(environment: dm_env.Environment) -> bool:
         return False
     bounded = [leaf for leaf in actions if specs.is_spec(leaf) and is_bounded_continuous(leaf)]
     return not any(
-        np.all(leaf.minimum <= leaf.maximum) and (np.any(leaf.minimum != -1) or np.any(leaf.maximum != 1))
+        np.all(leaf.minimum <= leaf.maximum)
+        and (len(leaf.shape) != 1 or np.any(leaf.minimum != -1) or np.any(leaf.maximum != 1))
         for leaf in bounded  # Bounds the wrong way round are refused later, by name.
     )

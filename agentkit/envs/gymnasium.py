@@ -7,6 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, final
 
 import dm_env
@@ -27,7 +28,12 @@ _FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepTyp
 
 
 def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
-    """Makes `gymnasium.make(name, **kwargs)` a dm_env environment.
+    """Makes `gymnasium.make(name, **kwargs)` a dm_env environment; see `load`."""
+    return GymnasiumEnvironment(load(name, **kwargs), seed)
+
+
+def load(name: str, **kwargs: Any) -> gymnasium.Env:
+    """Calls `gymnasium.make(name, **kwargs)` and explains its errors.
 
     Gymnasium's environment checker is off unless ``disable_env_checker=False`` is given; it costs
     time at every step and only warns. Names that begin with ``ALE/`` load ale-py.
@@ -37,11 +43,11 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         MissingExtraError: if the environment needs a package that is not installed.
     """
     if name.startswith("ALE/"):
-        _register_atari()
+        register_atari()
     kwargs.setdefault("disable_env_checker", True)
     try:
         with _quiet_mujoco():
-            environment = gymnasium.make(name, **kwargs)
+            environment: gymnasium.Env = gymnasium.make(name, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=5, cutoff=0.4)
         own = "One of your own is found once the module that registers it is imported (--import MODULE)."
@@ -64,7 +70,7 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> GymnasiumEnvironment:
         raise
     except ImportError as error:  # MuJoCo's v2 and v3 are in another package now.
         raise _missing(name, error) from error
-    return GymnasiumEnvironment(environment, seed)
+    return environment
 
 
 def _missing(name: str, error: Exception) -> MissingExtraError:
@@ -79,6 +85,35 @@ def registered_names() -> list[str]:
         key = f"{spec.namespace or ''}/{spec.name}"
         newest[key] = max(newest.get(key, (-1, "")), (spec.version or 0, name))
     return sorted(name for _, name in newest.values())
+
+
+def find(package: str, name: str, kind: str, prefix: str = "") -> str:
+    """Returns gymnasium's name of an environment that a package has registered.
+
+    Args:
+        package: whose environments are meant, by where their classes are.
+        name: what follows `prefix`, with a version or without one, for the newest.
+        kind: what to call it in the error.
+        prefix: what gymnasium's names have before it, such as ``ALE/``.
+
+    Raises:
+        UnknownNameError: the package has none of this name; proposes the nearest.
+    """
+    ids = [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).partition(".")[0] == package]
+    ids = [known for known in ids if known.startswith(prefix)]
+    newest = {known.removeprefix(prefix).rpartition("-v")[0]: known for known in registered_names() if known in ids}
+    if f"{prefix}{name}" in ids:
+        return f"{prefix}{name}"
+    if name not in newest:
+        raise unknown_name(kind, name, difflib.get_close_matches(name, newest, n=8, cutoff=0.4) or newest)
+    return newest[name]
+
+
+def transform_observations(
+    environment: gymnasium.Env, function: Callable[[Any], Any], space: gymnasium.Space
+) -> gymnasium.Env:
+    """Returns the environment with each observation changed by a function, into a value of `space`."""
+    return gymnasium.wrappers.TransformObservation(environment, function, space)
 
 
 def _explain(error: TypeError, name: str, kwargs: dict[str, Any]) -> None:
@@ -131,12 +166,22 @@ def _quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(handler)
 
 
-def _register_atari() -> None:
+def register_atari() -> None:
+    """Makes ALE's games known to gymnasium.
+
+    Raises:
+        MissingExtraError: ale-py is not installed.
+    """
     try:
         import ale_py
     except ImportError as error:
         raise missing_extra("ale-py", "atari") from error
-    gymnasium.register_envs(ale_py)
+    register(ale_py)
+
+
+def register(package: ModuleType) -> None:
+    """Makes the environments of an imported package known to gymnasium; some do so themselves."""
+    gymnasium.register_envs(package)
 
 
 @final
@@ -246,7 +291,7 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
         return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
     if isinstance(space, spaces.Box):
         if np.isfinite(space.low).any() or np.isfinite(space.high).any():
-            return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
+            return specs.BoundedArray(space.shape, space.dtype, *_bounds(space), name)
         return specs.Array(space.shape, space.dtype, name)
     if isinstance(space, spaces.MultiDiscrete):
         return specs.BoundedArray(space.shape, np.int32, 0, np.asarray(space.nvec) - 1, name)
@@ -256,10 +301,32 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
         return {key: space_to_spec(child, key) for key, child in space.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(space_to_spec(child, f"{name}_{i}") for i, child in enumerate(space))
+    advice = "Convert it with a gymnasium wrapper first."
+    if type(space).__module__.partition(".")[0] == "minigrid":
+        advice = "minigrid:NAME, such as minigrid:DoorKey-5x5, has it as numbers."
     raise SpecError(
-        f"The {name} space {type(space).__name__} has no array spec; expected Box, Discrete, MultiDiscrete, "
-        "MultiBinary, or a Dict or Tuple of these. Convert it with a gymnasium wrapper first."
+        f"The {name} space {type(space).__name__} {_what_is(space)}, for which there is no network; expected Box, "
+        f"Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these. {advice}"
     )
+
+
+def _what_is(space: gymnasium.Space) -> str:
+    """Says in words what kind of values a space without an array spec has."""
+    if isinstance(space, spaces.Graph):
+        return "has graphs"
+    if isinstance(space, spaces.Text) or np.issubdtype(space.dtype or object, np.str_):
+        return "has text"
+    if isinstance(space, spaces.Sequence):
+        return "has sequences of any length"
+    return "has values of no fixed shape"
+
+
+def _bounds(space: spaces.Box) -> tuple[Any, Any]:
+    """Returns a Box's bounds, of an image each as one number where it is the same everywhere: it may be printed."""
+    uniform = (
+        len(space.shape) > 2 and (space.low == space.low.flat[0]).all() and (space.high == space.high.flat[0]).all()
+    )
+    return (space.low.flat[0], space.high.flat[0]) if uniform else (space.low, space.high)
 
 
 def _reader(space: gymnasium.Space) -> Callable[[Any], Nest]:

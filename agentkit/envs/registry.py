@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
 import typing
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, RawFramesWarning, unknown_name
 
 Factory = Callable[..., dm_env.Environment]
 """``factory(name, seed, **kwargs) -> environment``; `name` is what follows the prefix."""
@@ -30,11 +32,18 @@ _OWN = {
     "point_mass": "point_mass.PointMass",
 }
 _SIMULATORS = {
+    "atari": "Breakout",
     "bsuite": "catch/0",
     "dm_control": "cheetah/run",
     "envpool": "HalfCheetah-v4",
     "gymnasium": "HalfCheetah-v5",
+    "minatar": "Breakout",
+    "minigrid": "DoorKey-5x5",
+    "robotics": "PointMaze_UMaze",
 }
+GYMNASIUM_PREFIXES = ("gymnasium", "atari", "minigrid", "robotics")
+"""Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
+
 _registered: dict[str, Factory] = {}
 
 
@@ -44,6 +53,7 @@ def make(
     *,
     raw: bool = False,
     num_envs: int | None = None,
+    evaluation: bool = False,
     wrappers: Sequence[Wrapper] = (),
     **kwargs: Any,
 ) -> Any:
@@ -51,8 +61,10 @@ def make(
 
     Args:
         name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
-            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``; see `available`. A class, a
-            function that makes an environment, and an instance are taken, too: see `agentkit.envs.given`.
+            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol
+            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``; see
+            `available`. A class, a function that makes an environment, and an instance are taken, too: see
+            `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
             gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's
@@ -60,6 +72,8 @@ def make(
             (`ResumableEnvironment`) where the simulator can be reseeded.
         num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own);
             None for a single one. EnvPool is always a batch, of 1 by default.
+        evaluation: whether the episodes are to be judged by; told to a factory with a parameter of this name, as
+            Atari's, which clips rewards in training only.
         wrappers: applied in this order around each single environment, inside the resumable layer.
         **kwargs: go to the environment (e.g. ``render_mode="rgb_array"``, ``size=10``).
 
@@ -89,9 +103,13 @@ def make(
             environment = ready(environment, concatenate=prefix == "dm_control")
         for wrapper in wrappers:
             environment = wrapper(environment)
+        if not raw:
+            _warn_of_raw_frames(f"{prefix}:{rest}", environment.observation_spec())
         return environment
 
     factory = _factory(prefix)
+    if evaluation and "evaluation" in inspect.signature(factory).parameters:
+        factory = functools.partial(factory, evaluation=True)
     if num_envs is None:
         return _make_one(factory, prefix, rest, seed, raw, fit_out, kwargs)
 
@@ -221,6 +239,18 @@ def _leave_as_it_is(environment: dm_env.Environment) -> dm_env.Environment:
     return environment
 
 
+def _warn_of_raw_frames(name: str, observation: Any) -> None:
+    """Warns of an agent that would see an Atari game's frames as the screen has them, one at a time."""
+    game = re.fullmatch(r"gymnasium:ALE/(\w+?)(-v\d+)?", name)
+    if game and specs.is_spec(observation) and observation.shape == (210, 160, 3):
+        warnings.warn(
+            f"{name} gives single frames of 210 x 160 x 3, in which nothing is seen to move. Take --env "
+            f"atari:{game[1]}, the standard protocol (84 x 84 grey, 4 stacked), unless you mean to.",
+            RawFramesWarning,
+            stacklevel=1,  # Always this line: Python then says it once, however many environments are made.
+        )
+
+
 def _make_envpool(
     name: str, seed: int, raw: bool, num_envs: int, wrappers: Sequence[Wrapper], kwargs: dict[str, Any]
 ) -> Any:
@@ -233,9 +263,10 @@ def _make_envpool(
 
 
 def ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
-    """Adds what agents expect: canonical actions, single precision, and one vector where it is asked for."""
+    """Adds what agents expect: canonical actions `[A]`, single precision, and one vector where it is asked for."""
     from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
     from agentkit.wrappers.concat_observations import ConcatObservations
+    from agentkit.wrappers.flatten_actions import FlattenActions, needs_flattening
     from agentkit.wrappers.single_precision import SinglePrecision
 
     observation = environment.observation_spec()
@@ -243,6 +274,8 @@ def ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environm
         environment = ConcatObservations(environment)
     if any(is_bounded_continuous(spec) for spec in tree.flatten(environment.action_spec())):
         environment = CanonicalActions(environment, clip=True)
+    if any(needs_flattening(spec) for spec in tree.flatten(environment.action_spec())):
+        environment = FlattenActions(environment)
     narrow = (np.float64, np.int64)
     everything = tree.flatten(tuple(specs.make_environment_spec(environment)))
     if any(spec.dtype in narrow for spec in everything):

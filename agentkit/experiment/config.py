@@ -25,6 +25,7 @@ from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.experiment.run_loggers import check_names
 from agentkit.loggers import Logger, RunInfo
+from agentkit.wrappers.base import without_training_only
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -145,16 +146,23 @@ class ExperimentConfig:
         if state["factory"] is not None and registered(str(self.environment)) is None:
             envs.register(str(self.environment).partition(":")[0], state["factory"])
 
-    def make_environment(self, seed: int, num_envs: int | None = None) -> Any:
-        """Makes the environment, or `num_envs` of them batched, ready for an agent."""
+    def make_environment(self, seed: int, num_envs: int | None = None, *, evaluation: bool = False) -> Any:
+        """Makes the environment, or `num_envs` of them batched, ready for an agent.
+
+        Args:
+            seed: of the environment.
+            num_envs: None for one.
+            evaluation: whether its returns are to be judged by: then it is without what is for training only, such as
+                `RewardScale` and the clipped rewards of ``atari:``.
+        """
+        wrappers = without_training_only(self.wrappers) if evaluation else self.wrappers
         if isinstance(self.environment, str):
-            settings: dict[str, Any] = dict(self.environment_settings)
-            return envs.make(self.environment, seed=seed, num_envs=num_envs, wrappers=self.wrappers, **settings)
+            settings: dict[str, Any] = {"wrappers": wrappers, "evaluation": evaluation, **self.environment_settings}
+            return envs.make(self.environment, seed=seed, num_envs=num_envs, **settings)
         shared = self.evaluation_period != 0 or self.num_envs is not None
         return given.make(
-            self.environment, seed, self.environment_settings,
-            wrappers=self.wrappers, num_envs=num_envs, shared=shared,
-        )  # fmt: skip
+            self.environment, seed, self.environment_settings, wrappers=wrappers, num_envs=num_envs, shared=shared
+        )
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
@@ -183,7 +191,7 @@ def check_environment_settings(config: Any) -> None:
     settings, wrappers = config.environment_settings, config.wrappers
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
-    if taken := {"seed", "num_envs", "wrappers", "raw"} & settings.keys():
+    if taken := {"seed", "num_envs", "wrappers", "raw", "evaluation"} & settings.keys():
         raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
         raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")

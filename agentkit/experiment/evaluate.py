@@ -18,6 +18,7 @@ from agentkit.callbacks import read_best
 from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
 from agentkit.core import VariableSource
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
+from agentkit.envs.registry import GYMNASIUM_PREFIXES
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
@@ -31,6 +32,7 @@ from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.canonical_actions import CanonicalActions
 from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
+from agentkit.wrappers.flatten_actions import FlattenActions
 from agentkit.wrappers.single_precision import SinglePrecision
 
 
@@ -138,7 +140,7 @@ class Evaluator:
             self._environment = environment
 
     def _make_environment(self, seed: int) -> Any:
-        environment = self._experiment.make_environment(seed)
+        environment = self._experiment.make_environment(seed, evaluation=True)
         return environment if self._watch is None else self._watch.watched(environment)
 
     def close(self) -> None:
@@ -353,7 +355,7 @@ def own_actions(environment: Any) -> Nest:
         inner = layer.environment
         if isinstance(layer, CanonicalActions):
             return inner.action_spec()
-        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision):
+        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision | FlattenActions):
             break  # A wrapper of the user's own: its actions are meant.
         layer = inner
     return environment.action_spec()
@@ -370,10 +372,11 @@ def filmed(
         size: their height, where the environment can be asked for one; None for its own.
     """
     by_name, settings = str(experiment.environment), dict(experiment.environment_settings)
-    if by_name.startswith("gymnasium:"):
+    prefix, _, name = by_name.partition(":")
+    if prefix in GYMNASIUM_PREFIXES:
         from agentkit.envs.gymnasium import film_settings  # Loads gymnasium: the environment will, too.
 
-        settings = film_settings(by_name.removeprefix("gymnasium:"), size) | settings | {"render_mode": "rgb_array"}
+        settings = film_settings(name, size) | settings | {"render_mode": "rgb_array"}
     wrappers = (*experiment.wrappers, lambda environment: FilmedEnvironment(environment, camera))
     return dataclasses.replace(experiment, environment_settings=settings, wrappers=wrappers)
 

@@ -7,12 +7,12 @@ the first counts. To add a row, train with it, write down what it reached, and n
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentkit.learning import Linear
 from agentkit.wrappers.atari import AtariPreprocessing
+from agentkit.wrappers.clip_reward import ClipReward
 
 _MUJOCO = "docs/results/mujoco.md"
 _CARTPOLE = "docs/results/cartpole.md"
@@ -80,9 +80,12 @@ _ROBOTS = _both(
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum",
     "Pusher", "Reacher", "Swimmer", "Walker2d",
 )  # fmt: skip
-_ATARI = ("gymnasium:ALE/*",)
 _GAME_SETTINGS = {"frameskip": 1, "repeat_action_probability": 0.0}
-_FRAMES = (functools.partial(AtariPreprocessing, clip_reward=True),)
+_ATARI: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("atari:*",), {}),  # The recipe has all of the protocol.
+    (("gymnasium:ALE/*",), {"environment_settings": _GAME_SETTINGS, "wrappers": (AtariPreprocessing, ClipReward)}),
+    (("envpool:Pong-v5", "envpool:Breakout-v5"), {"wrappers": (ClipReward,)}),
+)
 
 _PPO_LANDER = {
     "segment_length": 1024,
@@ -111,6 +114,23 @@ _TD3_SMALL = {
     "num_random_steps": 10_000,
     "min_replay_size": 10_000,
 }
+_DQN_ATARI = {
+    "learning_rate": 1e-4,
+    "n_step": 1,
+    "batch_size": 32,
+    "updates_per_step": 0.25,
+    "min_replay_size": 100_000,
+    "replay_size": 100_000,
+    "target_update_period": 250,
+    "epsilon": Linear(1.0, 0.01, 1_000_000),
+}
+_PPO_ATARI = {
+    "segment_length": 128,
+    "num_epochs": 4,
+    "learning_rate": Falling(2.5e-4),
+    "clip_epsilon": Falling(0.1),
+    "entropy_cost": 0.01,
+}
 _LATER_START = {"num_random_steps": 10_000, "min_replay_size": 10_000}
 
 PRESETS = (
@@ -134,24 +154,7 @@ PRESETS = (
         },
     ),
     Preset("dqn", ("bsuite:*",), _BSUITE, None, {"n_step": 1, "epsilon": Linear(1.0, 0.05, 1_000)}),
-    Preset(
-        "dqn",
-        _ATARI,
-        _ZOO.format("dqn"),
-        10_000_000,
-        {
-            "learning_rate": 1e-4,
-            "n_step": 1,
-            "batch_size": 32,
-            "updates_per_step": 0.25,
-            "min_replay_size": 100_000,
-            "replay_size": 100_000,
-            "target_update_period": 250,
-            "epsilon": Linear(1.0, 0.01, 1_000_000),
-        },
-        environment_settings=_GAME_SETTINGS,
-        wrappers=_FRAMES,
-    ),
+    *(Preset("dqn", names, _ZOO.format("dqn"), 10_000_000, _DQN_ATARI, **around) for names, around in _ATARI),
     # PPO
     Preset("ppo", _CLASSIC["CartPole"], _CARTPOLE, 200_000, {"segment_length": 128}, num_envs=8),
     Preset("ppo", _CLASSIC["LunarLander"] + _LANDER, _ZOO.format("ppo"), 1_000_000, _PPO_LANDER, num_envs=16),
@@ -201,21 +204,9 @@ PRESETS = (
         {"segment_length": 2048, "num_minibatches": 32, "learning_rate": Falling(3e-4), "adam_epsilon": 1e-5},
     ),
     Preset("ppo", ("bsuite:*",), _BSUITE, None, {"segment_length": 64, "entropy_cost": 0.01}),
-    Preset(
-        "ppo",
-        _ATARI,
-        _ZOO.format("ppo"),
-        10_000_000,
-        {
-            "segment_length": 128,
-            "num_epochs": 4,
-            "learning_rate": Falling(2.5e-4),
-            "clip_epsilon": Falling(0.1),
-            "entropy_cost": 0.01,
-        },
-        num_envs=8,
-        environment_settings=_GAME_SETTINGS,
-        wrappers=_FRAMES,
+    *(
+        Preset("ppo", names, _ZOO.format("ppo"), 10_000_000, _PPO_ATARI, num_envs=8, **around)
+        for names, around in _ATARI
     ),
     # SAC
     Preset("sac", _CLASSIC["Pendulum"], _TABLE, 20_000),

@@ -48,7 +48,7 @@ def record_episodes(
     policy = experiment.agent.make_policy(restored.networks, evaluation=not explore)
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
-    with contextlib.closing(experiment.make_environment(environment_seed)) as environment:
+    with contextlib.closing(experiment.make_environment(environment_seed, evaluation=True)) as environment:
         recorders = [EpisodeRecorder() for _ in range(environment.num_envs if is_batched(environment) else 1)]
         adder = SplitAdder(recorders) if is_batched(environment) else recorders[0]
         actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)

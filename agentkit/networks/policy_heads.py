@@ -18,6 +18,8 @@ from agentkit.networks.distributions import Categorical, DiagonalNormal, Joint
 from agentkit.networks.mlp import orthogonal_mlp
 from agentkit.types import Array, Nest
 
+_MAX_OUTPUTS = 16_384
+
 
 def check_policy_actions(actions: Nest, agent: str) -> None:
     """Refuses actions that `policy_head` is not for.
@@ -26,17 +28,30 @@ def check_policy_actions(actions: Nest, agent: str) -> None:
         SpecError: the message names the `agent`.
     """
     for leaf in tree.flatten(actions):
-        if isinstance(leaf, specs.DiscreteArray) or (_is_multi_discrete(leaf) and leaf.shape):
+        if isinstance(leaf, specs.DiscreteArray):
+            continue
+        if _is_multi_discrete(leaf) and leaf.shape:
+            _check_number(leaf, agent)
             continue
         is_float = isinstance(leaf, specs.BoundedArray) and np.issubdtype(leaf.dtype, np.floating)
         if not (is_float and np.all(np.isfinite(leaf.minimum)) and np.all(np.isfinite(leaf.maximum))):
             raise SpecError(
                 f"{agent} needs discrete actions (a dm_env DiscreteArray), multi-discrete ones (a BoundedArray of "
                 f"integers), continuous ones with finite bounds (a BoundedArray of floats), or a nest of these; "
-                f"found {leaf!r}. Wrap the environment so that it takes one of them."
+                f"found {leaf!r:.300}. Wrap the environment so that it takes one of them; unbounded ones with "
+                "--wrapper 'bound_actions(minimum=-1, maximum=1)'."
             )
     if not tree.flatten(actions):
         raise SpecError(f"{agent} needs at least one action, found {actions!r}.")
+
+
+def _check_number(spec: specs.BoundedArray, agent: str) -> None:
+    """Refuses integers that choose between so many values that each cannot have an output."""
+    if (total := sum(_num_values(spec))) > _MAX_OUTPUTS:
+        raise SpecError(
+            f"{agent} has an output for each value of an integer action: expected at most {_MAX_OUTPUTS:,} in all, "
+            f"found {total:,} in {spec!r:.300}. Give the integers closer bounds, or round floats in a wrapper."
+        )
 
 
 def _is_multi_discrete(spec: specs.Array) -> bool:
@@ -75,8 +90,8 @@ def _sample_spec(actions: Nest) -> Any:
 
 def _num_values(spec: specs.BoundedArray) -> list[int]:
     """Returns the number of values of each integer of a multi-discrete action."""
-    low, high = (np.broadcast_to(bound, spec.shape).astype(np.int64) for bound in (spec.minimum, spec.maximum))
-    return [int(n) for n in (high - low + 1).ravel()]
+    low, high = (np.broadcast_to(bound, spec.shape).ravel() for bound in (spec.minimum, spec.maximum))
+    return [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)]  # Python's: no overflow.
 
 
 def policy_head(

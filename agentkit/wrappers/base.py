@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import dm_env
@@ -35,6 +36,9 @@ class EnvironmentWrapper(dm_env.Environment):
 
     stateless: ClassVar[bool] = False
     """Whether it keeps nothing from one step to the next, so that it may also be around a resumable environment."""
+
+    training_only: ClassVar[bool] = False
+    """Whether evaluations go without it, so that their returns are the environment's own."""
 
     def __init__(self, environment: dm_env.Environment):
         specs.check_is_environment(environment)
@@ -143,6 +147,11 @@ class EnvironmentWrapper(dm_env.Environment):
                 f"{type(self).__name__} keeps no state, found {sorted(state)} to restore. "
                 "Build the environment with the same wrappers as when it was saved."
             )
+
+
+def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    """Returns those wrappers that are around an environment in evaluation, too."""
+    return [each for each in wrappers if not getattr(getattr(each, "func", each), "training_only", False)]
 
 
 class ObservationWrapper(EnvironmentWrapper):

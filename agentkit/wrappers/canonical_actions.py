@@ -80,12 +80,13 @@ def to_bounds(action: Any, spec: specs.Array, array_module: Any = np) -> Any:
     """Returns an action in [-1, 1] within the bounds of `spec` and in its dtype, clipped; another kind only cast.
 
     Args:
-        action: ``[..., *spec.shape]``.
+        action: ``[..., *spec.shape]``; of a bounded continuous one ``[..., A]``, as `FlattenActions` has it.
         spec: of the environment's own action.
         array_module: ``numpy`` or ``jax.numpy``, which has no 64 bits: the dtype is then the nearest that it has.
     """
     mapping = _mapping(spec, ())
     if mapping is not None:
+        action = action.reshape((*action.shape[:-1], *spec.shape))
         action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
         if mapping.scale is not None and mapping.offset is not None:
             action = action * mapping.scale + mapping.offset

@@ -144,7 +144,7 @@ def test_show_has_the_preset_beside_the_defaults(capsys):
     ):  # fmt: skip
         assert part in shown
     assert main(["show", "dqn", "--env", "gymnasium:ALE/Pong-v5"]) == 0
-    assert "--wrapper atari(clip_reward=True)" in capsys.readouterr().out
+    assert "--wrapper atari\n    --wrapper clip_reward\n" in capsys.readouterr().out
     assert main(["show", "sac", "--env", "agentkit:point_mass"]) == 0
     assert "No preset of sac for agentkit:point_mass" in capsys.readouterr().out
 

@@ -147,9 +147,23 @@ def test_nested_spaces():
     assert inner.action[0] == 1
 
 
-def test_spaces_without_a_spec_are_refused():
-    with pytest.raises(SpecError, match="observation space Text has no array spec; expected Box"):
-        space_to_spec(spaces.Text(4), "observation")
+SPACES = {
+    "text": (spaces.Text(4), "observation space Text has text"),
+    "graphs": (spaces.Graph(spaces.Box(0, 1, (2,)), None), "observation space Graph has graphs"),
+    "sequences": (spaces.Sequence(spaces.Discrete(2)), "observation space Sequence has sequences of any length"),
+    "one of": (spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (2,))]), "OneOf has values of no fixed shape"),
+    "nested": (
+        spaces.Dict(seen=spaces.Box(0, 1, (2,)), told=spaces.Dict(words=spaces.Text(4))),
+        "words space Text has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_without_a_spec_are_refused_in_words(name):
+    space, message = SPACES[name]
+    with pytest.raises(SpecError, match=f"{message}.*, for which there is no network; expected Box"):
+        space_to_spec(space, "observation")
 
 
 def test_vector_environments_are_refused():

@@ -1,0 +1,55 @@
+"""Rewards of another size, in training only."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError
+from agentkit.types import Nest
+from agentkit.wrappers.base import ObservationWrapper
+
+
+@final
+class RewardScale(ObservationWrapper):
+    """Multiplies rewards by a number in training; evaluations go without it, and their returns stay the game's own.
+
+    Works on one environment and on a batch. The training's own log has scaled returns.
+
+    Args:
+        environment: the environment.
+        scale: above 0.
+    """
+
+    works_on_batches = True
+    stateless = True
+    training_only = True
+
+    def __init__(self, environment: dm_env.Environment, scale: float):
+        super().__init__(environment)
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+            raise ConfigError(f"reward_scale: expected a scale above 0, found {scale!r}.")
+        self._scale = scale
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if timestep.reward is None:
+            return timestep
+        return timestep._replace(reward=tree.map_structure(self._scaled, timestep.reward))
+
+    def _scaled(self, reward: np.ndarray) -> np.ndarray:
+        return np.multiply(reward, self._scale, dtype=np.result_type(reward, np.float32))
+
+    def reward_spec(self) -> Nest:
+        """Returns the spec of the scaled rewards, of floats."""
+        return tree.map_structure(self._scaled_spec, self._environment.reward_spec())
+
+    def _scaled_spec(self, spec: specs.Array) -> specs.Array:
+        dtype = self._scaled(np.zeros(spec.shape, spec.dtype)).dtype
+        if not isinstance(spec, specs.BoundedArray):
+            return specs.Array(spec.shape, dtype, spec.name)
+        return specs.BoundedArray(spec.shape, dtype, spec.minimum * self._scale, spec.maximum * self._scale, spec.name)
