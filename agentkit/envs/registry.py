@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -44,6 +45,8 @@ def make(
     *,
     raw: bool = False,
     num_envs: int | None = None,
+    workers: int = 0,
+    ready: int | None = None,
     wrappers: Sequence[Wrapper] = (),
     **kwargs: Any,
 ) -> Any:
@@ -60,6 +63,9 @@ def make(
             (`ResumableEnvironment`) where the simulator can be reseeded.
         num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own);
             None for a single one. EnvPool is always a batch, of 1 by default.
+        workers: processes that the `num_envs` environments are shared out to (`envs.workers.WorkerBatchedEnvironment`);
+            0 for this one.
+        ready: of environments in workers, how many are acted for at a time, whichever are ready first; None for all.
         wrappers: applied in this order around each single environment, inside the resumable layer.
         **kwargs: go to the environment (e.g. ``render_mode="rgb_array"``, ``size=10``).
 
@@ -76,6 +82,8 @@ def make(
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+    if workers or ready is not None:
+        return _in_workers(name, seed, raw, num_envs, workers, ready, wrappers, kwargs)
     if not isinstance(name, str):
         from agentkit.envs import given
 
@@ -83,26 +91,62 @@ def make(
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
+    if num_envs is not None:
+        return make_members(name, seed, range(num_envs), raw=raw, wrappers=wrappers, settings=kwargs)
+    fit_out = functools.partial(_fit_out, prefix=prefix, raw=raw, wrappers=wrappers)
+    return _make_one(_factory(prefix), prefix, rest, seed, raw, fit_out, kwargs)
 
-    def fit_out(environment: dm_env.Environment) -> dm_env.Environment:
-        if not raw:
-            environment = ready(environment, concatenate=prefix == "dm_control")
-        for wrapper in wrappers:
-            environment = wrapper(environment)
-        return environment
 
-    factory = _factory(prefix)
-    if num_envs is None:
-        return _make_one(factory, prefix, rest, seed, raw, fit_out, kwargs)
+def make_members(
+    name: str, seed: int, members: range, *, raw: bool, wrappers: Sequence[Wrapper], settings: Mapping[str, Any]
+) -> Any:
+    """Makes some of the environments of a batch, as a batch of their own; equal to those of ``make(..., num_envs=N)``.
 
+    Args:
+        name: as for `make`; no simulator's own batch.
+        seed: of the whole batch.
+        members: their numbers in it, without a gap.
+        raw: see `make`.
+        wrappers: see `make`.
+        settings: arguments of the environment.
+    """
     from agentkit.envs.batched import BatchedEnvironment
     from agentkit.envs.resumable import episode_seed
 
+    prefix, rest = _split(name)
+    factory = _factory(prefix)
+    fit_out = functools.partial(_fit_out, prefix=prefix, raw=raw, wrappers=wrappers)
     # What every environment needs costs less around all of them; a user's wrappers are for a single one.
     each = fit_out if wrappers else _leave_as_it_is
-    children = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, each, kwargs) for i in range(num_envs)]
-    batch = BatchedEnvironment(children)
+    made = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, each, dict(settings)) for i in members]
+    batch = BatchedEnvironment(made, members.start)
     return batch if wrappers else fit_out(batch)
+
+
+def _fit_out(environment: Any, *, prefix: str, raw: bool, wrappers: Sequence[Wrapper]) -> Any:
+    if not raw:
+        environment = ready(environment, concatenate=prefix == "dm_control")
+    for wrapper in wrappers:
+        environment = wrapper(environment)
+    return environment
+
+
+def _in_workers(
+    name: Any,
+    seed: int,
+    raw: bool,
+    num_envs: int | None,
+    workers: int,
+    ready: int | None,
+    wrappers: Sequence[Wrapper],
+    settings: dict[str, Any],
+) -> Any:
+    from agentkit.envs.members import Members
+    from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
+
+    num_envs = check_workers(name, num_envs, workers, ready)
+    members = Members(name, seed, raw=raw, wrappers=wrappers, settings=settings)
+    return WorkerBatchedEnvironment(members, num_envs, workers, ready)
 
 
 def register(prefix: str, factory: Factory) -> None:
