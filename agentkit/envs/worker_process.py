@@ -139,11 +139,13 @@ class Worker:
         for group in self._groups:
             group.reseed(seed)
 
-    def _get(self, number: int, name: str) -> Any:
-        for group, rows in zip(self._groups, self._slices, strict=True):
-            if rows.start <= number < rows.stop:
-                return getattr(group.environments[number - rows.start], name)
-        raise IndexError(number)
+    def _get(self, number: int, name: str) -> tuple[bool, Any]:
+        """Returns whether an environment has an attribute that is no method, and its value."""
+        group, rows = next(
+            (group, rows) for group, rows in zip(self._groups, self._slices, strict=True) if number < rows.stop
+        )
+        value = getattr(group.environments[number - rows.start], name, _bound_to_nothing)
+        return (False, None) if callable(value) else (True, value)
 
     def _render(self) -> Any:
         return self._groups[0].render()
@@ -167,6 +169,10 @@ class Worker:
         """Closes the environments."""
         for group in self._groups:
             group.close()
+
+
+def _bound_to_nothing() -> None:
+    """Stands for an attribute that is not there."""
 
 
 def _travels(error: BaseException) -> bool:

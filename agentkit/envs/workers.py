@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import pickle
 import select
-import signal
-import socket
-import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import dm_env
 import numpy as np
@@ -23,23 +18,16 @@ import numpy as np
 from agentkit.envs.given import name_of
 from agentkit.envs.members import Members
 from agentkit.envs.shared_columns import SharedColumns, open_shared
-from agentkit.envs.worker_process import CALL, CLOSE, DONE, ERROR, RESET, STEP, Failure, Ready, Share
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError, SpecError
+from agentkit.envs.worker_handle import EnvironmentWorkerError as EnvironmentWorkerError
+from agentkit.envs.worker_handle import WorkerHandle
+from agentkit.envs.worker_process import RESET, STEP, Share
+from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
-
-START_SECONDS = 300.0
-"""How long a worker may take to make its environments."""
 
 CLOSE_SECONDS = 5.0
 """How long the workers may take to close theirs; then they are killed."""
 
 _MAX_GROUPS = 256
-_CODE = "from agentkit.envs import worker_process; worker_process.main()"
-
-
-@final
-class EnvironmentWorkerError(AgentkitError, RuntimeError):
-    """Says which environments' worker process has ended, or what one of its environments has raised."""
 
 
 def check_workers(environment: Any, num_envs: int | None, workers: int, ready: int | None) -> int:
@@ -104,10 +92,10 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         self.num_ready = ready
         descriptor = open_shared()
         try:
-            self._workers: list[_Worker] = []
+            self._workers: list[WorkerHandle] = []
             self._finalizer = weakref.finalize(self, _kill, self._workers)
             for number, share in enumerate(shares):
-                self._workers.append(_Worker(number, share, descriptor))
+                self._workers.append(WorkerHandle(number, share, descriptor))
             for worker, share in zip(self._workers, shares, strict=True):
                 groups = (share,) if ready is None else tuple(range(i, i + 1) for i in share)
                 worker.send(pickle.dumps(Share(message, groups, num_envs)))
@@ -215,9 +203,10 @@ class WorkerBatchedEnvironment(dm_env.Environment):
             worker.request(STEP, (number - worker.share.start,))
 
     def _check_idle(self) -> None:
-        if busy := [worker.describe() for worker in self._workers if worker.num_awaited]:
+        broken = [worker.describe() for worker in self._workers if worker.num_awaited or worker.has_failed]
+        if broken:
             raise EnvironmentWorkerError(
-                f"An earlier step or reset of {'; '.join(busy)} has not ended. Make the batch anew."
+                f"An earlier step or reset of {'; '.join(broken)} has not ended well. Make the batch anew."
             )
 
     def observation_spec(self) -> Nest:
@@ -246,8 +235,19 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         return image
 
     def get(self, number: int, name: str) -> Any:
-        """Returns an attribute of an environment in its worker, or what stands in its place if that cannot be sent."""
-        return self._worker_of[number].call("get", number, name)
+        """Returns a copy of an attribute of an environment in its worker.
+
+        Raises:
+            AttributeError: it has none of this name, or a method.
+            EnvironmentWorkerError: the value cannot be sent.
+        """
+        has_it, value = self._worker_of[number].call("get", number, name)
+        if not has_it:
+            raise AttributeError(
+                f"Environment {number}, which is in a worker, has no attribute {name!r} that can be read here; its "
+                "methods cannot be called."
+            )
+        return value
 
     def save(self) -> dict[str, Any]:
         """Returns the state of every environment, by its number, as `BatchedEnvironment.save` does.
@@ -315,149 +315,6 @@ class InWorker:
         return self._batch.get(self._number, name)
 
 
-class _Worker:
-    """A worker's process and the way to it."""
-
-    def __init__(self, number: int, share: range, descriptor: int):
-        self.number = number
-        self.share = share
-        self.num_awaited = 0
-        self._passed_by: list[int] = []
-        here, there = socket.socketpair()
-        # What a terminal or a scheduler sends to all processes must not end it before it can hear and ignore that.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(os.getpid()), str(there.fileno()), str(descriptor)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(there.fileno(), descriptor),
-                env=_environment(),
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            there.close()
-        self._connection = Connection(here.detach())
-
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def describe(self) -> str:
-        first, last = self.share.start, self.share.stop - 1
-        which = f"environment {first}" if first == last else f"environments {first} to {last}"
-        return f"{which} (worker {self.number}, process {self.process_id})"
-
-    def is_silent(self) -> bool:
-        """Returns whether something was asked, and nothing has been answered that was not read yet."""
-        return self.num_awaited > 0 and not self._connection.poll(0.0)
-
-    def send(self, message: bytes) -> None:
-        try:
-            self._connection.send_bytes(message)
-        except ConnectionError:
-            self._raise_what_it_said()
-
-    def request(self, request: bytes, groups: Sequence[int]) -> None:
-        self.send(request + bytes(groups))
-        self.num_awaited += len(groups)
-
-    def receive_done(self) -> int:
-        """Waits for a group that has been stepped; returns its number in the worker."""
-        message = self._receive()
-        self.num_awaited -= 1
-        return message[1]
-
-    def take_passed_by(self) -> list[int]:
-        """Returns the groups whose answers came while another one was waited for."""
-        taken, self._passed_by = self._passed_by, []
-        self.num_awaited -= len(taken)
-        return taken
-
-    def receive_ready(self) -> Ready:
-        if not self._connection.poll(START_SECONDS):
-            raise EnvironmentWorkerError(f"The {self.describe()} could not be made within {START_SECONDS:g} s.")
-        ready: Ready = self.receive_value()
-        return ready
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        self.begin_call(method, arguments)
-        return self.receive_value()
-
-    def begin_call(self, method: str, arguments: Sequence[Any]) -> None:
-        self.send(CALL + pickle.dumps((method, tuple(arguments))))
-
-    def receive_value(self) -> Any:
-        while (message := self._receive())[:1] == DONE:  # Of a group that is ready in the meantime.
-            self._passed_by.append(message[1])
-        return pickle.loads(message[1:])
-
-    def _receive(self) -> bytes:
-        try:
-            message = self._connection.recv_bytes()
-        except (EOFError, ConnectionError):  # No OSError: what says that a step takes too long is one, too.
-            raise self._ended() from None
-        if message[:1] == ERROR:
-            self._raise(pickle.loads(message[1:]))
-        return message
-
-    def _raise_what_it_said(self) -> NoReturn:
-        """Raises what a worker has said before it ended."""
-        while True:
-            self._receive()  # The last thing to be found is that it has ended.
-
-    def _raise(self, failure: Failure) -> None:
-        self.num_awaited = 0
-        if failure.error is not None:
-            raise failure.error
-        one = f"Environment {failure.number} (worker {self.number}, process {self.process_id})"
-        who = self.describe().capitalize() if failure.number is None else one
-        error = EnvironmentWorkerError(f"{who} raised in {failure.call}: {failure.summary}")
-        error.add_note(f"In the worker:\n{failure.text}")
-        raise error
-
-    def _ended(self) -> EnvironmentWorkerError:
-        self.num_awaited = 0
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)
-        code = self._process.returncode
-        how = f"ended with exit code {code}"
-        if code is None:
-            how = "no longer answers"
-        elif code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        advice = {
-            -signal.SIGKILL: " Where nobody sent that, the system did, for want of memory.",
-            -signal.SIGSEGV: " That is an error of the simulator's.",
-        }.get(code, "")
-        return EnvironmentWorkerError(f"The worker process of {self.describe()} {how}.{advice}")
-
-    def begin_close(self) -> None:
-        if self.num_awaited:  # It may hang.
-            self._process.kill()
-            return
-        with contextlib.suppress(ConnectionError):
-            self._connection.send_bytes(CLOSE)
-
-    def wait(self, seconds: float) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=seconds)
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._connection.close()
-
-
-def _kill(workers: list[_Worker]) -> None:
+def _kill(workers: list[WorkerHandle]) -> None:
     for worker in workers:
         worker.kill()
-
-
-def _environment() -> dict[str, str]:
-    """This process's variables; modules are found where they are found here, and JAX takes no accelerator's memory."""
-    here = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return {**os.environ, "PYTHONPATH": here, "JAX_PLATFORMS": "cpu"}
