@@ -1,4 +1,4 @@
-"""The loops in which an actor meets one environment, or N that step together.
+"""The loops in which an actor meets one environment, N that step together, or those of N that are ready.
 
 A loop advances one step at a time (`step`), so that its owner decides what happens in between: learn,
 evaluate, save. It can be saved and restored between any two steps.
@@ -15,6 +15,7 @@ import dm_env
 import numpy as np
 import tree
 
+from agentkit import specs
 from agentkit.core import Actor
 from agentkit.counting import Counter
 from agentkit.errors import ConfigError
@@ -233,16 +234,9 @@ class BatchedEnvironmentLoop:
         return [self._finish(int(i)) for i in ended] if ended.size else None
 
     def _finish(self, i: int) -> dict[str, float]:
-        counts = self._counter.increment(steps=int(self._lengths[i]), episodes=1)
-        record: dict[str, float] = {
-            **counts,
-            "steps": self.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
-            "episode_return": float(self._returns[i]),
-            "episode_length": int(self._lengths[i]),
-        }
+        record = _batch_record(self._counter, self.num_steps, self._returns, self._lengths, i)
         for observer in self._observers:
             observer.end_episode(self._environment, record, i)
-        self._returns[i], self._lengths[i] = 0.0, 0
         if self._log is not None:
             self._log(record)
         return record
@@ -270,6 +264,103 @@ class BatchedEnvironmentLoop:
         if not mid_episode:
             self._counter.increment(steps=int(self._lengths.sum()))
             self._returns[:], self._lengths[:] = 0.0, 0
+
+
+class ReadyEnvironmentLoop:
+    """Runs N environments in workers, of which an actor acts for the M that are ready first.
+
+    A step waits for M time steps, records them, and sends these environments their next actions; they work on while
+    the caller learns. An environment that ended is reset by its next action, which counts no step for it.
+
+    Attributes:
+        resumable: False: which environments are ready when depends on the machine.
+        num_steps: steps taken so far in all environments, those of unfinished episodes included.
+    """
+
+    resumable = False
+
+    def __init__(
+        self,
+        environment: Any,
+        actor: Any,
+        *,
+        counter: Counter | None = None,
+        log: Log | None = None,
+        observers: Sequence[Observer] = (),
+        check: Check | None = None,
+    ):
+        """Makes a `ReadyEnvironmentLoop` as `EnvironmentLoop` does.
+
+        Args:
+            environment: an `envs.workers.WorkerBatchedEnvironment` that was made with ``ready=M``.
+            actor: an `actors.ReadyPolicyActor`.
+            counter: see `EnvironmentLoop`.
+            log: see `EnvironmentLoop`.
+            observers: watch every step; of the M environments that were ready.
+            check: see `EnvironmentLoop`; of M time steps.
+        """
+        self._environment = environment
+        self._actor = actor
+        self._counter = counter or Counter()
+        self._log = log
+        self._observers = observers
+        self._check = check
+        self.num_steps = 0
+        self._started = False
+        # The newest actions of all, [N, ...], for observers.
+        self._actions = specs.zeros(specs.add_leading(environment.action_spec(), environment.num_envs))
+        self._returns = np.zeros(environment.num_envs)
+        self._lengths = np.zeros(environment.num_envs, np.int64)
+
+    def step(self) -> list[dict[str, float]] | None:
+        """Takes the steps of M environments; returns the records of the episodes that ended, or None."""
+        if not self._started:
+            self._environment.async_reset()
+            self._started = True
+        numbers, timestep = self._environment.recv()
+        action = tree.map_structure(lambda column: column[numbers], self._actions)
+        if self._check is not None:
+            self._check(timestep, action, self.num_steps + len(numbers))
+        self._actor.observe(timestep, numbers)
+        moved = timestep.step_type != FIRST  # [M]
+        self._returns[numbers] += np.where(moved, timestep.reward, 0.0)
+        self._lengths[numbers] += moved
+        self.num_steps += int(np.count_nonzero(moved))
+        for observer in self._observers:
+            observer.observe(self._environment, action, timestep)
+        ended = numbers[timestep.step_type == LAST]
+        records = [self._finish(int(i)) for i in ended] if ended.size else None
+        new = self._actor.select_action(timestep.observation, numbers)
+        self._environment.send(new, numbers)
+        for column, leaf in zip(tree.flatten(self._actions), tree.flatten(new), strict=True):
+            column[numbers] = leaf
+        return records
+
+    def _finish(self, i: int) -> dict[str, float]:
+        record = _batch_record(self._counter, self.num_steps, self._returns, self._lengths, i)
+        for observer in self._observers:
+            observer.end_episode(self._environment, record, i)
+        if self._log is not None:
+            self._log(record)
+        return record
+
+    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
+        """Acts as `BatchedEnvironmentLoop.run` does."""
+        return _run(self, self._actor, num_episodes, num_steps)
+
+
+def _batch_record(
+    counter: Counter, num_steps: int, returns: np.ndarray, lengths: np.ndarray, i: int
+) -> dict[str, float]:
+    """Returns the record of the episode that environment `i` of a batch has ended, whose next one begins."""
+    record: dict[str, float] = {
+        **counter.increment(steps=int(lengths[i]), episodes=1),
+        "steps": num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
+        "episode_return": float(returns[i]),
+        "episode_length": int(lengths[i]),
+    }
+    returns[i], lengths[i] = 0.0, 0
+    return record
 
 
 def _run(loop: Any, actor: Actor, num_episodes: int | None, num_steps: int | None) -> list[dict[str, float]]:

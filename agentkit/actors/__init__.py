@@ -1,7 +1,7 @@
 """Actors: policies (pure) and the objects that make them act and record.
 
-`PolicyActor` and `BatchedPolicyActor` act in their own process, and `RemoteActor` asks an `InferenceServer`.
-Only those that compute load JAX, when they are first asked for.
+`PolicyActor`, `BatchedPolicyActor` and `ReadyPolicyActor` act in their own process, and `RemoteActor` asks an
+`InferenceServer`. Only those that compute load JAX, when they are first asked for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentkit.actors.policy import ActorIndex as ActorIndex
     from agentkit.actors.policy import Policy as Policy
     from agentkit.actors.policy import stateless_policy as stateless_policy
+    from agentkit.actors.ready import ReadyPolicyActor as ReadyPolicyActor
     from agentkit.actors.sampling import clipped_gaussian_policy as clipped_gaussian_policy
     from agentkit.actors.sampling import mode_policy as mode_policy
     from agentkit.actors.sampling import sampling_policy as sampling_policy
@@ -37,6 +38,7 @@ _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",
     "InferenceServer": "inference_server",
+    "ReadyPolicyActor": "ready",
     **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
     **dict.fromkeys(("epsilon_greedy_policy", "epsilon_ladder_policy", "explore"), "epsilon_greedy"),
     **dict.fromkeys(("deterministic_policy", "gaussian_noise_policy"), "gaussian_noise"),
@@ -52,6 +54,7 @@ __all__ = [
     "Policy",
     "PolicyActor",
     "PolicyVariables",
+    "ReadyPolicyActor",
     "RemoteActor",
     "clipped_gaussian_policy",
     "deterministic_policy",

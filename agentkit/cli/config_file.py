@@ -33,6 +33,8 @@ _FIELDS = {
     "steps": "num_steps",
     "seed": "seed",
     "num-envs": "num_envs",
+    "workers": "workers",
+    "ready": "ready",
     "replay": "replay",
     "eval-every": "evaluation_period",
     "eval-episodes": "evaluation_episodes",

@@ -48,6 +48,18 @@ def add_experiment(parser: Parser) -> None:
         "--num-envs", type=positive, metavar="N", help="environments that one actor steps together; default: 1"
     )
     parser.add_argument(
+        "--workers",
+        type=natural,
+        metavar="N",
+        help="processes that --num-envs are shared out to; 0: none, one after the other; default: 0",
+    )
+    parser.add_argument(
+        "--ready",
+        type=positive,
+        metavar="N",
+        help="with --workers: act for the N environments that are ready first; default: for all together",
+    )
+    parser.add_argument(
         "--devices", type=positive, metavar="N", help="accelerators that share each batch; default: one device"
     )
     parser.add_argument(

@@ -29,13 +29,13 @@ from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
-CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints")
+CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers")
 """Fields of the experiment that a resumed run may change by the options of their names."""
 
 # What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
-# --devices, --on-nan, --import and those of `options.add_callbacks`.
+# --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "out",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "ready", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
     "preset", "show_config",
 )  # fmt: skip
@@ -118,6 +118,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     fields = {
         "seed": arguments.seed,
         "num_envs": arguments.num_envs,
+        "workers": arguments.workers,
+        "ready": arguments.ready,
         "evaluation_period": arguments.eval_every,
         "evaluation_episodes": arguments.eval_episodes,
         "checkpoint_period": arguments.checkpoint_every,

@@ -110,7 +110,7 @@ def start_process(
     """Starts a new interpreter in a session of its own, where Ctrl-C at the terminal does not reach it.
 
     Args:
-        code: what it runs; ``sys.argv[1]`` is this process's id, for `worker.die_with`.
+        code: what it runs; ``sys.argv[1]`` is this process's id, for `child.die_with`.
         message: what it finds on its standard input.
         guard: ends what it has started where nobody here can.
         log: takes its standard output and error; None for this process's own.

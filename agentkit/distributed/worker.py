@@ -8,7 +8,6 @@ to the run store, with its traceback.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import importlib
@@ -22,6 +21,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from agentkit.child import die_with
 from agentkit.distributed.context import NodeContext, NodeId, Patience, exit_after
 from agentkit.distributed.program import Node, resolve
 from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
@@ -169,15 +169,6 @@ def run_pickled(message: bytes, run_address: RunAddress) -> int:
     exit_after(run_address.stop_seconds, stop, EXIT_ERROR, patience)
     code = run_node(node, run_address, stop, patience)
     return EXIT_SIGNALLED if code == EXIT_DONE and signals else code
-
-
-def die_with(parent: int) -> None:
-    """Linux kills this process when its parent dies, however that dies."""
-    with contextlib.suppress(OSError, AttributeError):
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the line above.
-        os._exit(EXIT_ERROR)
 
 
 def exit_with(code: int) -> NoReturn:

@@ -25,15 +25,19 @@ class BatchedEnvironment(dm_env.Environment):
     LAST is reset by the next `step`: its action is ignored, its step type is FIRST, its reward 0
     and its discount 1 (where a single environment gives None).
 
+    Attributes:
+        failed: the number of the environment whose step or reset has raised; None so far.
+
     Args:
         environments: at least one, all with the same specs.
+        first: the number of the first one, where they are part of a larger batch.
 
     Raises:
         ConfigError: if there is none, or one is a batch itself.
         SpecError: if the specs differ.
     """
 
-    def __init__(self, environments: Sequence[dm_env.Environment]):
+    def __init__(self, environments: Sequence[dm_env.Environment], first: int = 0):
         if not environments:
             raise ConfigError("A batch needs at least one environment, found none.")
         for environment in environments:
@@ -41,15 +45,17 @@ class BatchedEnvironment(dm_env.Environment):
             if specs.is_batched(environment):
                 raise ConfigError("Expected single environments to batch, found a batch. Batch once.")
         self._environments = list(environments)
+        self._first = first
+        self.failed: int | None = None
         self._spec = specs.make_environment_spec(environments[0])
-        for number, environment in enumerate(environments):
+        for number, environment in enumerate(environments, first):
             other = specs.make_environment_spec(environment)
             if other != self._spec:
                 raise SpecError(
                     f"Environments of one batch must have the same specs; number {number} has {other}, "
-                    f"number 0 has {self._spec}."
+                    f"number {first} has {self._spec}."
                 )
-        self._stack_observation = _checked_stacker(self._spec.observations)
+        self._stack_observation = _checked_stacker(self._spec.observations, first)
         self._stack_reward = _filler(self._spec.rewards, 0)
         self._stack_discount = _filler(self._spec.discounts, 1)
         self._split_action = _splitter(self._spec.actions, len(environments))
@@ -71,17 +77,28 @@ class BatchedEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode in every environment."""
-        return self._stack([environment.reset() for environment in self._environments])
+        timesteps: list[dm_env.TimeStep] = []
+        try:
+            for environment in self._environments:
+                timesteps.append(environment.reset())
+        except BaseException:
+            self.failed = self._first + len(timesteps)
+            raise
+        return self._stack(timesteps)
 
     def step(self, actions: Nest) -> dm_env.TimeStep:
         """Takes actions, leaves ``[N, ...]``; elements that were LAST start an episode instead."""
-        each = self._split_action(actions)
-        return self._stack(
-            [environment.step(action) for environment, action in zip(self._environments, each, strict=True)]
-        )
+        timesteps: list[dm_env.TimeStep] = []
+        try:
+            for environment, action in zip(self._environments, self._split_action(actions), strict=True):
+                timesteps.append(environment.step(action))
+        except BaseException:
+            self.failed = self._first + len(timesteps)
+            raise
+        return self._stack(timesteps)
 
     def _stack(self, timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
-        for number, timestep in enumerate(timesteps):
+        for number, timestep in enumerate(timesteps, self._first):
             if not isinstance(timestep, dm_env.TimeStep) or (
                 (timestep.reward is None or timestep.discount is None) and timestep.step_type != FIRST
             ):
@@ -114,7 +131,7 @@ class BatchedEnvironment(dm_env.Environment):
 
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""
-        for i, environment in enumerate(self._environments):
+        for i, environment in enumerate(self._environments, self._first):
             environment.reseed(episode_seed(seed, i))
 
     def render(self) -> np.ndarray:
@@ -137,7 +154,7 @@ class BatchedEnvironment(dm_env.Environment):
                 "The environments of this batch cannot be saved in mid-episode. Make them with "
                 "envs.make(name, num_envs=N), or wrap each in ResumableEnvironment."
             )
-        return {str(i): environment.save() for i, environment in enumerate(self._environments)}
+        return {str(i): environment.save() for i, environment in enumerate(self._environments, self._first)}
 
     def restore(self, state: dict[str, Any]) -> dm_env.TimeStep | None:
         """Restores every environment.
@@ -148,12 +165,15 @@ class BatchedEnvironment(dm_env.Environment):
         Raises:
             CheckpointError: if the state is of another number of environments or does not fit.
         """
-        if set(state) != {str(i) for i in range(self.num_envs)}:
+        numbers = [str(self._first + i) for i in range(self.num_envs)]
+        if set(state) != set(numbers):
             raise CheckpointError(
                 f"Expected the state of {self.num_envs} environments, found {sorted(state)}. "
                 f"Make the batch as when it was saved."
             )
-        timesteps = [environment.restore(state[str(i)]) for i, environment in enumerate(self._environments)]
+        timesteps = [
+            environment.restore(state[number]) for environment, number in zip(self._environments, numbers, strict=True)
+        ]
         return None if any(timestep is None for timestep in timesteps) else self._stack(timesteps)
 
 
@@ -171,12 +191,12 @@ def _stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
     return stack
 
 
-def _checked_stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
+def _checked_stacker(spec: Nest, first: int) -> Callable[[list[Nest]], Nest]:
     """Returns a stacker that refuses what is not of the spec: numpy would cast or broadcast it silently."""
     stack, is_good = _stacker(spec), fits(spec)
 
     def checked(values: list[Nest]) -> Nest:
-        for number, value in enumerate(values):
+        for number, value in enumerate(values, first):
             if not is_good(value):
                 specs.validate(value, spec, f"The observation of environment {number} of a batch")
         return stack(values)

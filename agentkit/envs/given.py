@@ -106,18 +106,10 @@ def make(
         ConfigError: no environment comes of it, or arguments are missing or unknown.
         SpecError: it is a batch of environments.
     """
-    from agentkit.envs.batched import BatchedEnvironment
-    from agentkit.envs.resumable import ResumableEnvironment, episode_seed
-
     if num_envs is not None:
-        with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
-            several = []
-            for i in range(num_envs):
-                several.append(make(environment, episode_seed(seed, i), settings, wrappers=wrappers, shared=shared))
-                stack.callback(several[-1].close)
-            batch = BatchedEnvironment(several)
-            stack.pop_all()
-        return batch
+        return make_members(environment, seed, range(num_envs), settings, wrappers=wrappers, shared=shared)
+    from agentkit.envs.resumable import ResumableEnvironment
+
     made = _copied(environment, shared) if is_instance(environment) else _called(environment, seed, settings)
     made = _as_dm_env(made, seed, name_of(environment))
     for wrapper in wrappers:
@@ -125,6 +117,38 @@ def make(
     if hasattr(made, "reseed") and not getattr(made, "resumable", False):
         return ResumableEnvironment(made, seed)
     return made
+
+
+def make_members(
+    environment: Any,
+    seed: int,
+    members: range,
+    settings: Mapping[str, Any],
+    *,
+    wrappers: Sequence[registry.Wrapper] = (),
+    shared: bool = True,
+) -> Any:
+    """Makes some of the environments of a batch, as a batch of their own; equal to those of ``make(..., num_envs=N)``.
+
+    Args:
+        environment: see `make`.
+        seed: of the whole batch.
+        members: their numbers in it, without a gap.
+        settings: see `make`.
+        wrappers: see `make`.
+        shared: see `make`.
+    """
+    from agentkit.envs.batched import BatchedEnvironment
+    from agentkit.envs.resumable import episode_seed
+
+    with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
+        several = []
+        for i in members:
+            several.append(make(environment, episode_seed(seed, i), settings, wrappers=wrappers, shared=shared))
+            stack.callback(several[-1].close)
+        batch = BatchedEnvironment(several, members.start)
+        stack.pop_all()
+    return batch
 
 
 def name_of(environment: object) -> str:

@@ -116,6 +116,16 @@ def transform_observations(
     return gymnasium.wrappers.TransformObservation(environment, function, space)
 
 
+def find_spec(name: str) -> Any:
+    """Returns what gymnasium has registered under a name, for `add_spec` in another process; None for nothing."""
+    return gymnasium.registry.get(name)
+
+
+def add_spec(spec: Any) -> None:
+    """Registers the environment of a record, unless gymnasium knows the name."""
+    gymnasium.registry.setdefault(spec.id, spec)
+
+
 def _explain(error: TypeError, name: str, kwargs: dict[str, Any]) -> None:
     """Raises an error with the nearest match, if an argument that the environment's class does not have is why."""
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))

@@ -8,7 +8,7 @@ import inspect
 import re
 import typing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -54,6 +54,8 @@ def make(
     raw: bool = False,
     num_envs: int | None = None,
     evaluation: bool = False,
+    workers: int = 0,
+    ready: int | None = None,
     wrappers: Sequence[Wrapper] = (),
     **kwargs: Any,
 ) -> Any:
@@ -74,6 +76,9 @@ def make(
             None for a single one. EnvPool is always a batch, of 1 by default.
         evaluation: whether the episodes are to be judged by; told to a factory with a parameter of this name, as
             Atari's, which clips rewards in training only.
+        workers: processes that the `num_envs` environments are shared out to (`envs.workers.WorkerBatchedEnvironment`);
+            0 for this one.
+        ready: of environments in workers, how many are acted for at a time, whichever are ready first; None for all.
         wrappers: applied in this order around each single environment, inside the resumable layer.
         **kwargs: go to the environment (e.g. ``render_mode="rgb_array"``, ``size=10``).
 
@@ -90,6 +95,8 @@ def make(
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+    if workers or ready is not None:
+        return _in_workers(name, seed, raw, num_envs, workers, ready, wrappers, kwargs)
     if not isinstance(name, str):
         from agentkit.envs import given
 
@@ -97,30 +104,80 @@ def make(
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
+    if num_envs is not None:
+        members = range(num_envs)
+        return make_members(name, seed, members, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
+    fit_out = functools.partial(_fit_out, name=f"{prefix}:{rest}", raw=raw, wrappers=wrappers)
+    return _make_one(_factory_for(prefix, evaluation), prefix, rest, seed, raw, fit_out, kwargs)
 
-    def fit_out(environment: dm_env.Environment) -> dm_env.Environment:
-        if not raw:
-            environment = ready(environment, concatenate=prefix == "dm_control")
-        for wrapper in wrappers:
-            environment = wrapper(environment)
-        if not raw:
-            _warn_of_raw_frames(f"{prefix}:{rest}", environment.observation_spec())
-        return environment
 
-    factory = _factory(prefix)
-    if evaluation and "evaluation" in inspect.signature(factory).parameters:
-        factory = functools.partial(factory, evaluation=True)
-    if num_envs is None:
-        return _make_one(factory, prefix, rest, seed, raw, fit_out, kwargs)
+def make_members(
+    name: str,
+    seed: int,
+    members: range,
+    *,
+    raw: bool,
+    wrappers: Sequence[Wrapper],
+    settings: Mapping[str, Any],
+    evaluation: bool = False,
+) -> Any:
+    """Makes some of the environments of a batch, as a batch of their own; equal to those of ``make(..., num_envs=N)``.
 
+    Args:
+        name: as for `make`; no simulator's own batch.
+        seed: of the whole batch.
+        members: their numbers in it, without a gap.
+        raw: see `make`.
+        wrappers: see `make`.
+        settings: arguments of the environment.
+        evaluation: see `make`.
+    """
     from agentkit.envs.batched import BatchedEnvironment
     from agentkit.envs.resumable import episode_seed
 
+    prefix, rest = _split(name)
+    factory = _factory_for(prefix, evaluation)
+    fit_out = functools.partial(_fit_out, name=f"{prefix}:{rest}", raw=raw, wrappers=wrappers)
     # What every environment needs costs less around all of them; a user's wrappers are for a single one.
     each = fit_out if wrappers else _leave_as_it_is
-    children = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, each, kwargs) for i in range(num_envs)]
-    batch = BatchedEnvironment(children)
+    made = [_make_one(factory, prefix, rest, episode_seed(seed, i), raw, each, dict(settings)) for i in members]
+    batch = BatchedEnvironment(made, members.start)
     return batch if wrappers else fit_out(batch)
+
+
+def _factory_for(prefix: str, evaluation: bool) -> Factory:
+    factory = _factory(prefix)
+    if evaluation and "evaluation" in inspect.signature(factory).parameters:
+        return functools.partial(factory, evaluation=True)
+    return factory
+
+
+def _fit_out(environment: Any, *, name: str, raw: bool, wrappers: Sequence[Wrapper]) -> Any:
+    if not raw:
+        environment = ready(environment, concatenate=name.startswith("dm_control:"))
+    for wrapper in wrappers:
+        environment = wrapper(environment)
+    if not raw:
+        _warn_of_raw_frames(name, environment.observation_spec())
+    return environment
+
+
+def _in_workers(
+    name: Any,
+    seed: int,
+    raw: bool,
+    num_envs: int | None,
+    workers: int,
+    ready: int | None,
+    wrappers: Sequence[Wrapper],
+    settings: dict[str, Any],
+) -> Any:
+    from agentkit.envs.members import Members
+    from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
+
+    num_envs = check_workers(name, num_envs, workers, ready)
+    members = Members(name, seed, raw=raw, wrappers=wrappers, settings=settings)
+    return WorkerBatchedEnvironment(members, num_envs, workers, ready)
 
 
 def register(prefix: str, factory: Factory) -> None:

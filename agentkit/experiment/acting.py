@@ -7,31 +7,49 @@ from typing import Any
 
 import jax
 
-from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor
+from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, ReadyPolicyActor
 from agentkit.actors.policy import ALONE
 from agentkit.adders import TeeAdder
 from agentkit.agents.common.agent import Agent
-from agentkit.core import Actor, Adder
+from agentkit.core import Adder
 from agentkit.counting import Counter
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer
+from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer, ReadyEnvironmentLoop
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import OnNan
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 
+AnyActor = PolicyActor | BatchedPolicyActor | ReadyPolicyActor
+AnyLoop = EnvironmentLoop | BatchedEnvironmentLoop | ReadyEnvironmentLoop
 
-def make_adder(environment: Any, spec: EnvironmentSpec, destinations: Sequence[tuple[Agent, Replay]]) -> Adder:
+
+def num_ready(environment: Any) -> int | None:
+    """Returns how many environments of a batch are acted for at a time, whichever are ready; None for all of them."""
+    ready: int | None = getattr(environment, "num_ready", None) if is_batched(environment) else None
+    return ready
+
+
+def make_adder(
+    environment: Any, spec: EnvironmentSpec, destinations: Sequence[tuple[Agent, Replay]]
+) -> Adder | list[Adder]:
     """Builds the adder of an actor: for an environment or a batch of them, and for all who learn from its steps.
+
+    Where those of a batch that are ready are acted for, each environment has an adder of its own, in a list.
 
     Args:
         environment: what the actor will act in.
         spec: its spec.
         destinations: agents, each with the replay that it learns from.
     """
-    num_envs = environment.num_envs if is_batched(environment) else None
-    adders = [agent.make_adder(replay, spec, num_envs) for agent, replay in destinations]
-    return adders[0] if len(adders) == 1 else TeeAdder(adders)
+
+    def make(num_envs: int | None) -> Adder:
+        adders = [agent.make_adder(replay, spec, num_envs) for agent, replay in destinations]
+        return adders[0] if len(adders) == 1 else TeeAdder(adders)
+
+    if num_ready(environment) is not None:
+        return [make(None) for _ in range(environment.num_envs)]
+    return make(environment.num_envs if is_batched(environment) else None)
 
 
 def make_actor(
@@ -39,9 +57,9 @@ def make_actor(
     policy: Policy,
     key: jax.Array,
     client: VariableClient,
-    adder: Adder | None = None,
+    adder: Adder | list[Adder] | None = None,
     actor_index: ActorIndex = ALONE,
-) -> PolicyActor | BatchedPolicyActor:
+) -> AnyActor:
     """Builds the actor for an environment, or for a batch of them (EnvPool's single environment is one, too).
 
     Args:
@@ -52,6 +70,8 @@ def make_actor(
         adder: what `make_adder` made; None records nothing.
         actor_index: which one it is of the actors that explore together.
     """
+    if isinstance(adder, list):
+        return ReadyPolicyActor(policy, key, client, adder, actor_index)
     if not is_batched(environment):
         return PolicyActor(policy, key, client, adder, actor_index)
     return BatchedPolicyActor(policy, key, client, adder, num_envs=environment.num_envs, actor_index=actor_index)
@@ -59,12 +79,12 @@ def make_actor(
 
 def make_loop(
     environment: Any,
-    actor: Actor,
+    actor: Any,
     counter: Counter | None = None,
     log: Log | None = None,
     on_nan: OnNan = "stop",
     observers: Sequence[Observer] = (),
-) -> EnvironmentLoop | BatchedEnvironmentLoop:
+) -> AnyLoop:
     """Builds the loop in which actor and environment meet, and where each time step is checked.
 
     Args:
@@ -76,7 +96,10 @@ def make_loop(
         observers: see `EnvironmentLoop`.
     """
     num_envs = environment.num_envs if is_batched(environment) else None
-    check = StepCheck(make_environment_spec(environment), num_envs, on_nan)
+    ready = num_ready(environment)
+    check = StepCheck(make_environment_spec(environment), ready or num_envs, on_nan)
+    if ready is not None:
+        return ReadyEnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
     if num_envs is not None:
         return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
     return EnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)

@@ -19,6 +19,7 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, che
 from agentkit.callbacks import Callback, check_callbacks
 from agentkit.envs import given
 from agentkit.envs.registry import registered
+from agentkit.envs.workers import check_workers
 from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
 from agentkit.experiment import callback_record, identity
 from agentkit.experiment.recipes import encode
@@ -55,6 +56,10 @@ class ExperimentConfig:
         replay: "in_process" or "reverb".
         run_directory: where logs and checkpoints go; None records nothing.
         num_envs: environments stepped together by one batched actor; None for one, unbatched.
+        workers: processes that the environments of an actor are shared out to; 0 steps them in its own, one after the
+            other. The run is the same, bit for bit.
+        ready: of environments in workers, how many are acted for at a time, whichever are ready first; None for all
+            together. Which are ready depends on the machine: such a run cannot be repeated.
         evaluation_period: steps between evaluations; 0 for none at all; None for a tenth of `num_steps`.
         evaluation_episodes: episodes of each evaluation; None for 10. Where both are None, there are fewer episodes and
             evaluations if they are long: together they take a tenth of the steps. See `experiment.evaluation_plan`.
@@ -85,6 +90,8 @@ class ExperimentConfig:
     replay: str = "in_process"
     run_directory: str | pathlib.Path | None = None
     num_envs: Count | None = None
+    workers: CountFromZero = 0
+    ready: Count | None = None
     evaluation_period: CountFromZero | None = None
     evaluation_episodes: Count | None = None
     checkpoint_period: CountFromZero = 10_000
@@ -115,6 +122,8 @@ class ExperimentConfig:
             raise unknown_name("on_nan", str(self.on_nan), get_args(OnNan))
         given.check(self.environment, self.environment_settings)
         check_environment_settings(self)
+        if self.workers or self.ready is not None:
+            check_workers(self.environment, self.num_envs, self.workers, self.ready)
         if self.evaluation_period is not None and self.evaluation_episodes is None:
             object.__setattr__(self, "evaluation_episodes", 10)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
@@ -164,6 +173,16 @@ class ExperimentConfig:
             self.environment, seed, self.environment_settings, wrappers=wrappers, num_envs=num_envs, shared=shared
         )
 
+    def make_training_environment(self, seed: int) -> Any:
+        """Makes what an actor acts in: one environment or a batch of `num_envs`, in `workers` where that is asked."""
+        if not self.workers:
+            return self.make_environment(seed, self.num_envs)
+        settings: dict[str, Any] = dict(self.environment_settings)
+        return envs.make(
+            self.environment, seed, num_envs=self.num_envs, workers=self.workers, ready=self.ready,
+            wrappers=self.wrappers, **settings,
+        )  # fmt: skip
+
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""
         elsewhere = (
@@ -191,7 +210,7 @@ def check_environment_settings(config: Any) -> None:
     settings, wrappers = config.environment_settings, config.wrappers
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise ConfigError(f"environment_settings: expected a mapping of arguments by name, found {settings!r}.")
-    if taken := {"seed", "num_envs", "wrappers", "raw", "evaluation"} & settings.keys():
+    if taken := {"seed", "num_envs", "workers", "ready", "wrappers", "raw", "evaluation"} & settings.keys():
         raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
         raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")

@@ -13,15 +13,14 @@ import jax
 import numpy as np
 
 from agentkit import nests
-from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.callbacks import read_best
 from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
 from agentkit.core import VariableSource
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Observer
+from agentkit.environment_loop import Observer
 from agentkit.envs.registry import GYMNASIUM_PREFIXES
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.acting import make_actor, make_loop
+from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.step_watch import StepWatch
@@ -63,7 +62,7 @@ class Evaluator:
         # All of an evaluation is played with the parameters that it begins with.
         self.client = VariableClient(store, update_seconds=math.inf)
         self._environment = self._make_environment(_seed(experiment.seed, 0))
-        self._actor: PolicyActor | BatchedPolicyActor | None = None
+        self._actor: AnyActor | None = None
 
     def run(self, num_episodes: int, number: int, max_steps: float | None = None) -> dict[str, float]:
         """Returns the record of evaluation `number`: mean, least and greatest return, mean length.
@@ -118,7 +117,7 @@ class Evaluator:
         """Takes the first steps of evaluation `number`, and no more of it."""
         self._loop(number).run(num_steps=num_steps)
 
-    def _loop(self, number: int) -> EnvironmentLoop | BatchedEnvironmentLoop:
+    def _loop(self, number: int) -> AnyLoop:
         """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)

@@ -118,9 +118,15 @@ class Hooks:
 
     def wrap(self, experiment: ExperimentConfig) -> ExperimentConfig:
         """Returns the experiment whose environments are wrapped as the callbacks want those of training."""
-        wrappers = tuple(each.wrap for each in self.callbacks if has(each, "wrap"))
-        if not wrappers:
+        wrapping = [each for each in self.callbacks if has(each, "wrap")]
+        if not wrapping:
             return experiment
+        if experiment.workers:
+            raise ConfigError(
+                f"The callback {type(wrapping[0]).__name__} wraps the environments of training and keeps hold of them; "
+                "those in workers are out of its reach. Leave --workers out."
+            )
+        wrappers = tuple(each.wrap for each in wrapping)
         return dataclasses.replace(experiment, wrappers=(*experiment.wrappers, *wrappers))
 
     def observers(self) -> tuple[Observer, ...]:

@@ -8,7 +8,8 @@ import sys
 import traceback
 from typing import NoReturn
 
-from agentkit.distributed.worker import die_with, exit_with
+from agentkit.child import die_with
+from agentkit.distributed.worker import exit_with
 from agentkit.errors import AgentkitError
 from agentkit.experiment.jobs import FAILED, FINISHED, STOPPED, Job, Outcome, write_outcome
 from agentkit.experiment.local import run

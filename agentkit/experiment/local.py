@@ -12,14 +12,13 @@ from typing import Any, final
 import jax
 
 from agentkit import checkpoint
-from agentkit.actors import BatchedPolicyActor, PolicyActor
 from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
+from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment import callback_record
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
@@ -40,7 +39,7 @@ from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
-from agentkit.replay import InProcessReplay, Replay
+from agentkit.replay import InProcessReplay, Replay, with_room
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import Nest, TableInfo
 from agentkit.variables import VariableClient, VariableStore
@@ -156,8 +155,8 @@ class ActAndLearn:
     replay: Replay
     dataset: ReplayDataset
     learner: Learner
-    actor: PolicyActor | BatchedPolicyActor
-    loop: EnvironmentLoop | BatchedEnvironmentLoop
+    actor: AnyActor
+    loop: AnyLoop
     counter: Counter
     spec: EnvironmentSpec
 
@@ -190,7 +189,9 @@ class ActAndLearn:
         """Returns the state of counter, actor and loop; replay writes files of its own."""
         mid_episode = self.replay.resumable and self.loop.resumable
         state = {"counter": self.counter.save(), "mid_episode": mid_episode, "actor": self.actor.save(mid_episode)}
-        return {**state, "loop": self.loop.save()} if self.loop.resumable else state
+        if isinstance(self.loop, ReadyEnvironmentLoop) or not self.loop.resumable:
+            return state
+        return {**state, "loop": self.loop.save()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back a checkpoint: bit for bit with in-process replay and a resumable environment.
@@ -199,7 +200,7 @@ class ActAndLearn:
         """
         self.counter.restore(state["counter"])
         self.actor.restore(state["actor"])
-        if "loop" in state:
+        if "loop" in state and not isinstance(self.loop, ReadyEnvironmentLoop):
             self.loop.restore(state["loop"], state["mid_episode"])
         self.loop.num_steps = int(state["num_steps"])
         self.actor.update()
@@ -219,7 +220,7 @@ def _build(
     agent, plan = experiment.agent, experiment.agent.batch_plan
     watch = StepWatch(environment_name(experiment), experiment.step_timeout, beside=True)
     stack.enter_context(watch)
-    environment = watch.watched(hooks.wrap(experiment).make_environment(experiment.seed, experiment.num_envs))
+    environment = watch.watched(hooks.wrap(experiment).make_training_environment(experiment.seed))
     stack.enter_context(contextlib.closing(environment))
     spec = make_environment_spec(environment)
     networks, update, state = check_fit(experiment, spec)
@@ -229,6 +230,8 @@ def _build(
     choose_dispatch(state)
     start = found.step if found is not None else 0
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+    if resume and experiment.ready is not None:
+        logs.message(ASYNCHRONOUS_RESUME)
     logs.message(f"Device: {describe_devices(experiment.devices)}")
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
@@ -268,7 +271,7 @@ def _make_callbacks(
     experiment: ExperimentConfig,
     publisher: Publisher,
     replay: Replay,
-    loop: EnvironmentLoop | BatchedEnvironmentLoop,
+    loop: AnyLoop,
     logs: RunLogs,
     hooks: Hooks,
 ) -> LearnerCallbacks:
@@ -280,6 +283,10 @@ def _make_callbacks(
         log_seconds=experiment.log_seconds,
     )
 
+
+ASYNCHRONOUS_RESUME = (
+    "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an uninterrupted one."
+)
 
 _SMALL_STATE = 100_000
 
@@ -301,6 +308,9 @@ def choose_dispatch(state: Nest) -> None:
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
     tables = experiment.agent.make_tables(spec)
+    if experiment.ready is not None:
+        # A step of an environment ends two segments at most: where an episode ends, it fills two rows.
+        tables = [with_room(table, 2 * experiment.ready) for table in tables]
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
     from agentkit.replay.reverb.single_process import (

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 import jax
 
 from agentkit.errors import ConfigError
+from agentkit.experiment.acting import num_ready
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.timed_parts import TimedDataset, TimedPart
 from agentkit.experiment.training import Result, Training
@@ -179,17 +180,18 @@ class Profile:
         """Returns the parts of a run in the order given, each with timed calls."""
         timer = self._started()
         timed, uncounted = timer.timed, functools.partial(timer.timed, counted=False)
+        advance = "step" if num_ready(environment) is None else "recv"
         timed_environment = TimedPart(
             environment,
-            step=timed(environment.step, "environment"),
             reset=uncounted(environment.reset, "environment"),
+            **{advance: timed(getattr(environment, advance), "environment")},
         )
         timed_actor = TimedPart(
             actor,
             select_action=timed(actor.select_action, "acting"),
             update=uncounted(actor.update, "acting"),
             observe=timed(actor.observe, "adding"),  # Actors leave it to their adders.
-            observe_first=uncounted(actor.observe_first, "adding"),
+            **({"observe_first": uncounted(actor.observe_first, "adding")} if advance == "step" else {}),
         )
         timed_replay = TimedPart(
             replay,

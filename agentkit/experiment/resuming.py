@@ -42,7 +42,7 @@ def begin(experiment: ExperimentConfig) -> None:
         write_config(experiment, directory)
 
 
-_FIXED = ("seed", "replay", "num_envs")
+_FIXED = ("seed", "replay", "num_envs", "ready")
 
 
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
@@ -56,8 +56,8 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
     saved, now = found.state["experiment"], experiment.describe()
     differs = identity.difference(saved, now)
     for name in _FIXED:
-        if differs is None and saved[name] != now[name]:
-            differs = name, saved[name], now[name]
+        if differs is None and saved.get(name) != now[name]:  # Runs of earlier versions have no `ready`.
+            differs = name, saved.get(name), now[name]
     if differs is not None:
         raise CheckpointError(
             f"The checkpoint {found.path} was made with {differs[0]}={differs[1]}, and this experiment has "

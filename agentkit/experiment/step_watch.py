@@ -81,7 +81,7 @@ class StepWatch:
         """
         self._name, self._seconds, self._on_stuck = name, seconds, on_stuck
         self._with_process = beside and _SIGNAL is not None
-        self._call: tuple[str] | None = None
+        self._call: tuple[str, Callable[[], str]] | None = None
         self._message = ""
         self._closed = threading.Event()
         self._main = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
@@ -92,12 +92,26 @@ class StepWatch:
         """Returns the environment, whose calls are watched from now on."""
         if not self._seconds:
             return environment
-        calls = {name: self._timed(getattr(environment, name), name) for name in ("step", "reset", "close")}
+        describe = getattr(environment, "describe_wait", str)  # Of a batch in workers: who has not answered.
+        calls = {name: self._timed(getattr(environment, name), name, describe) for name in ("step", "reset", "close")}
+        if getattr(environment, "num_ready", None) is not None:
+            calls["recv"] = self._without_late(environment, self._timed(environment.recv, "recv", describe))
         return TimedPart(environment, **calls)
 
-    def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _without_late(self, environment: Any, recv: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns `recv` that also tells of an environment which hangs while enough others are ready."""
+
+        def call() -> Any:
+            found = recv()
+            if late := environment.describe_late(self._seconds):
+                raise StepTimeoutError(self._say("step()", late))
+            return found
+
+        return call
+
+    def _timed(self, function: Callable[..., Any], name: str, describe: Callable[[], str]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._call = (name,)
+            self._call = (name, describe)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -127,7 +141,7 @@ class StepWatch:
         tick = min(1.0, self._seconds / 5)
         with contextlib.ExitStack() as stack:
             beside: subprocess.Popen[bytes] | None = None
-            seen: tuple[str] | None = None
+            seen: tuple[str, Callable[[], str]] | None = None
             waited, last = 0.0, time.monotonic()
             while not self._closed.wait(tick):
                 now = time.monotonic()
@@ -151,15 +165,16 @@ class StepWatch:
             stdin=subprocess.PIPE,
         )
 
-    def _say(self, call: str) -> str:
+    def _say(self, call: str, who: str = "") -> str:
         return (
-            f"The environment {self._name} has not returned from {call} for {self._seconds:g} s: it hangs. Where its "
-            "steps take that long, allow more: --step-timeout SECONDS, 0 for any time."
+            f"The environment {self._name} has not returned from {call} for {self._seconds:g} s: it hangs. "
+            f"{f'Nothing came from {who}. ' if who else ''}Where its steps take that long, allow more: "
+            "--step-timeout SECONDS, 0 for any time."
         )
 
-    def _end(self, call: tuple[str]) -> None:
+    def _end(self, call: tuple[str, Callable[[], str]]) -> None:
         """Makes the main thread raise the error, or ends the process."""
-        self._message = self._say(f"{call[0]}()")
+        self._message = self._say(f"{call[0]}()", call[1]())
         if not self._main:
             print(self._message, file=sys.stderr, flush=True)
             return

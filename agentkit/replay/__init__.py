@@ -25,6 +25,7 @@ from agentkit.replay.table import (
     Uniform,
     queue_table,
     row_layout,
+    with_room,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "Writer",
     "queue_table",
     "row_layout",
+    "with_room",
 ]
 
 

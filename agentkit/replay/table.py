@@ -248,6 +248,18 @@ def queue_table(name: str, layout: Layout, size: int) -> Table:
     return Table(name, layout, size, Fifo(), Fifo(), Queue(size), max_times_sampled=1)
 
 
+def with_room(table: Table, num_items: int) -> Table:
+    """Returns a queue with room for so many items where the insert of one may proceed.
+
+    Where one thread writes for all and draws in between, writers would else wait for room that only it could make.
+    Other tables are returned as they are: their rate limits leave room for more than the environments of an actor.
+    """
+    if table.rate_limiter != Queue(table.max_size):
+        return table
+    size = table.max_size + num_items - 1
+    return dataclasses.replace(table, max_size=size, rate_limiter=Queue(size))
+
+
 def describe_leaves(spec: Nest) -> list[str]:
     """Returns name, dtype and shape of every leaf of a nest of specs, as one string each."""
     leaves = zip(specs.leaf_names(spec), tree.flatten(spec), strict=True)

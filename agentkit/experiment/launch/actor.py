@@ -11,13 +11,12 @@ from typing import Any
 import jax
 
 from agentkit import ports
-from agentkit.actors import ActorIndex, BatchedPolicyActor, InferenceClosedError, PolicyActor, RemoteActor
+from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder
 from agentkit.distributed.context import NodeContext
-from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop
 from agentkit.errors import ReplayClosedError
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.common import (
     KEEP_ALIVE_SECONDS,
@@ -61,7 +60,7 @@ def actor_node(
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
         hooks = node_hooks(context, experiment)
-        environment = watch.watched(hooks.wrap(experiment).make_environment(seed, experiment.num_envs))
+        environment = watch.watched(hooks.wrap(experiment).make_training_environment(seed))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
         destinations = [
@@ -70,9 +69,10 @@ def actor_node(
         ]
         log = _open_log(context, experiment, stack)
         adder, closes = make_adder(environment, spec, destinations), [server.close for _, server in destinations]
-        actor: PolicyActor | BatchedPolicyActor | RemoteActor
+        actor: AnyActor | RemoteActor
         client: VariableClient | RemoteActor
         if inference:
+            assert not isinstance(adder, list)  # LaunchConfig refuses --ready with inference nodes.
             actor = client = make_remote_actor(
                 context, environment, spec, inference, seed=seed, adder=adder, actor_index=index
             )
@@ -124,7 +124,7 @@ def _port(endpoint: Mapping[str, Any]) -> int:
 
 
 def _act(
-    context: NodeContext, loop: EnvironmentLoop | BatchedEnvironmentLoop, client: VariableClient | RemoteActor,
+    context: NodeContext, loop: AnyLoop, client: VariableClient | RemoteActor,
     port_numbers: Sequence[int],
 ) -> None:  # fmt: skip
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0

@@ -124,7 +124,7 @@ def gradient_node(
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
         hooks = node_hooks(context, experiment)
-        environment = watch.watched(hooks.wrap(experiment).make_environment(seed, experiment.num_envs))
+        environment = watch.watched(hooks.wrap(experiment).make_training_environment(seed))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)

@@ -91,6 +91,11 @@ def make_program(experiment: ExperimentConfig, config: LaunchConfig, spec: Envir
         config: how many processes of which kind.
         spec: of the environment; None lets each node look at one.
     """
+    if config.num_inference and experiment.ready is not None:
+        raise ConfigError(
+            "ready (--ready): inference nodes choose actions for all environments of an actor together. Leave one of "
+            "the two out."
+        )
     program = Program(program_name(experiment.describe()))
     transport = config.transport or ("ray" if config.engine == "ray" else "shared_memory")
     roles = make_roles(config.num_actors, config.learner_gpus)

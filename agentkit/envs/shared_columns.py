@@ -1,0 +1,141 @@
+"""The time steps and actions of N environments in memory that several processes have mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import SpecError
+from agentkit.types import Nest
+
+_ALIGNMENT = 64
+
+Rows = slice | np.ndarray
+"""Which environments: a slice, or their numbers."""
+
+
+def open_shared() -> int:
+    """Opens memory that has no name and returns its descriptor: the system frees it with the last process that has it.
+
+    Where there is no such memory, it is a file that is deleted already.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("agentkit-environments")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+@final
+class SharedColumns:
+    """Holds one column ``[N, ...]`` for each leaf of a time step and of an action.
+
+    Every process that makes it of an equal spec finds the same columns. Who writes and who reads take turns; nothing
+    here waits or locks.
+
+    Args:
+        descriptor: what `open_shared` returned, here or in the process that this one was started by.
+        spec: of one environment.
+        num_envs: N.
+
+    Raises:
+        SpecError: a leaf has no fixed size in bytes, such as text of any length.
+    """
+
+    def __init__(self, descriptor: int, spec: specs.EnvironmentSpec, num_envs: int):
+        self._num_envs = num_envs
+        leaves = [((), np.dtype(np.int32))]
+        for part in (spec.rewards, spec.discounts, spec.observations, spec.actions):
+            leaves += [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in tree.flatten(part)]
+        for _, dtype in leaves:
+            if dtype.hasobject or dtype.itemsize == 0:
+                raise SpecError(
+                    f"Environments in workers need arrays of numbers, found dtype {dtype}. Leave --workers out, or "
+                    "turn it into numbers in a wrapper."
+                )
+        offsets, end = [], 0
+        for shape, dtype in leaves:
+            offsets.append(end)
+            end += -(-num_envs * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if os.fstat(descriptor).st_size < end:
+            os.ftruncate(descriptor, end)
+        self._memory = mmap.mmap(descriptor, end)
+        columns = [
+            np.ndarray((num_envs, *shape), dtype, self._memory, offset)
+            for (shape, dtype), offset in zip(leaves, offsets, strict=True)
+        ]
+        self._step_type = columns.pop(0)
+        self._reward, columns = _take(spec.rewards, columns)
+        self._discount, columns = _take(spec.discounts, columns)
+        self._observation, columns = _take(spec.observations, columns)
+        self._action, _ = _take(spec.actions, columns)
+
+    def write_timestep(self, rows: Rows, timestep: dm_env.TimeStep) -> None:
+        """Writes the time steps of some environments, leaves ``[M, ...]``."""
+        self._step_type[rows] = timestep.step_type
+        _write(self._reward, rows, timestep.reward)
+        _write(self._discount, rows, timestep.discount)
+        _write(self._observation, rows, timestep.observation)
+
+    def read_timestep(self, rows: Rows) -> dm_env.TimeStep:
+        """Returns copies of the time steps of some environments, leaves ``[M, ...]``."""
+        return dm_env.TimeStep(
+            np.array(self._step_type[rows]),
+            _read(self._reward, rows),
+            _read(self._discount, rows),
+            _read(self._observation, rows),
+        )
+
+    def write_actions(self, rows: Rows, actions: Nest) -> None:
+        """Writes the actions of some environments, leaves ``[M, ...]``.
+
+        Raises:
+            SpecError: there is not one action for each of them.
+        """
+        if isinstance(self._action, np.ndarray):
+            self._write_leaf(self._action, rows, actions)
+            return
+        tree.assert_same_structure(self._action, actions)
+        for column, leaf in zip(tree.flatten(self._action), tree.flatten(actions), strict=True):
+            self._write_leaf(column, rows, leaf)
+
+    def _write_leaf(self, column: np.ndarray, rows: Rows, leaf: Nest) -> None:
+        array = np.asarray(leaf)
+        num_rows = self._num_envs if isinstance(rows, slice) else len(rows)
+        if array.shape != (num_rows, *column.shape[1:]):
+            raise SpecError(
+                f"Actions for {num_rows} environments: expected shape {[num_rows, *column.shape[1:]]}, found "
+                f"{list(array.shape)}. Give one action per environment along the first axis."
+            )
+        column[rows] = array
+
+    def read_actions(self, rows: Rows) -> Nest:
+        """Returns copies of the actions of some environments, leaves ``[M, ...]``."""
+        return _read(self._action, rows)
+
+
+def _take(spec: Nest, columns: Sequence[np.ndarray]) -> tuple[Nest, list[np.ndarray]]:
+    """Returns the first columns in the structure of `spec`, and those that remain."""
+    count = len(tree.flatten(spec))
+    return tree.unflatten_as(spec, list(columns[:count])), list(columns[count:])
+
+
+def _write(columns: Nest, rows: Rows, values: Nest) -> None:
+    if isinstance(columns, np.ndarray):
+        columns[rows] = values
+        return
+    for column, leaf in zip(tree.flatten(columns), tree.flatten(values), strict=True):
+        column[rows] = leaf
+
+
+def _read(columns: Nest, rows: Rows) -> Nest:
+    if isinstance(columns, np.ndarray):
+        return np.array(columns[rows])
+    return tree.map_structure(lambda column: np.array(column[rows]), columns)

@@ -1,0 +1,258 @@
+"""Environments in workers are those of one process, bit for bit; and whatever happens to a worker is said by name."""
+
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tree
+
+from agentkit import envs
+from agentkit.envs.resumable import episode_seed
+from agentkit.envs.workers import EnvironmentWorkerError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
+from agentkit.wrappers.step_limit import StepLimit
+from tests.envs.workers_own import Echo, sample
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def assert_same(one, other):
+    for left, right in zip(tree.flatten(tuple(one)), tree.flatten(tuple(other)), strict=True):
+        assert left.dtype == right.dtype
+        np.testing.assert_array_equal(left, right)
+
+
+def alive(process_id):
+    try:
+        state = pathlib.Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(process_ids, seconds=10.0):
+    end = time.monotonic() + seconds
+    while any(map(alive, process_ids)):
+        assert time.monotonic() < end, "a worker outlived its parent"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("environment", "wrappers"), [(Echo, [functools.partial(StepLimit, max_steps=3)]), (Echo, []), ("mine:echo", [])]
+)
+def test_time_steps_and_states_are_those_of_one_process(environment, wrappers, monkeypatch):
+    monkeypatch.setattr(envs.registry, "_registered", {"mine": lambda name, seed: Echo(seed)})
+    make = functools.partial(envs.make, environment, seed=7, num_envs=5, wrappers=wrappers)
+    here, there = make(), make(workers=2)
+    try:
+        assert (here.observation_spec(), here.action_spec()) == (there.observation_spec(), there.action_spec())
+        rng = np.random.default_rng(0)
+        assert_same(there.reset(), here.reset())
+        for _ in range(17):
+            actions = sample(rng, 5)
+            assert_same(there.step(actions), here.step(actions))
+        mine, theirs = here.save(), there.save()
+        for _ in range(3):
+            actions = sample(rng, 5)
+            here.step(actions), there.step(actions)
+        assert_same(there.restore(mine), here.restore(theirs))  # Each takes the other's.
+        for _ in range(9):
+            actions = sample(rng, 5)
+            assert_same(there.step(actions), here.step(actions))
+        before = there.step(actions).observation["who"].copy()
+        kept = there.step(actions).observation["who"]
+        there.step(actions)
+        assert np.any(before != kept)  # They are copies: a later step changes none.
+        assert there.environments[4].name == here.environments[4].name != there.environments[0].name
+        assert not hasattr(there.environments[0], "nothing") and not hasattr(there.environments[0], "reset")
+    finally:
+        there.close()
+    there.close()
+    wait_until_gone(there.process_ids, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", r"Environment 2 \(worker 1, process \d+\) raised in step: ValueError: the door is stuck \(.*:\d+\)"),
+        ("kill", r"worker process of environments 0 to 1 \(worker 0, process \d+\) was killed by SIGKILL"),
+        ("exit", r"worker process of environments 0 to 1 \(worker 0, process \d+\) ended with exit code 3"),
+    ],
+)
+def test_an_end_of_a_worker_is_an_error_that_names_environments_and_cause(fault, message):
+    number = 2 if fault == "raise" else 1
+    broken = envs.make(OneOfThem(number, seed=1, fault=fault), seed=1, num_envs=4, workers=2)
+    try:
+        broken.reset()
+        actions = sample(np.random.default_rng(0), 4)
+        start = time.monotonic()
+        with pytest.raises(EnvironmentWorkerError, match=message) as raised:
+            for _ in range(4):
+                broken.step(actions)
+        assert time.monotonic() - start < 20.0
+        if fault == "raise":
+            assert any("workers_own.py" in note for note in raised.value.__notes__)
+            with pytest.raises(EnvironmentWorkerError, match="has not ended well"):
+                broken.step(actions)  # Nothing half done is gone on from.
+    finally:
+        broken.close()
+    wait_until_gone(broken.process_ids, 1.0)
+
+
+class OneOfThem:
+    """Makes environments of which the one of this number has these arguments."""
+
+    def __init__(self, number, seed, **arguments):
+        self.seed, self.arguments = episode_seed(seed, number), arguments
+
+    def __call__(self, seed):
+        return Echo(seed, **(self.arguments if seed == self.seed else {}))
+
+
+PARENT = """
+import sys, time
+from agentkit import envs
+from tests.envs.workers_own import Echo
+made = envs.make(Echo, num_envs=3, workers=3, fault="hang", at=2)
+print(*made.process_ids, flush=True)
+made.reset()
+from tests.envs.workers_own import sample
+import numpy as np
+while True:
+    made.step(sample(np.random.default_rng(0), 3))
+"""
+
+
+@pytest.mark.parametrize("to_all", [False, True])
+def test_workers_die_with_their_parent_also_in_a_step_and_leave_no_memory(to_all):
+    before = set(os.listdir("/dev/shm"))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
+    ) as parent:
+        try:
+            process_ids = [int(word) for word in parent.stdout.readline().split()]
+            assert len(process_ids) == 3 and all(map(alive, process_ids))
+            if to_all:  # As a terminal's Ctrl-C: the parent decides what becomes of it.
+                os.killpg(parent.pid, signal.SIGTERM)
+            else:
+                parent.kill()
+            wait_until_gone(process_ids)
+        finally:
+            parent.kill()
+    left = {name for name in set(os.listdir("/dev/shm")) - before if "environment" in name}
+    assert not left
+
+
+def test_signals_to_all_processes_leave_the_workers_to_their_parent():
+    made = envs.make(Echo, num_envs=2, workers=2)
+    try:
+        made.reset()
+        for process_id in made.process_ids:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(process_id, number)
+        assert made.step(sample(np.random.default_rng(0), 2)).step_type.tolist() == [1, 1]
+        assert len(made.save()) == 2
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_envs": 4, "workers": 5}, ConfigError, "expected 1 to num_envs=4, found 5"),
+        ({"workers": 2}, ConfigError, "--num-envs"),
+        ({"num_envs": 4, "ready": 2}, ConfigError, "--workers"),
+        ({"num_envs": 4, "workers": 4, "ready": 4}, ConfigError, "expected 1 to 3 of num_envs=4, found 4"),
+        ({"name": "envpool:Pong-v5", "num_envs": 4, "workers": 2}, ConfigError, "threads of its own"),
+        (
+            {"name": functools.partial(Echo, fault=threading.Lock()), "num_envs": 2, "workers": 1},
+            ConfigError,
+            "cannot be sent to worker",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_before_a_process_starts(arguments, error, message, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(error, match=message):
+        envs.make(**{"name": Echo, **arguments})
+
+
+def test_errors_of_making_are_those_of_one_process():
+    with pytest.raises(UnknownNameError, match="Did you mean 'fault'"):
+        envs.make(Echo, num_envs=2, workers=2, falt="")
+    made = envs.make(Echo, num_envs=2, workers=1)
+    try:
+        with pytest.raises(SpecError, match=r"expected shape \[2\], found \[3\]"):
+            made.step(sample(np.random.default_rng(0), 3))
+    finally:
+        made.close()
+
+
+def test_whoever_is_ready_is_served_in_its_own_order_and_nobody_is_passed_over():
+    num_envs, ready = 5, 2
+    made = envs.make(OneOfThem(4, seed=3, seconds=0.02), seed=3, num_envs=num_envs, workers=3, ready=ready)
+    try:
+        made.async_reset()
+        rng = np.random.default_rng(0)
+        sent, counts, served = {}, {}, np.zeros(num_envs, int)
+        for turn in range(150):
+            numbers, timestep = made.recv()
+            assert len(numbers) == ready and np.all(np.diff(numbers) > 0)
+            for row, i in enumerate(numbers.tolist()):
+                who, action = timestep.observation["who"][row], timestep.observation["action"][row]
+                if timestep.step_type[row] == 0:
+                    assert who[2] == 0 and timestep.reward[row] == 0 and timestep.discount[row] == 1
+                else:
+                    assert who[2] == counts[i] + 1
+                    np.testing.assert_array_equal(action, sent[i])  # The one that was meant for it.
+                counts[i] = who[2]
+            actions = sample(rng, ready)
+            for row, i in enumerate(numbers.tolist()):
+                sent[i] = np.append(actions["b"][row], np.float32(actions["a"][row]))
+            served[numbers] += 1
+            if turn % 20 == 0:
+                assert made.environments[3].count >= 0  # A question in between loses no answer.
+            made.send(actions, numbers)
+        assert np.all(served > 0), served
+        assert served[:3].min() > 2 * served[4], served  # The slow one did not hold up those of other workers.
+        assert not made.resumable
+    finally:
+        made.close()
+
+
+def test_one_that_hangs_while_others_are_ready_is_named():
+    made = envs.make(OneOfThem(2, seed=3, fault="hang"), seed=3, num_envs=3, workers=3, ready=1)
+    with StepWatch("Echo", 1.0) as watch:
+        watched = watch.watched(made)
+        try:
+            watched.async_reset()
+            with pytest.raises(
+                StepTimeoutError, match=r"step\(\) for 1 s.*from environment 2 \(worker 2, process \d+\)\."
+            ):
+                while True:
+                    numbers, _ = watched.recv()
+                    watched.send(sample(np.random.default_rng(0), 1), numbers)
+        finally:
+            watched.close()
+    wait_until_gone(made.process_ids, 1.0)
+
+
+def test_one_that_hangs_is_named_and_those_that_answered_are_not():
+    made = envs.make(OneOfThem(1, seed=3, fault="hang"), seed=3, num_envs=2, workers=2)
+    with StepWatch("Echo", 1.0) as watch:
+        watched = watch.watched(made)
+        try:
+            with pytest.raises(StepTimeoutError, match=r"Nothing came from environment 1 \(worker 1, process \d+\)\."):
+                for _ in range(4):
+                    watched.step(sample(np.random.default_rng(0), 2))
+        finally:
+            watched.close()

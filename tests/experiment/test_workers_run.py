@@ -1,0 +1,107 @@
+"""Runs with environments in workers: equal bit for bit to runs without, also killed and resumed; or asynchronous."""
+
+import numpy as np
+import pytest
+
+from agentkit import checkpoint
+from agentkit.agents import dqn, ppo, r2d2
+from agentkit.callbacks import Callback
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment import ExperimentConfig, run
+
+
+class Dies(Callback):
+    """Raises at a step, as a kill would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, run, step):
+        if run.steps >= self.step:
+            raise KeyboardInterrupt
+
+
+AGENTS = {
+    "dqn": lambda: dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)),
+    "ppo": lambda: ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=6, num_minibatches=1, num_epochs=1)),
+    "r2d2": lambda: r2d2.make_agent(
+        r2d2.Config(hidden_sizes=(8,), min_replay_size=4, batch_size=4, sequence_length=6, sequence_period=3, burn_in=2)
+    ),
+}
+
+
+def train(directory, agent="dqn", *, resume=False, callbacks=(), num_steps=150, **settings):
+    experiment = ExperimentConfig(
+        agent=AGENTS[agent](),
+        environment="agentkit:catch",
+        num_steps=num_steps,
+        run_directory=directory,
+        num_envs=5,
+        evaluation_period=0,
+        checkpoint_period=40,
+        **settings,
+    )
+    result = run(experiment, resume=resume, callbacks=callbacks)
+    return result, checkpoint.read_latest(directory / "checkpoints")
+
+
+def leaves(found):
+    """Returns all that a checkpoint holds but the experiment, which says how many workers there are, by path."""
+    flat = {}
+
+    def walk(path, value):
+        if isinstance(value, dict):
+            for key, child in value.items():
+                walk(f"{path}/{key}", child)
+        else:
+            flat[path] = value
+
+    walk("", {key: value for key, value in found.state.items() if key != "experiment"})
+    replay = found.path / "replay"
+    flat |= {str(path.relative_to(replay)): path.read_bytes() for path in replay.rglob("*.np?")}
+    return flat
+
+
+def assert_equal(one, other):
+    mine, theirs = leaves(one), leaves(other)
+    assert mine.keys() == theirs.keys() and len(mine) > 20
+    for path, value in mine.items():
+        if "seconds" not in path and "time" not in path:
+            np.testing.assert_array_equal(value, theirs[path], err_msg=path)
+
+
+def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped(tmp_path):
+    _, whole = train(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", workers=2, callbacks=[Dies(113)])
+    died = checkpoint.read_latest(tmp_path / "run" / "checkpoints")
+    assert 0 < died.step < 150
+    result, resumed = train(
+        tmp_path / "run", workers=3, resume=True, callbacks=[Dies(1_000)]
+    )  # Another number of workers.
+    assert result.steps == 150 and result.updates > 0
+    assert_equal(resumed, whole)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_asynchronous_runs_learn_and_are_resumed_at_new_episodes(agent, tmp_path, capfd):
+    result, found = train(tmp_path, agent, workers=2, ready=2)
+    assert 150 <= result.steps < 150 + 2 and result.updates > 0
+    assert not found.state["mid_episode"] and "loop" not in found.state
+    if agent != "dqn":  # What follows is the same for all.
+        return
+    with pytest.raises(CheckpointError, match="ready=2, and this experiment has None"):
+        train(tmp_path, agent, workers=2, resume=True, num_steps=160)
+    again, _ = train(tmp_path, agent, workers=2, ready=2, resume=True, num_steps=200, progress=True)
+    assert again.steps >= 200 and again.updates > result.updates
+    assert "every environment begins a new episode" in "".join(capfd.readouterr())
+
+
+def test_a_callback_that_keeps_hold_of_environments_is_refused(tmp_path):
+    class Wraps(Callback):
+        def wrap(self, environment):
+            return environment
+
+    with pytest.raises(ConfigError, match="Wraps wraps the environments"):
+        train(tmp_path / "run", workers=2, callbacks=[Wraps()])
+    assert not (tmp_path / "run").exists()
