@@ -62,7 +62,7 @@ _QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
 
 def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
     """Returns ``function(key)``, compiled in a third of the time on a CPU: what runs once need not run fast."""
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return function(key)  # Line by line, as its user wants to see it.
     lowered = jax.jit(function).lower(key)
     for options in _QUICK_TO_COMPILE if jax.default_backend() == "cpu" else ():
