@@ -15,7 +15,6 @@ def make(
     *,
     evaluation: bool = False,
     sticky_action_prob: float = 0.25,
-    full_action_space: bool = False,
     life_loss: Literal["ignore", "zero_discount", "terminate"] = "ignore",
     clip_reward: bool = True,
     max_frames: int = 108_000,
@@ -35,13 +34,13 @@ def make(
         seed: seeds the game, sticky actions included.
         evaluation: whether the episodes are to be judged by: then neither rewards nor lives are touched.
         sticky_action_prob: with this probability a frame repeats the action of the frame before.
-        full_action_space: whether all 18 actions are offered.
         life_loss: what the loss of a life means in training, see `AtariPreprocessing`: "terminate" is
             Stable-Baselines3's and CleanRL's.
         clip_reward: whether rewards are clipped in training.
         max_frames: frames of an episode, those that are skipped included.
         max_noops: the largest number of no-op actions at the start of an episode.
-        **kwargs: others of ALE, such as ``render_mode="rgb_array"``, ``mode=1`` or ``difficulty=1``.
+        **kwargs: others of ALE, such as ``full_action_space=True`` for all 18 actions, ``render_mode="rgb_array"``,
+            ``mode=1`` or ``difficulty=1``.
 
     Raises:
         UnknownNameError: ALE has no such game; proposes the nearest name.
@@ -57,9 +56,8 @@ def make(
         found,
         frameskip=1,
         repeat_action_probability=sticky_action_prob,
-        full_action_space=full_action_space,
         max_num_frames_per_episode=max_frames,
-        **kwargs,
+        **{"full_action_space": False, **kwargs},
     )
     return AtariPreprocessing(
         gymnasium.GymnasiumEnvironment(game, seed),

@@ -333,9 +333,8 @@ def _what_is(space: gymnasium.Space) -> str:
 
 def _bounds(space: spaces.Box) -> tuple[Any, Any]:
     """Returns a Box's bounds, of an image each as one number where it is the same everywhere: it may be printed."""
-    uniform = (
-        len(space.shape) > 2 and (space.low == space.low.flat[0]).all() and (space.high == space.high.flat[0]).all()
-    )
+    is_image = len(space.shape) > 2 and space.low.size > 0
+    uniform = is_image and all((bound == bound.flat[0]).all() for bound in (space.low, space.high))
     return (space.low.flat[0], space.high.flat[0]) if uniform else (space.low, space.high)
 
 

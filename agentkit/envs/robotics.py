@@ -40,8 +40,8 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> gymnasium.GymnasiumEnvironm
     except AssertionError as error:  # Its checks of joints, whose types compare otherwise in newer versions of mujoco.
         ours, theirs = (importlib.metadata.version(package) for package in ("gymnasium-robotics", "mujoco"))
         raise ConfigError(
-            f"robotics:{name} cannot be made by gymnasium-robotics {ours} with mujoco {theirs}. Install mujoco 3.3.0 in "
-            "a virtual environment without dm_control, or take a task that goes with both, such as "
+            f"robotics:{name} cannot be made by gymnasium-robotics {ours} with mujoco {theirs}. Install mujoco 3.3.0 "
+            "in a virtual environment without dm_control, or take a task that goes with both, such as "
             "robotics:PointMaze_UMaze."
         ) from error
     return gymnasium.GymnasiumEnvironment(environment, seed)
