@@ -50,14 +50,17 @@ def measure(step: Callable[[], int], seconds: float) -> Rate:
 
 
 def cpu_seconds() -> float:
-    """Returns the processor time that this process and its children have used."""
-    ticks, me = 0, os.getpid()
+    """Returns the processor time of this process and all below it; SB3's workers are a server's children."""
+    ticks, parents = {}, {}
     for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             words = entry.read_text().rpartition(")")[2].split()
-            if me in (int(entry.parent.name), int(words[1])):
-                ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            parents[int(entry.parent.name)] = int(words[1])
+            ticks[int(entry.parent.name)] = int(words[11]) + int(words[12])
+    mine = {os.getpid()}
+    while below := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
+        mine |= below
+    return sum(ticks[pid] for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def make_asleep(seed: int = 0, straggler: int = -1) -> Any:

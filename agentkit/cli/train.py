@@ -204,8 +204,8 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
         names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices, --on-nan, --step-timeout, --keep-best, --keep-checkpoints, --stop-at-return and "
-            "--import may be given."
+            "total, --devices, --workers, --on-nan, --step-timeout, --keep-best, --keep-checkpoints, --stop-at-return "
+            "and --import may be given."
         )
     if not is_group:
         check_is_run(arguments.resume)

@@ -42,9 +42,11 @@ def check_workers(environment: Any, num_envs: int | None, workers: int, ready: i
         )
     if sys.platform == "win32":
         raise ConfigError("workers: environments in processes need Linux or macOS. Leave --workers out.")
-    if num_envs is None or not 1 <= workers <= num_envs:
+    if num_envs is None:
+        raise ConfigError(f"workers={workers}: there is one environment only. Give --num-envs N, too.")
+    if not 1 <= workers <= num_envs:
         raise ConfigError(
-            f"workers: expected 1 to num_envs={num_envs or 1}, found {workers}. Each worker has at least one of the "
+            f"workers: expected 1 to num_envs={num_envs}, found {workers}. Each worker has at least one of the "
             "environments of --num-envs N."
         )
     if isinstance(environment, str) and environment.startswith("envpool:"):
