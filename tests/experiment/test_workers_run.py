@@ -83,6 +83,7 @@ def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped
     assert_equal(resumed, whole)
 
 
+@pytest.mark.one_stack
 @pytest.mark.parametrize("agent", AGENTS)
 def test_asynchronous_runs_learn_and_are_resumed_at_new_episodes(agent, tmp_path, capfd):
     result, found = train(tmp_path, agent, workers=2, ready=2)
