@@ -240,8 +240,8 @@ class Learner:
         Raises:
             NonFiniteError: there is one, and `on_nan` is "stop".
         """
-        tally, is_finite = jax.device_get((self._tally, all_finite(self._state)))
-        if tally[1] < 0 and is_finite:
+        tally = jax.device_get(self._tally)
+        if tally[1] < 0 and all_finite(self._state):
             self._was_finite = True
         elif self._was_finite:
             self._was_finite = False  # To warn once is enough.
