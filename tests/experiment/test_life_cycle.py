@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from agentkit import checkpoint, envs
+from agentkit.actors import PolicyActor
 from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.datasets import ReplayDataset
@@ -242,7 +243,7 @@ class Events:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
-        for cls, name in ((ReplayDataset, "iterator"), (InProcessReplay, "replay"), (local.PolicyActor, "writer")):
+        for cls, name in ((ReplayDataset, "iterator"), (InProcessReplay, "replay"), (PolicyActor, "writer")):
             self._note(monkeypatch, cls, name)
 
     def _note(self, monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> None:
