@@ -65,6 +65,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "agents/common/natural_gradient": ("agents/test_natural_gradient.py", "agents/test_npg.py"),
     "agents/common/prioritized": ("losses/test_value.py", "agents/test_losses_by_hand.py", "agents/test_schedules.py"),
     "agents/common/ranges": ("agents/test_ranges.py",),
+    "agents/common/torso": ("agents/test_torso.py",),
     "agents/addons/rewards": ("agents/addons",),
     "agents/dqn": ("agents/test_losses_by_hand.py", "agents/test_dqn.py"),
     "agents/munchausen_dqn": ("agents/test_munchausen.py",),
