@@ -179,7 +179,7 @@ def test_whole_rewards_are_clipped_in_the_dtype_of_their_spec(dtype):
 
 @pytest.mark.parametrize("num_envs", [None, 2])
 def test_whole_rewards_are_clipped_in_environments_by_name(num_envs, monkeypatch):
-    monkeypatch.setitem(envs.registry._registered, "pays", lambda name, seed: Pays(np.float64))
+    monkeypatch.setitem(envs.registry._registered, "pays", lambda name, seed: Pays(np.float32))
     environment = envs.make("pays:x", num_envs=num_envs, wrappers=[ClipReward])
     environment.reset()
     reward = environment.step(np.zeros((num_envs, 1) if num_envs else (1,), np.float32)).reward
