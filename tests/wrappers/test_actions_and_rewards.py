@@ -214,3 +214,35 @@ def test_evaluations_have_the_environments_own_rewards(tmp_path):
     assert set(judged["episode_return_max"]) == {1.0}
     assert set(agentkit.evaluate(tmp_path / "run", 8)["episode_return"]) <= {0.0, 1.0}
     assert {float(episode.rewards.sum()) for episode in recorded.episodes} <= {0.0, 1.0}
+
+
+def experiment_of(environment, *names, **settings):
+    known = {
+        "reward_scale": functools.partial(RewardScale, scale=100.0),
+        "clip_reward": functools.partial(ClipReward, maximum=0.5),
+    }
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+    wrappers = [known.get(name) or find(name) for name in names]
+    return agentkit.ExperimentConfig(agent, environment, 40, wrappers=wrappers, environment_settings=settings)
+
+
+@pytest.mark.parametrize("changing", ["reward_scale", "clip_reward"])
+def test_observations_of_rewards_are_the_same_in_evaluations(changing):
+    """A reward that only training has is no observation, as the policy would not know it in an evaluation."""
+    with pytest.raises(ConfigError, match=r"Put (RewardScale|ClipReward) after ObservationActionReward"):
+        experiment_of("agentkit:bandit", changing, "one_hot", "observation_action_reward")
+    plan = experiment_of("agentkit:bandit", "observation_action_reward", changing)
+    seen = []
+    for evaluation in (False, True):
+        environment = plan.make_environment(0, evaluation=evaluation)
+        environment.reset()
+        seen.append(float(environment.step(np.int32(1)).observation.reward))
+    assert seen == [1.0, 1.0]
+
+
+def test_ataris_clipped_rewards_are_no_observations():
+    """The factory clips inside of all wrappers, in training only."""
+    with pytest.raises(ConfigError, match=r"--env-set clip_reward=False and --wrapper clip_reward after"):
+        experiment_of("atari:Breakout", "observation_action_reward", "clip_reward")
+    plan = experiment_of("atari:Breakout", "observation_action_reward", "clip_reward", clip_reward=False)
+    assert len(plan.wrappers) == 2 and experiment_of("atari:Breakout", "clip_reward").wrappers
