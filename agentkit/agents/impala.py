@@ -11,7 +11,7 @@ Differences from the paper:
     loss drowns the policy's in layers that both share. Else they share a few ReLU layers (for images behind the
     convolutions of Mnih et al. 2015, or with `residual_torso` behind those of the paper's larger network), an LSTM if
     wanted, and have linear heads.
-  * Rewards and actions before are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
+  * Rewards and actions before are no inputs of the network; ``--wrapper observation_action_reward`` makes them some.
   * Rewards are not clipped.
   * Continuous actions, too: Gaussian, clipped to the bounds on their way to the environment.
   * Truncated episodes bootstrap. An episode's final observation takes one of the T rows; only its value is of use.

@@ -8,7 +8,7 @@ Differences from the paper (it has no arXiv number: openreview.net, r1lyTjAqYX):
     end. Rows after an episode's start need no burn-in and count, also among the first rows of a sequence.
   * Adam with another epsilon than the paper's, and an optional clip of the gradients' global norm.
   * Epsilon falls linearly over an actor's steps, of all its environments; the paper's ladder is a switch.
-  * The last reward and action are no inputs of the network; `wrappers.ObservationActionReward` makes them some.
+  * The last reward and action are no inputs of the network; ``--wrapper observation_action_reward`` makes them some.
   * New sequences get the largest priority seen, not one that the actor computes.
   * Truncated episodes bootstrap.
   * Defaults fit small problems, not Atari: the paper has an LSTM of 512 units, sequences of 80 steps every 40 with 40

@@ -26,7 +26,7 @@ from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.experiment.run_loggers import check_names
 from agentkit.loggers import Logger, RunInfo
-from agentkit.wrappers.base import without_training_only
+from agentkit.wrappers.base import check_order, observes_rewards, without_training_only
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -205,7 +205,8 @@ def check_environment_settings(config: Any) -> None:
     """Refuses arguments and wrappers that are of no use to an environment.
 
     Raises:
-        ConfigError: `environment_settings` is no mapping of names, or has a name that is the seed's or agentkit's.
+        ConfigError: `environment_settings` is no mapping of names, or has a name that is the seed's or agentkit's; or
+            evaluations would have other observations.
     """
     settings, wrappers = config.environment_settings, config.wrappers
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
@@ -214,6 +215,16 @@ def check_environment_settings(config: Any) -> None:
         raise ConfigError(f"environment_settings: {sorted(taken)} are agentkit's own; leave them out.")
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
         raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")
+    check_order(wrappers)
+    name = config.environment
+    is_atari = isinstance(name, str) and name.startswith("atari:") and registered(name) is None
+    if is_atari and observes_rewards(wrappers) and settings.get("clip_reward", True):
+        raise ConfigError(
+            "wrappers: atari: clips rewards in training, inside of all wrappers, and observation_action_reward would "
+            "show them to the agent, so that evaluations would have other observations. Give "
+            "--env-set clip_reward=False and --wrapper clip_reward after --wrapper observation_action_reward; in "
+            "Python environment_settings={'clip_reward': False} and ClipReward after ObservationActionReward."
+        )
 
 
 def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:

@@ -14,9 +14,13 @@ from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
 from agentkit.learning import Update
+from agentkit.networks import Network
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
 from agentkit.types import Nest
+
+_OF_ACTION_VALUES = ("dqn", "munchausen_dqn", "discrete_cql")
+"""Agents whose network returns action values ``[B, A]``."""
 
 
 class Parts(NamedTuple):
@@ -48,6 +52,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
     check_spec(spec)
     _check_scalars(agent, spec)
     networks = agent.make_networks(spec)
+    _check_own_networks(agent, spec, networks)
     update = agent.make_update(networks)
     tables, plan = agent.make_tables(spec), agent.batch_plan
     index_tables(tables)[plan.table].check_batch(plan.batch_size)
@@ -106,6 +111,25 @@ def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
                 f"{described['agent']} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
                 "numbers up in a wrapper, or give the agent a make_loss of your own."
             )
+
+
+def _check_own_networks(agent: Any, spec: specs.EnvironmentSpec, networks: Any) -> None:
+    """Refuses networks of the user's own whose action values are not those of an agent that is otherwise stock."""
+    described = identity.describe_agent(agent, 1)
+    name, actions = described["agent"], spec.actions
+    if name not in _OF_ACTION_VALUES or set(described["agent_parts"]) - {"experience"} != {"make_networks"}:
+        return
+    if not isinstance(actions, specs.DiscreteArray) or not isinstance(networks, Network):
+        return
+    observation = jax.tree.map(lambda x: x[None], specs.zeros(spec.observations))
+    params = jax.eval_shape(networks.init, jax.ShapeDtypeStruct((2,), np.uint32))
+    found = jax.tree.map(lambda x: list(x.shape), jax.eval_shape(networks.apply, params, observation))
+    if found != [1, actions.num_values]:
+        raise SpecError(
+            f"{name} needs networks that return a value for each action, [B, A], for one observation here "
+            f"[1, {actions.num_values}]; found {found} from those of your own. Give them as many outputs as "
+            "environment_spec.actions.num_values."
+        )
 
 
 def _check_memory(table: Table, num_steps: int) -> None:

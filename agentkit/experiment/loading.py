@@ -48,6 +48,7 @@ class LoadedPolicy:
     Attributes:
         observation_spec: what it takes.
         action_spec: what it returns.
+        agent_action_spec: of what its agent was trained to return, which is made `action_spec`'s.
         arrays: its parameters.
         pure_policy: the pure function of parameters and one observation that it calls; actions in [-1, 1] or from 0.
     """
@@ -65,6 +66,7 @@ class LoadedPolicy:
         self.agent = agent
         self.observation_spec = file.environment_spec.observations
         self.action_spec = file.own_actions
+        self.agent_action_spec = file.environment_spec.actions
         self._file = file
         self.arrays = jax.tree.map(np.asarray, params)
         self._params = jax.device_put(params)
@@ -102,7 +104,8 @@ class LoadedPolicy:
             state = ActingState(key, reset(policy_state) if jax.tree.leaves(policy_state) else policy_state)
         act = self._act if batch_size is None else self._act_batch
         action, state = act(self._params, state, observation)
-        return tree.map_structure(lambda leaf, spec: to_bounds(np.asarray(leaf), spec), action, self.action_spec), state
+        specs = self.agent_action_spec, self.action_spec
+        return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs), state
 
     def _read(self, observation: Nest) -> tuple[Nest, int | None]:
         """Returns the observation in the dtypes of its spec, and the size of its batch or None."""

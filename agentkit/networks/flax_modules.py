@@ -65,28 +65,33 @@ class NnxModule:
         """Returns the module's outputs.
 
         Raises:
-            SpecError: the module has variables that are no `nnx.Param`, but for the keys of its random numbers.
+            SpecError: the module has variables that are no `nnx.Param`, such as the keys of random numbers.
         """
         nnx = _flax().nnx
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), observation)
 
-        def split(key: jax.Array) -> tuple[Any, Any, Any]:
+        def split(key: jax.Array) -> tuple[Any, Any]:
             graph, params, keys, rest = nnx.split(self.make(shapes, nnx.Rngs(key)), nnx.Param, nnx.RngState, ...)
+            if jax.tree.leaves(keys):  # It would draw the same numbers at each call, in evaluations, too.
+                raise SpecError(
+                    f"The NNX module of {self.make.__qualname__} keeps keys of random numbers: networks here are pure "
+                    "functions of parameters. Leave out what draws, e.g. Dropout, and keep no rngs in the module."
+                )
             if others := jax.tree.leaves(rest):
                 raise SpecError(
                     f"The NNX module of {self.make.__qualname__} has {len(others)} variables that are no nnx.Param: "
                     "networks here are pure functions of parameters. Leave out what keeps such a state."
                 )
-            return graph, params, keys
+            return graph, params
 
         def init(key: jax.Array, observation: Nest) -> Any:
             del observation
             return nnx.to_pure_dict(split(key)[1])
 
         def apply(params: Any, observation: Nest) -> Any:
-            graph, state, keys = split(jax.random.PRNGKey(0))  # What it is made of; its parameters are replaced.
+            graph, state = split(jax.random.PRNGKey(0))  # What it is made of; its parameters are replaced.
             nnx.replace_by_pure_dict(state, params)
-            return nnx.merge(graph, state, keys)(observation)
+            return nnx.merge(graph, state)(observation)
 
         return ForeignModule(init, apply, snake_case(getattr(self.make, "__name__", "nnx")))(observation)
 

@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.errors import SpecError, unknown_name
 from agentkit.networks.residual import residual_torso
 from agentkit.networks.torsos import Torso, flatten_torso, is_image, nature_torso, to_unit_image
+from agentkit.networks.torsos import torso as any_torso
 from agentkit.types import Array, Nest
 
 TORSOS: dict[str, Torso] = {"nature": nature_torso, "impala": residual_torso, "flatten": flatten_torso}
@@ -54,7 +55,10 @@ class OwnTorso:
             SpecError: the torso returns something else.
         """
         apply = self.torso() if _is_module_class(self.torso) else self.torso
-        features = apply(jax.tree_util.tree_map_with_path(_ready, observation))
+        # Made ready twice, an image might be taken for one of another layout.
+        raw = _makes_inputs_ready(self.torso)
+        inputs = observation if raw else jax.tree_util.tree_map_with_path(_ready, observation)
+        features = apply(inputs)
         batch_size = jax.tree.leaves(observation)[0].shape[0]
         if getattr(features, "ndim", None) != 2 or features.shape[0] != batch_size:
             found = jax.tree.map(lambda x: list(jnp.shape(x)), features)
@@ -74,6 +78,11 @@ def torso_name(torso: Callable[..., Any]) -> str:
 def _is_module_class(torso: Callable[..., Any]) -> bool:
     made = torso.func if isinstance(torso, functools.partial) else torso
     return isinstance(made, type) and issubclass(made, hk.Module)
+
+
+def _makes_inputs_ready(torso: Callable[..., Any]) -> bool:
+    function = torso.func if isinstance(torso, functools.partial) else torso
+    return isinstance(function, OwnTorso) or any(function is each for each in (any_torso, *TORSOS.values()))
 
 
 def _ready(path: tuple[Any, ...], leaf: Array) -> Array:

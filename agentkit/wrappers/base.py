@@ -40,6 +40,9 @@ class EnvironmentWrapper(dm_env.Environment):
     training_only: ClassVar[bool] = False
     """Whether evaluations go without it, so that their returns are the environment's own."""
 
+    observes_rewards: ClassVar[bool] = False
+    """Whether the reward of the environment inside becomes part of the observation."""
+
     def __init__(self, environment: dm_env.Environment):
         specs.check_is_environment(environment)
         if specs.is_batched(environment) and not self.works_on_batches:
@@ -151,7 +154,37 @@ class EnvironmentWrapper(dm_env.Environment):
 
 def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
     """Returns those wrappers that are around an environment in evaluation, too."""
-    return [each for each in wrappers if not getattr(getattr(each, "func", each), "training_only", False)]
+    return [each for each in wrappers if not _says(each, "training_only")]
+
+
+def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
+    """Refuses wrappers with which an evaluation would show the agent other observations than the training.
+
+    Args:
+        wrappers: around one environment, the innermost first.
+
+    Raises:
+        ConfigError: one for training only is inside of one that makes rewards observations.
+    """
+    changing = None
+    for each in wrappers:
+        if _says(each, "training_only"):
+            changing = each
+        elif _says(each, "observes_rewards") and changing is not None:
+            inner, outer = (getattr(getattr(w, "func", w), "__name__", str(w)) for w in (changing, each))
+            raise ConfigError(
+                f"wrappers: {inner} is for training only, and {outer} after it would show its rewards to the agent, so "
+                f"that evaluations would have other observations. Put {inner} after {outer}."
+            )
+
+
+def observes_rewards(wrappers: Sequence[Callable[..., Any]]) -> bool:
+    """Returns whether one of the wrappers makes rewards part of the observation."""
+    return any(_says(each, "observes_rewards") for each in wrappers)
+
+
+def _says(wrapper: Callable[..., Any], attribute: str) -> bool:
+    return bool(getattr(getattr(wrapper, "func", wrapper), attribute, False))
 
 
 class ObservationWrapper(EnvironmentWrapper):

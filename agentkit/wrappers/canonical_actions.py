@@ -76,19 +76,26 @@ class _Mapping(NamedTuple):
     offset: np.ndarray | None
 
 
-def to_bounds(action: Any, spec: specs.Array, array_module: Any = np) -> Any:
-    """Returns an action in [-1, 1] within the bounds of `spec` and in its dtype, clipped; another kind only cast.
+def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_module: Any = np) -> Any:
+    """Returns an agent's action as the environment itself takes it: in its shape, bounds and dtype, clipped to them.
+
+    Of other kinds than bounded continuous actions only the dtype changes.
 
     Args:
-        action: ``[..., *spec.shape]``; of a bounded continuous one ``[..., A]``, as `FlattenActions` has it.
-        spec: of the environment's own action.
+        action: ``[..., *agent_spec.shape]``, within that spec's bounds.
+        agent_spec: of the agent's action; where its bounds are -1 and 1, they are mapped onto those of `spec`.
+        spec: of the environment's own action, with as many numbers.
         array_module: ``numpy`` or ``jax.numpy``, which has no 64 bits: the dtype is then the nearest that it has.
     """
     mapping = _mapping(spec, ())
     if mapping is not None:
-        action = action.reshape((*action.shape[:-1], *spec.shape))
-        action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
-        if mapping.scale is not None and mapping.offset is not None:
+        if agent_spec.shape != spec.shape:  # As `FlattenActions` has it.
+            action = action.reshape((*action.shape[: action.ndim - len(agent_spec.shape)], *spec.shape))
+        if mapping.scale is None or mapping.offset is None or not _is_canonical(agent_spec):
+            low, high = (bound.astype(spec.dtype) for bound in (spec.minimum, spec.maximum))
+            action = array_module.maximum(array_module.minimum(action, high), low)
+        else:
+            action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
             action = action * mapping.scale + mapping.offset
     if array_module is not np:
         narrow = {8: spec.dtype.kind + "4"}.get(spec.dtype.itemsize, spec.dtype)
@@ -103,6 +110,10 @@ def is_bounded_continuous(spec: specs.Array) -> bool:
         and spec.dtype.kind == "f"
         and bool(np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all())
     )
+
+
+def _is_canonical(spec: specs.Array) -> bool:
+    return bool(is_bounded_continuous(spec) and (spec.minimum == -1.0).all() and (spec.maximum == 1.0).all())
 
 
 def _mapping(spec: specs.Array, leading: tuple[int, ...]) -> _Mapping | None:

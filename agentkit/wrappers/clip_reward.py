@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import dm_env
 import numpy as np
@@ -23,7 +23,10 @@ class ClipReward(ObservationWrapper):
     Args:
         environment: the environment.
         minimum: of a reward.
-        maximum: above the minimum.
+        maximum: above the minimum; where rewards are integers, both are whole.
+
+    Raises:
+        ConfigError: the bounds are none, or none of the rewards' dtype.
     """
 
     works_on_batches = True
@@ -34,19 +37,38 @@ class ClipReward(ObservationWrapper):
         super().__init__(environment)
         if not minimum < maximum:
             raise ConfigError(f"clip_reward: expected a minimum below the maximum, found {minimum} and {maximum}.")
-        self._minimum, self._maximum = minimum, maximum
+        self._reward_spec = tree.map_structure(
+            lambda spec: _clipped_spec(spec, minimum, maximum), environment.reward_spec()
+        )
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         if timestep.reward is None:
             return timestep
-        return timestep._replace(reward=tree.map_structure(self._clipped, timestep.reward))
-
-    def _clipped(self, reward: np.ndarray) -> np.ndarray:
-        return np.minimum(np.maximum(reward, self._minimum), self._maximum, dtype=np.result_type(reward))
+        if specs.is_spec(self._reward_spec):
+            return timestep._replace(reward=_clipped(timestep.reward, self._reward_spec))
+        return timestep._replace(reward=tree.map_structure(_clipped, timestep.reward, self._reward_spec))
 
     def reward_spec(self) -> Nest:
         """Returns the spec of the clipped rewards."""
-        return tree.map_structure(
-            lambda spec: specs.BoundedArray(spec.shape, spec.dtype, self._minimum, self._maximum, spec.name),
-            self._environment.reward_spec(),
-        )
+        return self._reward_spec
+
+
+def _clipped(reward: Any, spec: specs.BoundedArray) -> np.ndarray:
+    # In the spec's dtype: a reward may be a plain number, or an integer where floats are promised.
+    return np.minimum(np.maximum(np.asarray(reward, spec.dtype), spec.minimum), spec.maximum)
+
+
+def _clipped_spec(spec: specs.Array, minimum: float, maximum: float) -> specs.BoundedArray:
+    for bound in (minimum, maximum):
+        if spec.dtype.kind in "iub" and not (float(bound).is_integer() and _holds(spec.dtype, int(bound))):
+            raise ConfigError(
+                f"clip_reward: the rewards are {spec.dtype}, which has no {bound}. Give whole bounds that it has, or "
+                "make the environment's rewards floats."
+            )
+    return specs.BoundedArray(spec.shape, spec.dtype, minimum, maximum, spec.name)
+
+
+def _holds(dtype: np.dtype, number: int) -> bool:
+    if dtype.kind == "b":
+        return number in (0, 1)
+    return int(np.iinfo(dtype).min) <= number <= int(np.iinfo(dtype).max)

@@ -29,7 +29,12 @@ class OAR(NamedTuple):
 
 @final
 class ObservationActionReward(EnvironmentWrapper):
-    """Makes each observation an `OAR`, as recurrent agents expect (Kapturowski et al. 2019, R2D2)."""
+    """Makes each observation an `OAR`, as recurrent agents expect (Kapturowski et al. 2019, R2D2).
+
+    Rewards that are changed for training only are changed around it: evaluations show the environment's own.
+    """
+
+    observes_rewards = True
 
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)

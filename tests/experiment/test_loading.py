@@ -1,5 +1,6 @@
 """A policy that leaves the house: loaded from a run or a file it acts as the agent does, in the environment's terms."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -11,10 +12,11 @@ import pytest
 
 import agentkit
 from agentkit import specs
-from agentkit.agents import r2d2, sac
+from agentkit.agents import ppo, r2d2, sac
 from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import Evaluator
+from agentkit.experiment.deploy.acting import acting_of
 from agentkit.experiment.evaluate import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
@@ -177,3 +179,37 @@ def test_below_a_users_own_actions_nothing_is_looked_for():
     assert own_actions(limited).maximum == 2.0 and limited.action_spec().maximum == 1.0
     discrete = make("gymnasium:Pendulum-v1", wrappers=[Discrete])
     assert own_actions(discrete) == discrete.action_spec() == specs.DiscreteArray(2, np.int32, "action")
+
+
+class Reshaped(EnvironmentWrapper):
+    """Takes an action of another shape, up to `high`, and turns its sum into Pendulum's."""
+
+    def __init__(self, inner, shape, high):
+        super().__init__(inner)
+        self.shape, self.high = shape, high
+
+    def action_spec(self):
+        return specs.BoundedArray(self.shape, np.float32, 0.0, self.high, "action")
+
+    def step(self, action):
+        return self.environment.step(np.float32([np.clip(np.sum(action) / self.high - 1, -1, 1)]))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_a_users_own_continuous_actions_are_as_the_run_had_them(shape, tmp_path):
+    """Their shape and bounds are the agent's already: a policy that is loaded maps them no second time."""
+    agent = ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=8, num_epochs=1))
+    experiment = agentkit.ExperimentConfig(
+        agent, "gymnasium:Pendulum-v1", 8, run_directory=tmp_path / "run", evaluation_period=0,
+        wrappers=[functools.partial(Reshaped, shape=shape, high=8.0)],
+    )  # fmt: skip
+    agentkit.run(experiment)
+    policy = agentkit.load(experiment)
+    assert policy.action_spec == specs.BoundedArray(shape, np.float32, 0.0, 8.0, "action")
+    rows = rows_for(policy, 3)
+    agents = [policy.pure_policy.act(policy.arrays, jax.random.PRNGKey(0), row, ())[0] for row in rows]
+    assert 2.0 < np.mean(agents) < 6.0
+    np.testing.assert_allclose([policy(row)[0] for row in rows], agents, rtol=1e-5)
+    np.testing.assert_allclose(policy(rows)[0], agents, rtol=1e-5)
+    acting = acting_of(policy)
+    np.testing.assert_allclose(acting.step(acting.params, {"observation": rows})["action"], agents, rtol=1e-5)

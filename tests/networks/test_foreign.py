@@ -28,7 +28,7 @@ def learned(torso: Any) -> tuple[Any, Any]:
 
 
 def test_a_linen_module_computes_what_it_does_alone_and_each_parameter_is_learned() -> None:
-    nn = pytest.importorskip("flax").linen
+    nn = pytest.importorskip("flax.linen")
     module = nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(4), nn.tanh, nn.Dense(3, use_bias=False)])
     torso = networks.from_flax(module)
     params, grads = learned(torso)
@@ -48,7 +48,7 @@ def test_a_linen_module_computes_what_it_does_alone_and_each_parameter_is_learne
 
 
 def test_a_linen_module_is_written_by_its_class_and_what_differs_from_it() -> None:
-    nn = pytest.importorskip("flax").linen
+    nn = pytest.importorskip("flax.linen")
     torso = networks.from_flax(nn.Sequential([nn.Dense(4), nn.LayerNorm(use_bias=False)]))
     code = encode(torso)
     assert decode(code) == torso
@@ -56,7 +56,7 @@ def test_a_linen_module_is_written_by_its_class_and_what_differs_from_it() -> No
 
 
 def test_a_linen_module_with_state_is_refused_before_anything_runs() -> None:
-    nn = pytest.importorskip("flax").linen
+    nn = pytest.importorskip("flax.linen")
     module = nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.BatchNorm(use_running_average=False)])
     with pytest.raises(SpecError, match=r"Sequential has variables beside its parameters, batch_stats"):
         network_of(networks.from_flax(module)).init(KEY)
@@ -66,7 +66,7 @@ def test_a_linen_module_with_state_is_refused_before_anything_runs() -> None:
 
 
 def test_an_nnx_module_computes_what_it_does_alone_and_each_parameter_is_learned() -> None:
-    nnx = pytest.importorskip("flax").nnx
+    nnx = pytest.importorskip("flax.nnx")
 
     class Torso(nnx.Module):
         def __init__(self, observation: Any, rngs: Any):
@@ -89,9 +89,14 @@ def test_an_nnx_module_computes_what_it_does_alone_and_each_parameter_is_learned
 
 
 def test_an_nnx_module_with_state_is_refused() -> None:
-    nnx = pytest.importorskip("flax").nnx
+    nnx = pytest.importorskip("flax.nnx")
     with pytest.raises(SpecError, match=r"variables that are no nnx\.Param"):
         network_of(networks.from_flax(lambda o, rngs: nnx.BatchNorm(2, rngs=rngs))).init(KEY)
+    dropping = networks.from_flax(
+        lambda o, rngs: nnx.Sequential(nnx.Linear(2, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs))
+    )
+    with pytest.raises(SpecError, match=r"keeps keys of random numbers.*Leave out what draws, e\.g\. Dropout"):
+        network_of(dropping).init(KEY)
 
 
 def make_mlp(observation: Any, key: jax.Array) -> Any:
@@ -135,7 +140,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
 
 
 def test_a_flax_module_is_in_agents_with_and_without_a_memory() -> None:
-    nn = pytest.importorskip("flax").linen
+    nn = pytest.importorskip("flax.linen")
     torso = networks.from_flax(nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(4)]))
     environment_spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
     for agent in (ppo.make_agent(ppo.Config(lstm_size=4), torso=torso), dqn.make_agent(torso=torso)):

@@ -50,7 +50,7 @@ def test_it_gets_choices_as_indicators_images_in_the_unit_interval_and_all_else_
     np.testing.assert_array_equal(seen[specs.ACTION_MASK], observation[specs.ACTION_MASK])
 
 
-@pytest.mark.parametrize("layout", [(8, 9, 3), (3, 9, 8), (2, 8, 9, 3), (6, 9, 7)])
+@pytest.mark.parametrize("layout", [(8, 9, 3), (3, 9, 8), (2, 8, 9, 3), (6, 9, 7), (6, 8, 9, 4)])
 def test_inputs_that_are_ready_stay_as_they_are(layout: tuple[int, ...]) -> None:
     """So agentkit's own torsos, which make images ready themselves, may be handed in like one's own."""
     spec = {"image": specs.BoundedArray(layout, np.uint8, 0, 255), "speed": specs.Array((2,), np.float32)}
@@ -59,6 +59,8 @@ def test_inputs_that_are_ready_stay_as_they_are(layout: tuple[int, ...]) -> None
     np.testing.assert_array_equal(once, apply(networks.OwnTorso(networks.flatten_torso), spec, observation))
     plain = networks.make_network(networks.flatten_torso, spec)
     np.testing.assert_array_equal(once, plain.apply({}, observation))
+    partial = functools.partial(networks.torso, image_torso=lambda image: hk.Flatten()(image))
+    np.testing.assert_array_equal(once, apply(partial, spec, observation))
     assert 0.5 < float(jnp.max(once)) <= 1.0
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from agentkit import networks, specs
 from agentkit.agents import dqn
+from agentkit.envs.catch import Catch
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.fit import check_fit
@@ -130,6 +131,28 @@ def test_networks_that_cannot_be_made_are_refused_before_the_run_begins() -> Non
     experiment = ExperimentConfig(dqn.make_agent(make_networks=_no_networks), Clues, num_steps=10)
     with pytest.raises(SpecError, match="too small"):
         check_fit(experiment, make_environment_spec(Clues(0)))
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x, n: hk.Linear(n + 1)(hk.Flatten()(x)), r"\[1, 4\]"),
+        (lambda x, n: hk.Linear(n)(hk.Flatten()(x))[..., None], r"\[1, 3, 1\]"),
+        (lambda x, n: {"q": hk.Linear(n)(hk.Flatten()(x))}, r"\{'q': \[1, 3\]\}"),
+    ],
+)
+def test_values_that_are_not_one_for_each_action_are_refused_before_the_run_begins(function: Any, found: str) -> None:
+    spec = make_environment_spec(Catch())
+
+    def of(function: Any) -> ExperimentConfig:
+        def make(spec: Any, config: Any) -> networks.Network:
+            return networks.make_network(lambda x: function(x, spec.actions.num_values), spec.observations)
+
+        return ExperimentConfig(dqn.make_agent(make_networks=make), Catch, num_steps=10)
+
+    with pytest.raises(SpecError, match=rf"a value for each action, \[B, A\], .* \[1, 3\]; found {found}"):
+        check_fit(of(function), spec)
+    check_fit(of(lambda x, n: hk.Linear(n)(hk.Flatten()(x))), spec)
 
 
 def _no_networks(environment_spec: Any, config: Any) -> networks.Network:

@@ -129,7 +129,7 @@ def test_actions_of_any_shape_are_a_vector_for_agents(shape, num_envs, monkeypat
     own = own_actions(environment)  # What a policy that is loaded from a folder answers with.
     if num_envs is None:
         assert own.shape == shape
-        np.testing.assert_array_equal(to_bounds(np.stack([action, action]), own)[1], heard)
+        np.testing.assert_array_equal(to_bounds(np.stack([action, action]), environment.action_spec(), own)[1], heard)
 
 
 def test_one_hot():
@@ -155,6 +155,43 @@ def test_rewards_change_and_keep_their_spec(wrapper, reward, bounds):
     assert (spec.minimum, spec.maximum) == bounds and spec.dtype == np.float32
 
 
+class Pays(Listener):
+    """Pays a plain 3, whatever its spec says."""
+
+    def __init__(self, dtype):
+        super().__init__(box(-1, 1, (1,)))
+        self.dtype = dtype
+
+    def step(self, action):
+        return dm_env.transition(3, self.observe())
+
+    def reward_spec(self):
+        return specs.Array((), self.dtype, "reward")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_whole_rewards_are_clipped_in_the_dtype_of_their_spec(dtype):
+    clipped = ClipReward(Pays(dtype), maximum=2)
+    reward = clipped.step(np.float32([0])).reward
+    assert reward == 2 and reward.dtype == dtype == clipped.reward_spec().dtype
+    specs.validate(reward, clipped.reward_spec())
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_whole_rewards_are_clipped_in_environments_by_name(num_envs, monkeypatch):
+    monkeypatch.setitem(envs.registry._registered, "pays", lambda name, seed: Pays(np.float32))
+    environment = envs.make("pays:x", num_envs=num_envs, wrappers=[ClipReward])
+    environment.reset()
+    reward = environment.step(np.zeros((num_envs, 1) if num_envs else (1,), np.float32)).reward
+    np.testing.assert_array_equal(reward, np.ones((num_envs,) if num_envs else (), np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(np.int64, 0.5), (np.int8, 1000), (np.uint8, 1), (np.int64, np.inf)])
+def test_bounds_that_whole_rewards_cannot_have_are_refused(dtype, bound):
+    with pytest.raises(ConfigError, match=f"rewards are {np.dtype(dtype)}, which has no"):
+        ClipReward(Pays(dtype), maximum=bound)
+
+
 def test_a_scale_is_above_0():
     for scale in (0, -1.0, float("nan"), "2"):
         with pytest.raises(ConfigError, match="scale above 0"):
@@ -177,3 +214,35 @@ def test_evaluations_have_the_environments_own_rewards(tmp_path):
     assert set(judged["episode_return_max"]) == {1.0}
     assert set(agentkit.evaluate(tmp_path / "run", 8)["episode_return"]) <= {0.0, 1.0}
     assert {float(episode.rewards.sum()) for episode in recorded.episodes} <= {0.0, 1.0}
+
+
+def experiment_of(environment, *names, **settings):
+    known = {
+        "reward_scale": functools.partial(RewardScale, scale=100.0),
+        "clip_reward": functools.partial(ClipReward, maximum=0.5),
+    }
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+    wrappers = [known.get(name) or find(name) for name in names]
+    return agentkit.ExperimentConfig(agent, environment, 40, wrappers=wrappers, environment_settings=settings)
+
+
+@pytest.mark.parametrize("changing", ["reward_scale", "clip_reward"])
+def test_observations_of_rewards_are_the_same_in_evaluations(changing):
+    """A reward that only training has is no observation, as the policy would not know it in an evaluation."""
+    with pytest.raises(ConfigError, match=r"Put (RewardScale|ClipReward) after ObservationActionReward"):
+        experiment_of("agentkit:bandit", changing, "one_hot", "observation_action_reward")
+    plan = experiment_of("agentkit:bandit", "observation_action_reward", changing)
+    seen = []
+    for evaluation in (False, True):
+        environment = plan.make_environment(0, evaluation=evaluation)
+        environment.reset()
+        seen.append(float(environment.step(np.int32(1)).observation.reward))
+    assert seen == [1.0, 1.0]
+
+
+def test_ataris_clipped_rewards_are_no_observations():
+    """The factory clips inside of all wrappers, in training only."""
+    with pytest.raises(ConfigError, match=r"--env-set clip_reward=False and --wrapper clip_reward after"):
+        experiment_of("atari:Breakout", "observation_action_reward", "clip_reward")
+    plan = experiment_of("atari:Breakout", "observation_action_reward", "clip_reward", clip_reward=False)
+    assert len(plan.wrappers) == 2 and experiment_of("atari:Breakout", "clip_reward").wrappers

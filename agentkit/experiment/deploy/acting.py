@@ -63,6 +63,7 @@ def acting_of(policy: LoadedPolicy) -> Acting:
     """Returns what a policy does; of its state only what actions depend on."""
     pure, params = policy.pure_policy, policy.arrays
     observations, actions = named("observation", policy.observation_spec), named("action", policy.action_spec)
+    agents = list(named("action", policy.agent_action_spec).values())
     first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
     rows = {name: np.asarray(row) for name, row in named("state", first).items()}
     structure = jax.tree.structure(first)
@@ -71,8 +72,8 @@ def acting_of(policy: LoadedPolicy) -> Acting:
         def act(params: Nest, observation: Arrays, state: Arrays, key: Any) -> Arrays:
             nest = jax.tree.unflatten(structure, [state.get(name, rows[name]) for name in rows])
             action, new, _ = pure.act(params, key, _nest(policy.observation_spec, observation), nest)
-            leaves = zip(actions, jax.tree.leaves(action), strict=True)
-            found = {name: to_bounds(leaf, actions[name], jnp) for name, leaf in leaves}
+            leaves = zip(actions, jax.tree.leaves(action), agents, strict=True)
+            found = {name: to_bounds(leaf, agents_own, actions[name], jnp) for name, leaf, agents_own in leaves}
             return found | {NEXT + name: leaf for name, leaf in named("state", new).items() if name in kept}
 
         def step(params: Nest, arrays: Arrays, key: Any = _KEY) -> Arrays:
