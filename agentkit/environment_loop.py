@@ -231,15 +231,7 @@ class BatchedEnvironmentLoop:
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]
-        return [self._finish(int(i)) for i in ended] if ended.size else None
-
-    def _finish(self, i: int) -> dict[str, float]:
-        record = _batch_record(self._counter, self.num_steps, self._returns, self._lengths, i)
-        for observer in self._observers:
-            observer.end_episode(self._environment, record, i)
-        if self._log is not None:
-            self._log(record)
-        return record
+        return [_end_episode(self, int(i)) for i in ended] if ended.size else None
 
     def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
         """Acts as `EnvironmentLoop.run` does; stops at the first call after which the number is reached."""
@@ -329,37 +321,31 @@ class ReadyEnvironmentLoop:
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = numbers[timestep.step_type == LAST]
-        records = [self._finish(int(i)) for i in ended] if ended.size else None
+        records = [_end_episode(self, int(i)) for i in ended] if ended.size else None
         new = self._actor.select_action(timestep.observation, numbers)
         self._environment.send(new, numbers)
         for column, leaf in zip(tree.flatten(self._actions), tree.flatten(new), strict=True):
             column[numbers] = leaf
         return records
 
-    def _finish(self, i: int) -> dict[str, float]:
-        record = _batch_record(self._counter, self.num_steps, self._returns, self._lengths, i)
-        for observer in self._observers:
-            observer.end_episode(self._environment, record, i)
-        if self._log is not None:
-            self._log(record)
-        return record
-
     def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
         """Acts as `BatchedEnvironmentLoop.run` does."""
         return _run(self, self._actor, num_episodes, num_steps)
 
 
-def _batch_record(
-    counter: Counter, num_steps: int, returns: np.ndarray, lengths: np.ndarray, i: int
-) -> dict[str, float]:
-    """Returns the record of the episode that environment `i` of a batch has ended, whose next one begins."""
+def _end_episode(loop: Any, i: int) -> dict[str, float]:
+    """Tells observers and log of the episode that environment `i` of a loop's batch has ended; returns its record."""
     record: dict[str, float] = {
-        **counter.increment(steps=int(lengths[i]), episodes=1),
-        "steps": num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
-        "episode_return": float(returns[i]),
-        "episode_length": int(lengths[i]),
+        **loop._counter.increment(steps=int(loop._lengths[i]), episodes=1),
+        "steps": loop.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
+        "episode_return": float(loop._returns[i]),
+        "episode_length": int(loop._lengths[i]),
     }
-    returns[i], lengths[i] = 0.0, 0
+    loop._returns[i], loop._lengths[i] = 0.0, 0
+    for observer in loop._observers:
+        observer.end_episode(loop._environment, record, i)
+    if loop._log is not None:
+        loop._log(record)
     return record
 
 

@@ -28,16 +28,25 @@ class Members:
         raw: see `envs.make`.
         wrappers: see `envs.make`.
         settings: arguments of the environment.
+        evaluation: see `envs.make`.
     """
 
     def __init__(
-        self, name: Any, seed: int, *, raw: bool, wrappers: Sequence[registry.Wrapper], settings: Mapping[str, Any]
+        self,
+        name: Any,
+        seed: int,
+        *,
+        raw: bool,
+        wrappers: Sequence[registry.Wrapper],
+        settings: Mapping[str, Any],
+        evaluation: bool = False,
     ):
         self.name = name
         self._seed = seed
         self._raw = raw
         self._wrappers = tuple(wrappers)
         self._settings = dict(settings)
+        self._evaluation = evaluation
         self._factory = registry.registered(name) if isinstance(name, str) else None
         self._gymnasium_spec = _find_gymnasium_spec(name)
 
@@ -52,8 +61,9 @@ class Members:
 
             add_spec(self._gymnasium_spec)
         return registry.make_members(
-            self.name, self._seed, members, raw=self._raw, wrappers=self._wrappers, settings=self._settings
-        )
+            self.name, self._seed, members, raw=self._raw, wrappers=self._wrappers, settings=self._settings,
+            evaluation=self._evaluation,
+        )  # fmt: skip
 
     def to_bytes(self) -> bytes:
         """Returns it pickled; what the started script defines goes along with its code.
@@ -72,7 +82,7 @@ class Members:
 
 
 def _find_gymnasium_spec(name: Any) -> Any:
-    """Returns what gymnasium's registry has for a name that is neither gymnasium's own nor another package's."""
+    """Returns what gymnasium's registry has for a name, whoever has put it there; None for what it does not have."""
     if not isinstance(name, str) or not name.startswith("gymnasium:") or "gymnasium" not in sys.modules:
         return None
     from agentkit.envs.gymnasium import find_spec

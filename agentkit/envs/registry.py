@@ -18,6 +18,9 @@ import tree
 from agentkit import specs
 from agentkit.errors import ConfigError, RawFramesWarning, unknown_name
 
+if typing.TYPE_CHECKING:
+    from agentkit.envs.members import Members
+
 Factory = Callable[..., dm_env.Environment]
 """``factory(name, seed, **kwargs) -> environment``; `name` is what follows the prefix."""
 
@@ -49,6 +52,7 @@ _registered: dict[str, Factory] = {}
 
 def make(
     name: Any,
+    /,
     seed: int = 0,
     *,
     raw: bool = False,
@@ -95,18 +99,22 @@ def make(
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
-    if workers or ready is not None:
-        return _in_workers(name, seed, raw, num_envs, workers, ready, wrappers, kwargs)
     if not isinstance(name, str):
         from agentkit.envs import given
 
         given.check(name, kwargs)
+    if workers or ready is not None:
+        from agentkit.envs.members import Members
+
+        members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
+        return _in_workers(members, num_envs, workers, ready)
+    if not isinstance(name, str):
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
     if prefix == "envpool":
         return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
     if num_envs is not None:
-        members = range(num_envs)
-        return make_members(name, seed, members, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
+        numbers = range(num_envs)
+        return make_members(name, seed, numbers, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
     fit_out = functools.partial(_fit_out, name=f"{prefix}:{rest}", raw=raw, wrappers=wrappers)
     return _make_one(_factory_for(prefix, evaluation), prefix, rest, seed, raw, fit_out, kwargs)
 
@@ -162,21 +170,10 @@ def _fit_out(environment: Any, *, name: str, raw: bool, wrappers: Sequence[Wrapp
     return environment
 
 
-def _in_workers(
-    name: Any,
-    seed: int,
-    raw: bool,
-    num_envs: int | None,
-    workers: int,
-    ready: int | None,
-    wrappers: Sequence[Wrapper],
-    settings: dict[str, Any],
-) -> Any:
-    from agentkit.envs.members import Members
+def _in_workers(members: Members, num_envs: int | None, workers: int, ready: int | None) -> Any:
     from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
 
-    num_envs = check_workers(name, num_envs, workers, ready)
-    members = Members(name, seed, raw=raw, wrappers=wrappers, settings=settings)
+    num_envs = check_workers(members.name, num_envs, workers, ready)
     return WorkerBatchedEnvironment(members, num_envs, workers, ready)
 
 

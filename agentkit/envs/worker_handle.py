@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, final
@@ -36,6 +38,7 @@ class WorkerHandle:
         share: the numbers of its environments.
         num_awaited: groups that it was asked to step or reset and has not answered for.
         has_failed: whether a step or reset has raised, so that its environments do not go together any more.
+        is_called: whether `begin_call` has called a method whose result has not come.
 
     Args:
         number: the worker's.
@@ -48,13 +51,15 @@ class WorkerHandle:
         self.share = share
         self.num_awaited = 0
         self.has_failed = False
+        self.is_called = False
+        self._asked_at = 0.0  # Monotonic seconds, of the latest request.
         self._passed_by: list[int] = []
         here, there = socket.socketpair()
         # What a terminal or a scheduler sends to all processes must not end it before it can hear and ignore that.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(os.getpid()), str(there.fileno()), str(descriptor)],
+                [sys.executable, "-P", "-c", _CODE, str(_die_with()), str(there.fileno()), str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(there.fileno(), descriptor),
                 env=_environment(),
@@ -81,7 +86,11 @@ class WorkerHandle:
 
     def is_silent(self) -> bool:
         """Returns whether something was asked, and nothing has been answered that was not read yet."""
-        return self.num_awaited > 0 and not self._connection.poll(0.0)
+        return (self.num_awaited > 0 or self.is_called) and not self._connection.poll(0.0)
+
+    def silent_seconds(self) -> float:
+        """Returns how long ago it was asked, if `is_silent`; else 0."""
+        return time.monotonic() - self._asked_at if self.is_silent() else 0.0
 
     def send(self, message: bytes) -> None:
         """Sends a message.
@@ -98,6 +107,7 @@ class WorkerHandle:
         """Asks it to step or reset groups, for each of which `receive_done` is to be called."""
         self.send(request + bytes(groups))
         self.num_awaited += len(groups)
+        self._asked_at = time.monotonic()
 
     def receive_done(self) -> int:
         """Waits for a group that has been stepped; returns its number in the worker."""
@@ -130,11 +140,14 @@ class WorkerHandle:
     def begin_call(self, method: str, arguments: Sequence[Any]) -> None:
         """Calls as `call` does; `receive_value` gives the result."""
         self.send(CALL + pickle.dumps((method, tuple(arguments))))
+        self.is_called = True
+        self._asked_at = time.monotonic()
 
     def receive_value(self) -> Any:
         """Waits for the result of `begin_call`."""
         while (message := self._receive())[:1] == DONE:  # Of a group that is ready in the meantime.
             self._passed_by.append(message[1])
+        self.is_called = False
         return pickle.loads(message[1:])
 
     def _receive(self) -> bytes:
@@ -154,6 +167,8 @@ class WorkerHandle:
     def _raise(self, failure: Failure) -> None:
         if failure.call in ("step", "reset"):
             self.num_awaited, self.has_failed = 0, True
+        else:
+            self.is_called = False
         if failure.error is not None:
             raise failure.error
         one = f"Environment {failure.number} (worker {self.number}, process {self.process_id})"
@@ -163,7 +178,7 @@ class WorkerHandle:
         raise error
 
     def _ended(self) -> EnvironmentWorkerError:
-        self.num_awaited = 0
+        self.num_awaited, self.is_called = 0, False
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
         code = self._process.returncode
@@ -179,10 +194,7 @@ class WorkerHandle:
         return EnvironmentWorkerError(f"The worker process of {self.describe()} {how}.{advice}")
 
     def begin_close(self) -> None:
-        """Lets it close its environments and end; one that has not answered is killed."""
-        if self.num_awaited:  # It may hang.
-            self._process.kill()
-            return
+        """Lets it close its environments and end, when it has done what it was asked before."""
         with contextlib.suppress(ConnectionError):
             self._connection.send_bytes(CLOSE)
 
@@ -197,6 +209,14 @@ class WorkerHandle:
             self._process.kill()
         self._process.wait()
         self._connection.close()
+
+
+def _die_with() -> int:
+    """Returns the process id of the parent that a worker is to die with; 0 if it only hears that nobody asks any more.
+
+    Linux means the parent's thread: a worker that another thread than the main one starts would end with that thread.
+    """
+    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
 def _environment() -> dict[str, str]:

@@ -183,14 +183,15 @@ def _travels(error: BaseException) -> bool:
 
 
 def main() -> None:
-    """Runs a worker; its arguments are the parent's process id and the descriptors of socket and shared memory."""
+    """Runs a worker; its arguments are whom to die with (0 for nobody), and descriptors of socket and shared memory."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A terminal or a scheduler signals all processes; the parent decides, and may still want to save. No SIG_IGN,
         # which a simulator's own processes would inherit.
         signal.signal(number, _leave_it_to_the_parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     parent, socket, descriptor = map(int, sys.argv[1:])
-    die_with(parent)
+    if parent:
+        die_with(parent)
     with Connection(socket) as connection:
         worker = Worker(connection, descriptor)
         worker.serve()

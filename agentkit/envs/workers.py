@@ -25,7 +25,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
 
 CLOSE_SECONDS = 5.0
-"""How long the workers may take to close theirs; then they are killed."""
+"""How long the workers may take to end a step and to close theirs; then they are killed."""
 
 _MAX_GROUPS = 256
 
@@ -40,8 +40,6 @@ def check_workers(environment: Any, num_envs: int | None, workers: int, ready: i
         raise ConfigError(
             f"ready={ready}: acting for whoever is ready first is for environments in workers. Give --workers N, too."
         )
-    if sys.platform == "win32":
-        raise ConfigError("workers: environments in processes need Linux or macOS. Leave --workers out.")
     if num_envs is None:
         raise ConfigError(f"workers={workers}: there is one environment only. Give --num-envs N, too.")
     if not 1 <= workers <= num_envs:
@@ -87,6 +85,8 @@ class WorkerBatchedEnvironment(dm_env.Environment):
     """
 
     def __init__(self, members: Members, num_envs: int, workers: int, ready: int | None = None):
+        if sys.platform == "win32":  # Not before: what was trained elsewhere is evaluated there, without workers.
+            raise ConfigError("workers: environments in processes need Linux or macOS. Leave --workers out.")
         self._name = name_of(members.name)
         message = members.to_bytes()
         shares = [range(int(part[0]), int(part[-1]) + 1) for part in np.array_split(np.arange(num_envs), workers)]
@@ -118,7 +118,6 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         self.resumable = ready is None and all(other.resumable for other in made)
         self._worker_of = [worker for worker in self._workers for _ in worker.share]
         self._arrived: collections.deque[int] = collections.deque()
-        self._asked_at = np.full(num_envs, np.inf)  # Monotonic seconds; infinite where nothing is waited for.
         self._poll = select.poll()
         self._by_descriptor = {worker.fileno(): worker for worker in self._workers}
         for number in self._by_descriptor:
@@ -138,10 +137,10 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         """Returns whose answer is waited for now, for messages; "" if nobody's."""
         return "; ".join(worker.describe() for worker in self._workers if worker.is_silent())
 
-    def describe_late(self, seconds: float) -> str:
-        """Returns which environments were sent an action so long ago and have not answered; "" for none."""
-        late = np.flatnonzero(self._asked_at < time.monotonic() - seconds)
-        silent = {self._worker_of[number] for number in late.tolist() if self._worker_of[number].is_silent()}
+    def describe_silent(self, numbers: np.ndarray) -> str:
+        """Returns which of these environments have not answered, with their workers' others; "" for none."""
+        asked = set(numbers.tolist()) - set(self._arrived)
+        silent = {self._worker_of[number] for number in asked if self._worker_of[number].is_silent()}
         return "; ".join(worker.describe() for worker in self._workers if worker in silent)
 
     def reset(self) -> dm_env.TimeStep:
@@ -173,7 +172,6 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         self._check_idle()
         for worker in self._workers:
             worker.request(RESET, range(len(worker.share)))
-        self._asked_at[:] = time.monotonic()
 
     def recv(self) -> tuple[np.ndarray, dm_env.TimeStep]:
         """Waits until M environments are ready; returns their numbers int64 ``[M]``, ascending, and time steps ``[M]``.
@@ -184,28 +182,25 @@ class WorkerBatchedEnvironment(dm_env.Environment):
             raise ConfigError("recv: expected environments made with ready=M. Use reset and step.")
         for worker in self._workers:
             for group in worker.take_passed_by():
-                self._arrive(worker.share.start + group)
+                self._arrived.append(worker.share.start + group)
         while len(self._arrived) < self.num_ready:
             for number, _ in self._poll.poll():
                 worker = self._by_descriptor[number]
-                self._arrive(worker.share.start + worker.receive_done())
+                self._arrived.append(worker.share.start + worker.receive_done())
         numbers = np.array(sorted(self._arrived.popleft() for _ in range(self.num_ready)))
         return numbers, self._columns.read_timestep(numbers)
-
-    def _arrive(self, number: int) -> None:
-        self._arrived.append(number)
-        self._asked_at[number] = np.inf
 
     def send(self, actions: Nest, numbers: np.ndarray) -> None:
         """Lets environments take actions, leaves ``[M, ...]``; those that were LAST start an episode instead."""
         self._columns.write_actions(numbers, actions)
         for number in numbers.tolist():
             worker = self._worker_of[number]
-            self._asked_at[number] = time.monotonic()
             worker.request(STEP, (number - worker.share.start,))
 
     def _check_idle(self) -> None:
-        broken = [worker.describe() for worker in self._workers if worker.num_awaited or worker.has_failed]
+        broken = [
+            worker.describe() for worker in self._workers if worker.num_awaited or worker.is_called or worker.has_failed
+        ]
         if broken:
             raise EnvironmentWorkerError(
                 f"An earlier step or reset of {'; '.join(broken)} has not ended well. Make the batch anew."
@@ -291,13 +286,17 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         return [worker.receive_value() for worker in self._workers]
 
     def close(self) -> None:
-        """Lets the workers close their environments, and ends them. May be called twice."""
+        """Lets the workers close their environments, and ends them. May be called twice.
+
+        Each first ends the step that it is in; one that has been silent for `CLOSE_SECONDS` is killed.
+        """
         if not self._finalizer.alive:
             return
+        end = time.monotonic() + CLOSE_SECONDS
+        ends = [end - worker.silent_seconds() for worker in self._workers]
         for worker in self._workers:
             worker.begin_close()
-        end = time.monotonic() + CLOSE_SECONDS
-        for worker in self._workers:
+        for worker, end in zip(self._workers, ends, strict=True):
             worker.wait(max(end - time.monotonic(), 0.0))
         self._finalizer()
 
@@ -306,8 +305,8 @@ class WorkerBatchedEnvironment(dm_env.Environment):
 class InWorker:
     """Stands for an environment that is in a worker: has its public attributes, to be read between two steps."""
 
-    def __init__(self, batch: WorkerBatchedEnvironment, number: int):
-        """Takes the batch and the environment's number in it."""
+    def __init__(self, batch: Any, number: int):
+        """Takes the batch, or what stands for it and watches its `get`, and the environment's number in it."""
         self._batch = batch
         self._number = number
 

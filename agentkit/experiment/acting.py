@@ -16,7 +16,8 @@ from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer, ReadyEnvironmentLoop
 from agentkit.envs.step_check import StepCheck
 from agentkit.errors import OnNan
-from agentkit.replay import Replay
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.replay import Replay, Table, with_room
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
 from agentkit.variables import VariableClient
 
@@ -50,6 +51,15 @@ def make_adder(
     if num_ready(environment) is not None:
         return [make(None) for _ in range(environment.num_envs)]
     return make(environment.num_envs if is_batched(environment) else None)
+
+
+def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec) -> list[Table]:
+    """Returns the tables of a process that fills them and draws from them in one thread."""
+    tables = experiment.agent.make_tables(spec)
+    if experiment.ready is None:
+        return tables
+    # A step of an environment ends two segments at most: where an episode ends, it fills two rows.
+    return [with_room(table, 2 * experiment.ready) for table in tables]
 
 
 def make_actor(

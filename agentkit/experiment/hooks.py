@@ -53,6 +53,11 @@ class Hooks:
         self.callbacks = tuple(experiment.callbacks)
         for each in self.callbacks:
             each.check(experiment)
+            if experiment.ready is not None and has(each, "on_step"):
+                raise ConfigError(
+                    f"The callback {type(each).__name__} has on_step, which sees a step of all environments "
+                    f"together, and with ready={experiment.ready} (--ready) there is none. Leave out one of the two."
+                )
         directory = experiment.run_directory
         self.run = RunView(experiment, role, None if directory is None else pathlib.Path(directory))
         self.requested = threading.Event()

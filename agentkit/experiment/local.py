@@ -18,7 +18,7 @@ from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError
 from agentkit.experiment import callback_record
-from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop
+from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop, make_own_tables
 from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
@@ -39,7 +39,7 @@ from agentkit.experiment.step_watch import StepWatch, environment_name
 from agentkit.experiment.training import Result, Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
-from agentkit.replay import InProcessReplay, Replay, with_room
+from agentkit.replay import InProcessReplay, Replay
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 from agentkit.types import Nest, TableInfo
 from agentkit.variables import VariableClient, VariableStore
@@ -307,10 +307,7 @@ def choose_dispatch(state: Nest) -> None:
 
 
 def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
-    tables = experiment.agent.make_tables(spec)
-    if experiment.ready is not None:
-        # A step of an environment ends two segments at most: where an episode ends, it fills two rows.
-        tables = [with_room(table, 2 * experiment.ready) for table in tables]
+    tables = make_own_tables(experiment, spec)
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
     from agentkit.replay.reverb.single_process import (

@@ -19,7 +19,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from agentkit.envs import given
+from agentkit.envs.workers import InWorker
 from agentkit.errors import AgentkitError
 from agentkit.experiment.timed_parts import TimedPart
 
@@ -83,6 +86,7 @@ class StepWatch:
         self._with_process = beside and _SIGNAL is not None
         self._call: tuple[str, Callable[[], str]] | None = None
         self._message = ""
+        self._awake = 0.0  # Seconds, without those in which this process was stopped or the machine slept.
         self._closed = threading.Event()
         self._main = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
         self._previous: Any = None
@@ -93,21 +97,37 @@ class StepWatch:
         if not self._seconds:
             return environment
         describe = getattr(environment, "describe_wait", str)  # Of a batch in workers: who has not answered.
-        calls = {name: self._timed(getattr(environment, name), name, describe) for name in ("step", "reset", "close")}
-        if getattr(environment, "num_ready", None) is not None:
-            calls["recv"] = self._without_late(environment, self._timed(environment.recv, "recv", describe))
-        return TimedPart(environment, **calls)
+        calls = {name: self._timed(getattr(environment, name), name, describe) for name in ("step", "reset")}
+        if not hasattr(environment, "describe_wait"):
+            return TimedPart(environment, **calls, close=self._timed(environment.close, "close", describe))
+        # Closing workers takes a limited time anyway. Whoever asks one of their environments waits for its step, too.
+        calls["get"] = self._timed(environment.get, "get", describe)
+        if environment.num_ready is not None:
+            calls |= self._tell_of_late(environment, self._timed(environment.recv, "recv", describe))
+        watched = TimedPart(environment, **calls)
+        return TimedPart(watched, environments=[InWorker(watched, i) for i in range(environment.num_envs)])
 
-    def _without_late(self, environment: Any, recv: Callable[[], Any]) -> Callable[[], Any]:
-        """Returns `recv` that also tells of an environment which hangs while enough others are ready."""
+    def _tell_of_late(self, environment: Any, recv: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
+        """Returns calls of a batch that also tell of an environment which hangs while enough others are ready."""
+        asked_at = np.full(environment.num_envs, np.inf)  # By `_awake`; infinite where nothing is waited for.
 
-        def call() -> Any:
+        def async_reset() -> None:
+            environment.async_reset()
+            asked_at[:] = self._awake
+
+        def send(actions: Any, numbers: np.ndarray) -> None:
+            environment.send(actions, numbers)
+            asked_at[numbers] = self._awake
+
+        def recv_none_late() -> Any:
             found = recv()
-            if late := environment.describe_late(self._seconds):
-                raise StepTimeoutError(self._say("step()", late))
+            asked_at[found[0]] = np.inf
+            late = np.flatnonzero(asked_at < self._awake - self._seconds)
+            if late.size and (who := environment.describe_silent(late)):
+                raise StepTimeoutError(self._say("step()", who))
             return found
 
-        return call
+        return {"async_reset": async_reset, "send": send, "recv": recv_none_late}
 
     def _timed(self, function: Callable[..., Any], name: str, describe: Callable[[], str]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -142,10 +162,10 @@ class StepWatch:
         with contextlib.ExitStack() as stack:
             beside: subprocess.Popen[bytes] | None = None
             seen: tuple[str, Callable[[], str]] | None = None
-            waited, last = 0.0, time.monotonic()
+            waited_from, last = 0.0, time.monotonic()
             while not self._closed.wait(tick):
                 now = time.monotonic()
-                waited += min(now - last, 2 * tick)  # A machine that slept, or Ctrl-Z, is no environment that hangs.
+                self._awake += min(now - last, 2 * tick)  # Sleep of the machine, or Ctrl-Z, is no hang.
                 last = now
                 if beside is not None:
                     with contextlib.suppress(OSError):
@@ -153,8 +173,8 @@ class StepWatch:
                 elif self._with_process:  # After the first tick: a run that is over by then needs none.
                     beside = stack.enter_context(self._start_beside())
                 if self._call is not seen or seen is None:
-                    seen, waited = self._call, 0.0
-                elif waited > self._seconds:
+                    seen, waited_from = self._call, self._awake
+                elif self._awake - waited_from > self._seconds:
                     self._end(seen)
                     seen = None
 

@@ -14,12 +14,13 @@ import pytest
 import tree
 
 from agentkit import envs
+from agentkit.envs import workers
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.workers import EnvironmentWorkerError
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
 from agentkit.wrappers.step_limit import StepLimit
-from tests.envs.workers_own import Echo, sample
+from tests.envs.workers_own import Echo, Named, Tidy, sample
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -110,11 +111,17 @@ def test_an_end_of_a_worker_is_an_error_that_names_environments_and_cause(fault,
 class OneOfThem:
     """Makes environments of which the one of this number has these arguments."""
 
-    def __init__(self, number, seed, **arguments):
-        self.seed, self.arguments = episode_seed(seed, number), arguments
+    def __init__(self, number, seed, of=Echo, **arguments):
+        self.seed, self.of, self.arguments, self.others = episode_seed(seed, number), of, arguments, {}
 
     def __call__(self, seed):
-        return Echo(seed, **(self.arguments if seed == self.seed else {}))
+        return self.of(seed, **(self.arguments if seed == self.seed else self.others))
+
+
+def shared_memory(process_id):
+    """Returns the paths of what a process writes to and shares. (Others have theirs in /dev/shm meanwhile.)"""
+    lines = [line.split(maxsplit=5) for line in pathlib.Path(f"/proc/{process_id}/maps").read_text().splitlines()]
+    return {words[5] for words in lines if words[1] == "rw-s" and len(words) > 5 and words[5].startswith("/")}
 
 
 PARENT = """
@@ -133,7 +140,6 @@ made.step(sample(np.random.default_rng(0), 3))
 
 @pytest.mark.parametrize("to_all", [False, True])
 def test_workers_die_with_their_parent_also_in_a_step_and_leave_no_memory(to_all):
-    before = set(os.listdir("/dev/shm"))
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
@@ -142,6 +148,8 @@ def test_workers_die_with_their_parent_also_in_a_step_and_leave_no_memory(to_all
             process_ids = [int(word) for word in parent.stdout.readline().split()]
             assert len(process_ids) == 3 and all(map(alive, process_ids))
             time.sleep(0.3)  # They are in the step that hangs, and read nothing.
+            memory = [path for process_id in process_ids for path in shared_memory(process_id)]
+            assert len(memory) >= 3
             if to_all:  # As a terminal's Ctrl-C: the parent decides what becomes of it.
                 os.killpg(parent.pid, signal.SIGTERM)
             else:
@@ -149,8 +157,7 @@ def test_workers_die_with_their_parent_also_in_a_step_and_leave_no_memory(to_all
             wait_until_gone(process_ids)
         finally:
             parent.kill()
-    left = {name for name in set(os.listdir("/dev/shm")) - before if "environment" in name}
-    assert not left
+    assert not [path for path in memory if os.path.exists(path)]
 
 
 def test_signals_to_all_processes_leave_the_workers_to_their_parent():
@@ -173,18 +180,19 @@ def test_signals_to_all_processes_leave_the_workers_to_their_parent():
         ({"workers": 2}, ConfigError, "--num-envs"),
         ({"num_envs": 4, "ready": 2}, ConfigError, "--workers"),
         ({"num_envs": 4, "workers": 4, "ready": 4}, ConfigError, "expected 1 to 3 of num_envs=4, found 4"),
-        ({"name": "envpool:Pong-v5", "num_envs": 4, "workers": 2}, ConfigError, "threads of its own"),
+        ({"environment": "envpool:Pong-v5", "num_envs": 4, "workers": 2}, ConfigError, "threads of its own"),
         (
-            {"name": functools.partial(Echo, fault=threading.Lock()), "num_envs": 2, "workers": 1},
+            {"environment": functools.partial(Echo, fault=threading.Lock()), "num_envs": 2, "workers": 1},
             ConfigError,
             "cannot be sent to worker",
         ),
+        ({"environment": Echo(), "num_envs": 2, "workers": 1, "slow": 3.0}, ConfigError, "slow cannot be given"),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused_before_a_process_starts(arguments, error, message, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(error, match=message):
-        envs.make(**{"name": Echo, **arguments})
+        envs.make(arguments.pop("environment", Echo), **arguments)
 
 
 def test_errors_of_making_are_those_of_one_process():
@@ -230,7 +238,8 @@ def test_whoever_is_ready_is_served_in_its_own_order_and_nobody_is_passed_over()
         made.close()
 
 
-def test_one_that_hangs_while_others_are_ready_is_named():
+def test_one_that_hangs_while_others_are_ready_is_named(monkeypatch):
+    monkeypatch.setattr(workers, "CLOSE_SECONDS", 1.0)
     made = envs.make(OneOfThem(2, seed=3, fault="hang"), seed=3, num_envs=3, workers=3, ready=1)
     with StepWatch("Echo", 1.0) as watch:
         watched = watch.watched(made)
@@ -247,7 +256,8 @@ def test_one_that_hangs_while_others_are_ready_is_named():
     wait_until_gone(made.process_ids, 1.0)
 
 
-def test_one_that_hangs_is_named_and_those_that_answered_are_not():
+def test_one_that_hangs_is_named_and_those_that_answered_are_not(monkeypatch):
+    monkeypatch.setattr(workers, "CLOSE_SECONDS", 1.0)
     made = envs.make(OneOfThem(1, seed=3, fault="hang"), seed=3, num_envs=2, workers=2)
     with StepWatch("Echo", 1.0) as watch:
         watched = watch.watched(made)
@@ -257,3 +267,116 @@ def test_one_that_hangs_is_named_and_those_that_answered_are_not():
                     watched.step(sample(np.random.default_rng(0), 2))
         finally:
             watched.close()
+
+
+def test_a_value_that_is_asked_for_and_never_comes_is_an_error(monkeypatch):
+    monkeypatch.setattr(workers, "CLOSE_SECONDS", 1.0)
+    made = envs.make(Tidy, num_envs=2, workers=2)
+    with StepWatch("Tidy", 1.0) as watch:
+        watched = watch.watched(made)
+        try:
+            with pytest.raises(StepTimeoutError, match=r"get\(\) for 1 s.*from environment 1 \(worker 1, process"):
+                watched.environments[1].slow_value  # noqa: B018
+            with pytest.raises(EnvironmentWorkerError, match="has not ended well"):
+                watched.step(sample(np.random.default_rng(0), 2))  # Would take the value for an answer.
+        finally:
+            watched.close()
+
+
+@pytest.mark.parametrize("ready", [None, 1])
+def test_environments_are_closed_also_in_a_step_and_only_those_that_hang_are_killed(ready, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "CLOSE_SECONDS", 2.0)
+    factory = OneOfThem(2, 3, of=Tidy, folder=str(tmp_path), seconds=0.2, fault="hang", at=1)
+    factory.others = {"folder": str(tmp_path), "seconds": 0.2}
+    made = envs.make(factory, seed=3, num_envs=3, workers=3, ready=ready)
+    if ready is None:
+        made.reset()
+        for worker in made._workers:  # As an interrupted step leaves them.
+            worker.request(b"s", (0,))
+    else:
+        made.async_reset()
+        asked = set()
+        while asked != {0, 1, 2}:
+            numbers, _ = made.recv()
+            asked.update(numbers.tolist())
+            made.send(sample(np.random.default_rng(0), 1), numbers)
+    start = time.monotonic()
+    made.close()
+    assert 1.0 < time.monotonic() - start < 4.0
+    assert {path.name for path in tmp_path.iterdir()} == {str(episode_seed(3, i)) for i in range(2)}
+    wait_until_gone(made.process_ids, 1.0)
+
+
+STOPPED = """
+import numpy as np
+from agentkit import envs
+from agentkit.experiment.step_watch import StepWatch
+from tests.envs.workers_own import Echo, sample
+made = envs.make(Echo, num_envs=3, workers=3, ready=1, seconds=0.4)
+with StepWatch("Echo", 2.0) as watch:
+    watched = watch.watched(made)
+    watched.async_reset()
+    for turn in range(20):
+        numbers, _ = watched.recv()
+        watched.send(sample(np.random.default_rng(turn), 1), numbers)
+        if turn == 6:
+            print("runs", flush=True)
+    watched.close()
+print("ended", flush=True)
+"""
+
+
+def test_a_run_that_was_stopped_for_a_while_goes_on():
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "runs\n"
+            os.killpg(process.pid, signal.SIGSTOP)  # As Ctrl-Z: the workers, too.
+            time.sleep(3.0)
+            os.killpg(process.pid, signal.SIGCONT)
+            assert process.stdout.readline() == "ended\n"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_workers_outlive_the_thread_that_made_them_and_hear_the_end_of_their_parent():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(envs.make(Echo, num_envs=2, workers=2)))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    try:
+        made[0].reset()
+        assert made[0].step(sample(np.random.default_rng(0), 2)).step_type.tolist() == [1, 1]
+        made[0]._workers[0]._connection.close()  # As the system does when the parent is killed.
+        wait_until_gone(made[0].process_ids[:1])
+    finally:
+        made[0]._finalizer()
+
+
+def test_arguments_and_evaluation_reach_environments_in_workers_as_in_one_process(monkeypatch):
+    monkeypatch.setattr(envs.registry, "_registered", {"mine": named_by_purpose})
+    for environment, arguments, expected in [
+        (Named, {"name": "left"}, "left"),
+        ("mine:echo", {"evaluation": True}, "evaluation"),
+        ("mine:echo", {}, "training"),
+    ]:
+        for number in (0, 2):
+            made = envs.make(environment, num_envs=2, workers=number, **arguments)
+            try:
+                assert [each.label for each in made.environments] == [expected] * 2
+            finally:
+                made.close()
+
+
+def named_by_purpose(name, seed, evaluation=False):
+    return Named("evaluation" if evaluation else "training", seed)
+
+
+def test_what_was_trained_in_workers_is_evaluated_where_there_are_none(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert workers.check_workers("agentkit:catch", 4, 2, None) == 4
+    with pytest.raises(ConfigError, match="need Linux or macOS"):
+        envs.make(Echo, num_envs=2, workers=2)

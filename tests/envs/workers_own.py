@@ -1,6 +1,7 @@
 """Environments for workers: importable there, as a user's own module is."""
 
 import os
+import pathlib
 import time
 
 import numpy as np
@@ -45,6 +46,30 @@ class Echo(Environment):
 
     def action_spec(self):
         return {"a": specs.DiscreteArray(4, np.int32), "b": specs.BoundedArray((2,), np.float32, -1.0, 1.0)}
+
+
+class Tidy(Echo):
+    """Leaves a file named by its seed when it is closed."""
+
+    def __init__(self, seed=0, folder="", **settings):
+        super().__init__(seed, **settings)
+        self.seed, self.folder = seed, folder
+
+    @property
+    def slow_value(self):
+        time.sleep(600)
+
+    def close(self):
+        if self.folder:
+            (pathlib.Path(self.folder) / str(self.seed)).touch()
+
+
+class Named(Echo):
+    """Has an argument that agentkit's own functions have, too."""
+
+    def __init__(self, name, seed=0):
+        super().__init__(seed)
+        self.label = name
 
 
 def fail(fault):

@@ -1,13 +1,24 @@
 """Runs with environments in workers: equal bit for bit to runs without, also killed and resumed; or asynchronous."""
 
+import contextlib
+import threading
+import types
+
+import jax
 import numpy as np
 import pytest
 
-from agentkit import checkpoint
-from agentkit.agents import dqn, ppo, r2d2
+from agentkit import checkpoint, specs
+from agentkit.actors.policy import ALONE
+from agentkit.agents import a2c, dqn, ppo, r2d2
 from agentkit.callbacks import Callback
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment import ExperimentConfig, gradient_node, run
+from agentkit.experiment.hooks import Hooks
+from agentkit.experiment.launch import gradient
+from agentkit.experiment.launch.exploring import Start
+from agentkit.experiment.step_watch import StepWatch
+from agentkit.variables import VariableStore
 
 
 class Dies(Callback):
@@ -58,15 +69,16 @@ def leaves(found):
 
     walk("", {key: value for key, value in found.state.items() if key != "experiment"})
     replay = found.path / "replay"
-    flat |= {str(path.relative_to(replay)): path.read_bytes() for path in replay.rglob("*.np?")}
-    return flat
+    files = {str(path.relative_to(replay)): path.read_bytes() for path in replay.rglob("*") if path.is_file()}
+    assert any(name.endswith(".bin") for name in files)
+    return flat | files
 
 
 def assert_equal(one, other):
     mine, theirs = leaves(one), leaves(other)
     assert mine.keys() == theirs.keys() and len(mine) > 20
     for path, value in mine.items():
-        if "seconds" not in path and "time" not in path:
+        if "seconds" not in path:
             np.testing.assert_array_equal(value, theirs[path], err_msg=path)
 
 
@@ -106,3 +118,52 @@ def test_a_callback_that_keeps_hold_of_environments_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="Wraps wraps the environments"):
         train(tmp_path / "run", workers=2, callbacks=[Wraps()])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_callback_of_steps_is_refused_where_environments_are_not_stepped_together(tmp_path):
+    class Counts(Callback):
+        def on_step(self, run, step):
+            pass
+
+    with pytest.raises(ConfigError, match=r"Counts has on_step.*\(--ready\)"):
+        train(tmp_path / "run", workers=2, ready=2, callbacks=[Counts()])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.one_stack
+def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_it_draws(monkeypatch):
+    config = a2c.Config(hidden_sizes=(8,), segment_length=1, batch_size=5)
+    experiment = ExperimentConfig(
+        a2c.make_agent(config), "agentkit:catch", 1_000, num_envs=5, workers=1, ready=4, evaluation_period=0
+    )
+    agent = experiment.agent
+    spec = specs.make_environment_spec(experiment.make_environment(0))
+    update = agent.make_update(agent.make_networks(spec))
+    store = VariableStore()
+    store.publish(1, update.variables(update.init(jax.random.PRNGKey(0))))
+    sent = []
+    context = types.SimpleNamespace(ready=lambda: None, should_stop=False, gauge=lambda **_: None)
+
+    def heartbeat(steps, gradients):
+        context.should_stop = steps > 200
+
+    def writer(history):
+        return types.SimpleNamespace(append=lambda grads: 0, create_item=lambda *item: sent.append(item))
+
+    context.heartbeat = heartbeat
+    for name, stands_for in {
+        "find_start": lambda *_: Start(0, 0),
+        "watch_steps": lambda *_: StepWatch("catch", 20.0),
+        "node_hooks": lambda *_: Hooks(experiment, "actor"),
+        "connect_to_replay": lambda *_, **__: contextlib.nullcontext(types.SimpleNamespace(writer=writer, close=None)),
+        "make_source": lambda *_: store,
+        "find_actor_index": lambda *_: ALONE,
+        "close_on_stop": lambda *_: None,
+        "_gradient": lambda update: lambda params, batch, key: params,
+    }.items():
+        monkeypatch.setattr(gradient, name, stands_for)
+    node = threading.Thread(target=gradient_node, args=(context, experiment, spec, {}, {}), daemon=True)
+    node.start()
+    node.join(300.0)
+    assert not node.is_alive(), "it waits for room that only it could make"
+    assert len(sent) >= 200 // config.batch_size - 2

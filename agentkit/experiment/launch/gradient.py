@@ -20,7 +20,7 @@ from agentkit.core import Adder, BatchPlan
 from agentkit.datasets import ReplayDataset
 from agentkit.distributed.context import NodeContext
 from agentkit.errors import ConfigError, ReplayClosedError
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.acting import make_actor, make_adder, make_loop, make_own_tables
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
 from agentkit.experiment.launch.common import OUTAGE_SECONDS, watch_steps
@@ -132,7 +132,7 @@ def gradient_node(
         tables = with_gradients(agent, queue_size).make_tables(spec)
         server = stack.enter_context(connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0))
         writer = server.writer(history=1)
-        local = stack.enter_context(InProcessReplay(agent.make_tables(spec), seed=seed))
+        local = stack.enter_context(InProcessReplay(make_own_tables(experiment, spec), seed=seed))
         batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
