@@ -14,7 +14,6 @@ from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
 from agentkit.learning import Update
-from agentkit.networks import Network
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
 from agentkit.types import Nest
@@ -115,6 +114,8 @@ def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
 
 def _check_own_networks(agent: Any, spec: specs.EnvironmentSpec, networks: Any) -> None:
     """Refuses networks of the user's own whose action values are not those of an agent that is otherwise stock."""
+    from agentkit.networks import Network  # Loads Haiku, which not every command needs.
+
     described = identity.describe_agent(agent, 1)
     name, actions = described["agent"], spec.actions
     if name not in _OF_ACTION_VALUES or set(described["agent_parts"]) - {"experience"} != {"make_networks"}:
