@@ -6,7 +6,6 @@ import argparse
 import ast
 import contextlib
 import functools
-import importlib
 import inspect
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 from agentkit.cli.values import parse_value, type_name
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.importing import import_callable
 
 
 def import_packages(packages: Sequence[str] | None) -> tuple[str, ...]:
@@ -69,15 +69,9 @@ def find_torso(arguments: argparse.Namespace) -> Any:
     if arguments.torso is None or ":" not in arguments.torso:
         return arguments.torso
     _look_in_working_directory()
-    module, _, name = arguments.torso.partition(":")
-    try:
-        home = importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"--torso {arguments.torso}: {module} cannot be imported: {error}.") from error
-    if not callable(found := getattr(home, name, None)):
-        known = [label for label, value in vars(home).items() if callable(value) and not label.startswith("_")]
-        raise unknown_name(f"torso of {module}", name, known)
-    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), module.partition(".")[0]])]
+    found = import_callable(arguments.torso, "torso", "torso")
+    package = arguments.torso.partition(":")[0].partition(".")[0]
+    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), package])]
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -22,6 +21,7 @@ import tree
 from agentkit import specs
 from agentkit.envs import registry
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.importing import import_callable
 
 
 def find(name: str) -> Any:
@@ -36,18 +36,7 @@ def find(name: str) -> Any:
     module, colon, path = name.partition(":")
     if not colon or not path or module in registry.prefixes() or not _is_module(module):
         return name
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:
-        raise ConfigError(f"The environment {name!r}: {module} cannot be imported: {error!r}.") from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            known = [label for label, value in vars(found).items() if callable(value) and not label.startswith("_")]
-            raise unknown_name(f"class or function of {module}", path, known)
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"The environment {name!r}: expected a class or function there, found {found!r:.80}.")
-    return found
+    return import_callable(name, "environment", "class or function")
 
 
 def _is_module(name: str) -> bool:
