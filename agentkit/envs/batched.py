@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import dm_env
@@ -47,14 +47,8 @@ class BatchedEnvironment(dm_env.Environment):
         self._environments = list(environments)
         self._first = first
         self.failed: int | None = None
-        self._spec = specs.make_environment_spec(environments[0])
-        for number, environment in enumerate(environments, first):
-            other = specs.make_environment_spec(environment)
-            if other != self._spec:
-                raise SpecError(
-                    f"Environments of one batch must have the same specs; number {number} has {other}, "
-                    f"number {first} has {self._spec}."
-                )
+        each = (specs.make_environment_spec(environment) for environment in environments)
+        self._spec = common_spec(enumerate(each, first))
         self._stack_observation = _checked_stacker(self._spec.observations, first)
         self._stack_reward = _filler(self._spec.rewards, 0)
         self._stack_discount = _filler(self._spec.discounts, 1)
@@ -177,6 +171,25 @@ class BatchedEnvironment(dm_env.Environment):
         return None if any(timestep is None for timestep in timesteps) else self._stack(timesteps)
 
 
+def common_spec(found: Iterable[tuple[int, specs.EnvironmentSpec]]) -> specs.EnvironmentSpec:
+    """Returns the spec that all environments of a batch have.
+
+    Args:
+        found: each one's number in the batch and its spec; one at least.
+
+    Raises:
+        SpecError: they differ.
+    """
+    (first, spec), *others = found
+    for number, other in others:
+        if other != spec:
+            raise SpecError(
+                f"Environments of one batch must have the same specs; number {number} has {other}, "
+                f"number {first} has {spec}."
+            )
+    return spec
+
+
 def _stacker(spec: Nest) -> Callable[[list[Nest]], Nest]:
     if specs.is_spec(spec):
         # np.array of equal arrays copies into one new block; faster than np.stack for small ones.
@@ -222,22 +235,29 @@ def _filler(spec: Nest, fill: float) -> Callable[[list[Nest]], Nest]:
     return fill_and_stack
 
 
-def _splitter(spec: Nest, num_envs: int) -> Callable[[Nest], Sequence[Nest]]:
-    def check(leaf: Nest, leaf_spec: specs.Array) -> np.ndarray:
-        array = np.asarray(leaf)
-        if array.shape != (num_envs, *leaf_spec.shape):
-            raise SpecError(
-                f"Actions for {num_envs} environments: expected shape {[num_envs, *leaf_spec.shape]}, found "
-                f"{list(array.shape)}. Give one action per environment along the first axis."
-            )
-        return array
+def check_actions(leaf: Nest, num_envs: int, shape: Sequence[int]) -> np.ndarray:
+    """Returns one leaf of the actions of `num_envs` environments as an array ``[num_envs, *shape]``.
 
+    Raises:
+        SpecError: there is not one action for each of them.
+    """
+    array = np.asarray(leaf)
+    if array.shape != (num_envs, *shape):
+        raise SpecError(
+            f"Actions for {num_envs} environments: expected shape {[num_envs, *shape]}, found "
+            f"{list(array.shape)}. Give one action per environment along the first axis."
+        )
+    return array
+
+
+def _splitter(spec: Nest, num_envs: int) -> Callable[[Nest], Sequence[Nest]]:
     if specs.is_spec(spec):
-        return lambda actions: list(check(actions, spec))
+        return lambda actions: list(check_actions(actions, num_envs, spec.shape))
 
     def split(actions: Nest) -> Sequence[Nest]:
         tree.assert_same_structure(spec, actions)
-        leaves = [check(a, s) for a, s in zip(tree.flatten(actions), tree.flatten(spec), strict=True)]
+        pairs = zip(tree.flatten(actions), tree.flatten(spec), strict=True)
+        leaves = [check_actions(leaf, num_envs, leaf_spec.shape) for leaf, leaf_spec in pairs]
         return [tree.unflatten_as(spec, [leaf[i] for leaf in leaves]) for i in range(num_envs)]
 
     return split

@@ -13,6 +13,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.envs.batched import check_actions
 from agentkit.errors import SpecError
 from agentkit.types import Nest
 
@@ -107,14 +108,8 @@ class SharedColumns:
             self._write_leaf(column, rows, leaf)
 
     def _write_leaf(self, column: np.ndarray, rows: Rows, leaf: Nest) -> None:
-        array = np.asarray(leaf)
         num_rows = self._num_envs if isinstance(rows, slice) else len(rows)
-        if array.shape != (num_rows, *column.shape[1:]):
-            raise SpecError(
-                f"Actions for {num_rows} environments: expected shape {[num_rows, *column.shape[1:]]}, found "
-                f"{list(array.shape)}. Give one action per environment along the first axis."
-            )
-        column[rows] = array
+        column[rows] = check_actions(leaf, num_rows, column.shape[1:])
 
     def read_actions(self, rows: Rows) -> Nest:
         """Returns copies of the actions of some environments, leaves ``[M, ...]``."""

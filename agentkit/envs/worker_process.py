@@ -15,8 +15,9 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from agentkit.child import die_with
+from agentkit.envs.batched import common_spec
 from agentkit.envs.shared_columns import SharedColumns
-from agentkit.errors import AgentkitError, SpecError
+from agentkit.errors import AgentkitError
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 
 STEP, RESET, CALL, CLOSE = b"s", b"r", b"c", b"q"
@@ -80,13 +81,8 @@ class Worker:
         try:
             members = pickle.loads(share.members)
             self._groups = [members.make(numbers) for numbers in share.groups]
-            spec = make_environment_spec(self._groups[0])
-            for numbers, group in zip(share.groups, self._groups, strict=True):
-                if (other := make_environment_spec(group)) != spec:
-                    raise SpecError(
-                        f"Environments of one batch must have the same specs; number {numbers.start} has {other}, "
-                        f"number {share.groups[0].start} has {spec}."
-                    )
+            pairs = zip(share.groups, self._groups, strict=True)
+            spec = common_spec((numbers.start, make_environment_spec(group)) for numbers, group in pairs)
             self._columns = SharedColumns(descriptor, spec, share.num_envs)
         except BaseException as error:
             self._tell(error)

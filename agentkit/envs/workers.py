@@ -15,13 +15,14 @@ from typing import Any, final
 import dm_env
 import numpy as np
 
+from agentkit.envs.batched import common_spec
 from agentkit.envs.given import name_of
 from agentkit.envs.members import Members
 from agentkit.envs.shared_columns import SharedColumns, open_shared
 from agentkit.envs.worker_handle import EnvironmentWorkerError as EnvironmentWorkerError
 from agentkit.envs.worker_handle import WorkerHandle
 from agentkit.envs.worker_process import RESET, STEP, Share
-from agentkit.errors import CheckpointError, ConfigError, SpecError
+from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import Nest
 
 CLOSE_SECONDS = 5.0
@@ -102,13 +103,7 @@ class WorkerBatchedEnvironment(dm_env.Environment):
                 groups = (share,) if ready is None else tuple(range(i, i + 1) for i in share)
                 worker.send(pickle.dumps(Share(message, groups, num_envs)))
             made = [worker.receive_ready() for worker in self._workers]
-            self._spec = made[0].spec
-            for worker, other in zip(self._workers, made, strict=True):
-                if other.spec != self._spec:
-                    raise SpecError(
-                        f"Environments of one batch must have the same specs; number {worker.share.start} has "
-                        f"{other.spec}, number 0 has {self._spec}."
-                    )
+            self._spec = common_spec((share.start, other.spec) for share, other in zip(shares, made, strict=True))
             self._columns = SharedColumns(descriptor, self._spec, num_envs)
         except BaseException:
             self._finalizer()
