@@ -49,9 +49,13 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
     """
     agent = experiment.agent
     check_spec(spec)
-    _check_scalars(agent, spec)
+    described = identity.describe_agent(agent, 1)
+    own_parts = set(described["agent_parts"]) - {"experience"}
+    if described["agent"] is not None and own_parts <= {"make_networks"}:
+        _check_scalars(described["agent"], spec)
     networks = agent.make_networks(spec)
-    _check_own_networks(agent, spec, networks)
+    if described["agent"] in _OF_ACTION_VALUES and own_parts == {"make_networks"}:
+        _check_own_networks(described["agent"], spec, networks)
     update = agent.make_update(networks)
     tables, plan = agent.make_tables(spec), agent.batch_plan
     index_tables(tables)[plan.table].check_batch(plan.batch_size)
@@ -99,27 +103,21 @@ def check_spec(spec: specs.EnvironmentSpec) -> None:
             )
 
 
-def _check_scalars(agent: Any, spec: specs.EnvironmentSpec) -> None:
+def _check_scalars(name: str, spec: specs.EnvironmentSpec) -> None:
     """Agentkit's own agents learn from one reward; an agent with an update of the user's may take others."""
-    described = identity.describe_agent(agent, 1)
-    if described["agent"] is None or set(described["agent_parts"]) - {"experience", "make_networks"}:
-        return
     for what, leaf in (("reward", spec.rewards), ("discount", spec.discounts)):
         if not specs.is_spec(leaf) or leaf.shape != ():
             raise SpecError(
-                f"{described['agent']} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
+                f"{name} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
                 "numbers up in a wrapper, or give the agent a make_loss of your own."
             )
 
 
-def _check_own_networks(agent: Any, spec: specs.EnvironmentSpec, networks: Any) -> None:
+def _check_own_networks(name: str, spec: specs.EnvironmentSpec, networks: Any) -> None:
     """Refuses networks of the user's own whose action values are not those of an agent that is otherwise stock."""
     from agentkit.networks import Network  # Loads Haiku, which not every command needs.
 
-    described = identity.describe_agent(agent, 1)
-    name, actions = described["agent"], spec.actions
-    if name not in _OF_ACTION_VALUES or set(described["agent_parts"]) - {"experience"} != {"make_networks"}:
-        return
+    actions = spec.actions
     if not isinstance(actions, specs.DiscreteArray) or not isinstance(networks, Network):
         return
     observation = jax.tree.map(lambda x: x[None], specs.zeros(spec.observations))
