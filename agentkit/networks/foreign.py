@@ -44,7 +44,7 @@ class ForeignModule(hk.Module):
         paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
         params = []
         for (path, shape), value in zip(paths, jax.tree.leaves(values), strict=True):
-            name = ".".join(_label(key) for key in path)
+            name = ".".join(key_label(key) for key in path)
             if not np.issubdtype(shape.dtype, np.floating):
                 raise SpecError(
                     f"Expected parameters of {self.module_name} that are floats, found {name} of {shape.dtype}. Leave "
@@ -58,8 +58,8 @@ def _returning(value: Array) -> Callable[[Any, Any], Array]:
     return lambda shape, dtype: value
 
 
-def _label(key: Any) -> str:
-    """Returns an attribute's name, a dictionary's key or an index."""
+def key_label(key: Any) -> str:
+    """Returns what a key of a path in a tree of JAX's is called: an attribute's name, a dictionary's key, an index."""
     return str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))))
 
 

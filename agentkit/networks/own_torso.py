@@ -71,17 +71,22 @@ class OwnTorso:
 
 def torso_name(torso: Callable[..., Any]) -> str:
     """Returns what a torso is called in messages."""
-    function = torso.func if isinstance(torso, functools.partial) else torso
+    function = _unwrapped(torso)
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
+def _unwrapped(torso: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what a `functools.partial` is of."""
+    return torso.func if isinstance(torso, functools.partial) else torso
+
+
 def _is_module_class(torso: Callable[..., Any]) -> bool:
-    made = torso.func if isinstance(torso, functools.partial) else torso
+    made = _unwrapped(torso)
     return isinstance(made, type) and issubclass(made, hk.Module)
 
 
 def _makes_inputs_ready(torso: Callable[..., Any]) -> bool:
-    function = torso.func if isinstance(torso, functools.partial) else torso
+    function = _unwrapped(torso)
     return isinstance(function, OwnTorso) or any(function is each for each in (any_torso, *TORSOS.values()))
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from agentkit import specs
+from agentkit.networks.foreign import key_label
 from agentkit.networks.torsos import describe_input
 from agentkit.types import Nest
 
@@ -74,9 +75,7 @@ def _layers(part: str, init: Callable[[jax.Array], Any]) -> list[Layer]:
 
     bundles: dict[tuple[str, str], dict[str, Shape]] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        *prefix, module, name = (
-            str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path
-        )
+        *prefix, module, name = map(key_label, path)
         bundles.setdefault(("/".join(filter(None, [part, *prefix])), module), {})[name] = leaf.shape
     found: list[tuple[int, Layer]] = []
     taken: set[int] = set()
@@ -101,7 +100,7 @@ def describe_inputs(observation_spec: Nest) -> list[tuple[str, str, str]]:
     """Returns for each part of an observation its name, its shape and dtype, and what the networks make of it."""
     found = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(observation_spec, is_leaf=specs.is_spec)[0]:
-        names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+        names = [key_label(key) for key in path]
         kind = f"{leaf.dtype.name} {shape_text(leaf.shape)}".strip()
         text = "which actions are legal" if names[-1:] == [specs.ACTION_MASK] else describe_input(leaf)
         found.append(("/".join(names) or "observation", kind, text))
