@@ -231,7 +231,10 @@ def _build(
     start = found.step if found is not None else 0
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
     if resume and experiment.ready is not None:
-        logs.message(ASYNCHRONOUS_RESUME)
+        logs.message(
+            "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an "
+            "uninterrupted one."
+        )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
@@ -283,10 +286,6 @@ def _make_callbacks(
         log_seconds=experiment.log_seconds,
     )
 
-
-ASYNCHRONOUS_RESUME = (
-    "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an uninterrupted one."
-)
 
 _SMALL_STATE = 100_000
 

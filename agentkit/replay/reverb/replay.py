@@ -322,13 +322,12 @@ class ReverbReplay(Replay):
 
         This call alone fails at once where a connection was lost, or took too long: others wait for the next one.
         """
-        try:
-            with quiet_stderr():
-                return self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
-        except RuntimeError:
-            if self._silent() is not None:
-                raise
         with quiet_stderr():
+            try:
+                return self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
+            except RuntimeError:
+                if self._silent() is not None:
+                    raise
             return self._call(self._client.checkpoint, "saving", CHECKPOINT_SECONDS)
 
     def restore(self, directory: pathlib.Path) -> None:
