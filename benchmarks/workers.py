@@ -107,13 +107,8 @@ def agentkit_rate(seconds: float, name: Any, **settings: Any) -> Rate:
         environment.close()
 
 
-def gymnasium_rate(seconds: float) -> Rate:
-    """Returns the rate of gymnasium's AsyncVectorEnv, which has a process for each environment."""
-    import gymnasium
-
-    environment = gymnasium.make_vec(NAME, NUM_ENVS, vectorization_mode="async")
-    environment.reset(seed=0)
-    actions = environment.action_space.sample()
+def batch_rate(environment: Any, actions: Any, seconds: float) -> Rate:
+    """Returns the rate of another library's batch, which was reset and starts ended episodes anew; closes it."""
 
     def step() -> int:
         environment.step(actions)
@@ -122,6 +117,15 @@ def gymnasium_rate(seconds: float) -> Rate:
     rate = measure(step, seconds)
     environment.close()
     return rate
+
+
+def gymnasium_rate(seconds: float) -> Rate:
+    """Returns the rate of gymnasium's AsyncVectorEnv, which has a process for each environment."""
+    import gymnasium
+
+    environment = gymnasium.make_vec(NAME, NUM_ENVS, vectorization_mode="async")
+    environment.reset(seed=0)
+    return batch_rate(environment, environment.action_space.sample(), seconds)
 
 
 def sb3_rate(seconds: float) -> Rate:
@@ -131,15 +135,7 @@ def sb3_rate(seconds: float) -> Rate:
 
     environment = make_vec_env(NAME, NUM_ENVS, vec_env_cls=SubprocVecEnv)
     environment.reset()
-    actions = np.stack([environment.action_space.sample() for _ in range(NUM_ENVS)])
-
-    def step() -> int:
-        environment.step(actions)
-        return NUM_ENVS
-
-    rate = measure(step, seconds)
-    environment.close()
-    return rate
+    return batch_rate(environment, np.stack([environment.action_space.sample() for _ in range(NUM_ENVS)]), seconds)
 
 
 def straggling() -> Any:
