@@ -201,21 +201,21 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
     if "gymnasium" in families:
         from agentkit.envs.gymnasium import GymnasiumEnvironment
 
-        return registry.ready(GymnasiumEnvironment(made, seed), concatenate=False)
+        return registry.prepare(GymnasiumEnvironment(made, seed), concatenate=False)
     if control is not None and isinstance(made, control.Environment):
         from agentkit.envs.dm_control import DMControlEnvironment
 
-        return registry.ready(DMControlEnvironment(made), concatenate=True)
+        return registry.prepare(DMControlEnvironment(made), concatenate=True)
     if "gym" in families:
         raise ConfigError(
             f"The environment {name} is of the package gym, which gymnasium replaced. Derive it from gymnasium.Env, "
             "or convert it with shimmy."
         )
     specs.check_is_environment(made)
-    return made if _is_ready(made) else registry.ready(made, concatenate=False)
+    return made if _is_prepared(made) else registry.prepare(made, concatenate=False)
 
 
-def _is_ready(environment: dm_env.Environment) -> bool:
+def _is_prepared(environment: dm_env.Environment) -> bool:
     """Returns whether no layer is needed; an environment that is ready stays as it is, and as quick."""
     from agentkit.wrappers.canonical_actions import is_bounded_continuous
 

@@ -162,7 +162,7 @@ def _factory_for(prefix: str, evaluation: bool) -> Factory:
 
 def _fit_out(environment: Any, *, name: str, raw: bool, wrappers: Sequence[Wrapper]) -> Any:
     if not raw:
-        environment = ready(environment, concatenate=name.startswith("dm_control:"))
+        environment = prepare(environment, concatenate=name.startswith("dm_control:"))
     for wrapper in wrappers:
         environment = wrapper(environment)
     if not raw:
@@ -310,13 +310,13 @@ def _make_envpool(
 ) -> Any:
     environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, **kwargs)
     if not raw:
-        environment = ready(environment, concatenate=True)
+        environment = prepare(environment, concatenate=True)
     for wrapper in wrappers:
         environment = wrapper(environment)
     return environment
 
 
-def ready(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
+def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
     """Adds what agents expect: canonical actions `[A]`, single precision, and one vector where it is asked for."""
     from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
     from agentkit.wrappers.concat_observations import ConcatObservations
