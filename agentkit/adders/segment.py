@@ -264,4 +264,7 @@ def _outcome(step: Step) -> tuple[Nest, ...]:
 def _batch_of_one(nest: Nest) -> Nest:
     if isinstance(nest, np.ndarray | np.generic | float | int):
         return np.asarray(nest)[None]
+    if isinstance(nest, tuple):  # By hand: dm-tree takes 11 us of a step of PPO, and this 2.
+        parts = map(_batch_of_one, nest)
+        return nest._make(parts) if hasattr(nest, "_make") else tuple(parts)
     return tree.map_structure(lambda x: np.asarray(x)[None], nest)
