@@ -2,9 +2,11 @@
 
     python benchmarks/soak.py --minutes 20 --out /tmp/soak
 
-Strikes a random node every few seconds (SIGKILL mostly, sometimes SIGTERM or SIGSTOP) and now and then the supervisor,
-which is then resumed. When the time is up the program takes its last steps undisturbed, its newest checkpoint is
-evaluated, and the counters are compared with each other. Prints one JSON object and ends with 1 if a check failed.
+Strikes a random node every few seconds (SIGKILL mostly, sometimes SIGTERM, SIGSTOP or SIGHUP) and now and then the
+supervisor (SIGKILL, or SIGHUP as a closed terminal sends it), which is then resumed. With ``--disk-megabytes`` the run
+folder is on a small disk of its own, which is full for 15 s every minute; that needs root. When the time is up the
+program takes its last steps undisturbed, its newest checkpoint is evaluated, and the counters are compared with each
+other. Prints one JSON object and ends with 1 if a check failed.
 Needs the extras ``reverb`` and ``gymnasium`` and the package psutil.
 """
 
@@ -26,6 +28,7 @@ import time
 from typing import Any
 
 import psutil
+from soak_resources import Resources, SmallDisk, node_pids
 
 from agentkit import checkpoint, experiment
 from agentkit.distributed import connect_to_run
@@ -39,8 +42,9 @@ TABLE, N_STEP = "transitions", 20
 FOR_EVER = 10**9
 POLL_SECONDS = 0.25
 START_SECONDS, STOP_SECONDS = 240.0, 240.0
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
-WEIGHTS = (7, 2, 1)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGHUP)
+WEIGHTS = (7, 2, 1, 1)
+FULL_SECONDS, DISK_SECONDS, RESOURCE_SECONDS = 15.0, 60.0, 5.0
 
 
 @dataclasses.dataclass
@@ -61,13 +65,16 @@ class Run:
     """One run folder, and the supervisors that work in it one after the other."""
 
     def __init__(self, out: pathlib.Path, arguments: argparse.Namespace, record: Record):
-        self.out, self.record = out, record
+        self.out, self.record = out / "runs", record
+        self.out.mkdir()
+        self.resources = Resources()
+        self.disk = SmallDisk(self.out, arguments.disk_megabytes) if arguments.disk_megabytes else None
         self.run_ids: set[str] = set()
         self.supervisors: list[int] = []
         self.process: subprocess.Popen[bytes] | None = None
         self._log = open(out / "terminal.txt", "ab")  # noqa: SIM115 (kept open)
         self.new = [
-            *PLAN, "--seed", str(arguments.seed), "--steps", str(FOR_EVER), "--out", str(out),
+            *PLAN, "--seed", str(arguments.seed), "--steps", str(FOR_EVER), "--out", str(self.out),
             "--actors", str(arguments.actors), "--evaluators", "1", "--max-restarts", str(FOR_EVER),
             "--eval-every", str(arguments.period), "--checkpoint-every", str(arguments.period),
         ]  # fmt: skip
@@ -220,11 +227,18 @@ def strike(run: Run, watch: Watch, chance: random.Random) -> str:
     return f"{number.name} to {name}, which was {node['state']}"
 
 
-def strike_supervisor(run: Run, watch: Watch) -> Watch:
-    """Kills the supervisor, sees that its nodes go with it, and resumes; the new program's watch."""
+def strike_supervisor(run: Run, watch: Watch, number: signal.Signals) -> Watch:
+    """Sends the supervisor a signal, sees that its nodes go with it, and resumes; the new program's watch."""
+    if run.disk is not None:
+        run.disk.free()  # A program is not resumed on a full disk.
     start = time.monotonic()
+    kind = f"supervisor {number.name}"
+    if number == signal.SIGHUP:
+        run.process.send_signal(number)  # type: ignore[union-attr]
+        if (code := run.end(STOP_SECONDS)) != 130:
+            run.record.problems.append(f"a program whose terminal was closed ended with {code}")
     run.kill()
-    run.record.strikes["supervisor SIGKILL"] += 1
+    run.record.strikes[kind] += 1
     while run.processes():
         if time.monotonic() - start > 10.0:
             run.record.problems.append(f"nodes outlived their supervisor: {run.processes()}")
@@ -233,10 +247,20 @@ def strike_supervisor(run: Run, watch: Watch) -> Watch:
     run.start(FOR_EVER)
     watch = Watch(run, run.record, watch.end())
     if watch.wait_until_all_ready(START_SECONDS):
-        watch.recovered("supervisor SIGKILL", time.monotonic() - start)
+        watch.recovered(kind, time.monotonic() - start)
     else:
-        run.record.problems.append(f"not all nodes were ready {START_SECONDS:g} s after the supervisor was killed")
+        run.record.problems.append(f"not all nodes were ready {START_SECONDS:g} s after the {kind}")
     return watch
+
+
+def strike_disk(disk: SmallDisk, record: Record) -> tuple[str, float]:
+    """Fills the disk, or frees it; returns what it did, and the seconds until its next turn."""
+    if disk.is_full:
+        disk.free()
+        return "the disk has room", DISK_SECONDS - FULL_SECONDS
+    disk.fill()
+    record.strikes["disk full"] += 1
+    return "the disk is full", FULL_SECONDS
 
 
 def soak(run: Run, arguments: argparse.Namespace) -> Watch:
@@ -249,17 +273,28 @@ def soak(run: Run, arguments: argparse.Namespace) -> Watch:
     run.record.max_seconds_without.update(steps=0.0, updates=0.0)  # The start itself is not counted.
     start = time.monotonic()
     next_strike, next_supervisor = start + arguments.interval, start + arguments.supervisor_interval
+    next_disk, next_look = start + DISK_SECONDS, start
     while (now := time.monotonic()) < start + 60.0 * arguments.minutes and run.process.poll() is None:  # type: ignore[union-attr]
-        watch.look()
+        status = watch.look()
+        if status is not None and now >= next_look:
+            run.resources.look(node_pids(status, run.process.pid))  # type: ignore[union-attr]
+            next_look = now + RESOURCE_SECONDS
         if now >= next_supervisor:
-            say(start, "SIGKILL to the supervisor")
-            watch = strike_supervisor(run, watch)
+            number = chance.choice((signal.SIGKILL, signal.SIGHUP))
+            say(start, f"{number.name} to the supervisor")
+            watch = strike_supervisor(run, watch, number)
             next_supervisor = time.monotonic() + arguments.supervisor_interval * chance.uniform(0.5, 1.5)
+        elif run.disk is not None and now >= next_disk:
+            done, seconds = strike_disk(run.disk, run.record)
+            say(start, done)
+            next_disk = now + seconds
         elif now >= next_strike:
             say(start, strike(run, watch, chance))
             next_strike = time.monotonic() + arguments.interval * chance.uniform(0.2, 1.8)
         time.sleep(POLL_SECONDS)
     say(start, "no more strikes: stops, and takes the last steps undisturbed")
+    if run.disk is not None:
+        run.disk.free()
     if not watch.wait_until_all_ready(START_SECONDS):
         run.record.problems.append(f"not all nodes were ready {START_SECONDS:g} s after the last strike")
     run.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
@@ -338,7 +373,7 @@ def check_leftovers(run: Run) -> None:
     for run_id in run.run_ids:
         path = shared_memory_path(parameters_name(run_id, "learner-0"))
         problems += [f"shared memory is left: {found}" for found in path.parent.glob(f"{path.name}*")]
-    known = {"config.json", "logs", "nodes", "checkpoints", "replay_handover"}
+    known = {"config.json", "logs", "nodes", "checkpoints", "replay_handover", "best", "lock"}
     problems += [f"left in the run folder: {p.name}" for p in run.directory.iterdir() if p.name not in known]
     for folder in ("checkpoints", "replay_handover", "logs"):
         leftovers = (run.directory / folder).glob(".*") if (run.directory / folder).is_dir() else ()
@@ -354,6 +389,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--interval", type=float, default=5.0, help="mean seconds between strikes")
     parser.add_argument("--supervisor-interval", type=float, default=240.0, help="the same for the supervisor")
+    parser.add_argument("--disk-megabytes", type=int, default=0, help="of the run folder's own disk; 0 for none")
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--period", type=int, default=5_000, help="steps between checkpoints, and evaluations")
     parser.add_argument("--last-steps", type=int, default=30_000, help="taken undisturbed in the end")
@@ -370,6 +406,7 @@ def main() -> int:
         run.kill()
     counters = check_counters(run, watch)
     check_leftovers(run)
+    resources = run.resources.summary()
     final = experiment.evaluate(run.directory, num_episodes=20)
     mean = sum(final["episode_return"]) / len(final["episode_return"])
     if mean < arguments.expected:
@@ -379,6 +416,9 @@ def main() -> int:
         if seconds > arguments.longest:
             record.problems.append(f"{seconds:.0f} s went by without {name}")
     table = vars(record) | {"minutes": arguments.minutes, "counters": counters, "final_return": mean}
+    table["resources"] = resources
+    if run.disk is not None:
+        run.disk.unmount(arguments.out)
     print(json.dumps(table, indent=1))
     return 1 if record.problems else 0
 
