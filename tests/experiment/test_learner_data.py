@@ -1,5 +1,6 @@
 """A learner's batches from several replay servers in turn; and the small parts of programs of one's own."""
 
+import contextlib
 import dataclasses
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import dqn, ppo
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
+from agentkit.distributed import RunStore, RunStoreClient
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig
 from agentkit.experiment.launch.gradient import with_gradients
@@ -19,6 +21,7 @@ from agentkit.experiment.launch.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 
+SECRET = "0123456789abcdef"
 SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 
 
@@ -84,6 +87,38 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
         assert found - {1.0} == {10.0 + number}
     assert data.waited_seconds > 0.0
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
+
+
+def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
+    """From the run store: the learner gave it, and Reverb's server does not know it."""
+    from agentkit.experiment.launch.priorities import LargestPriorities
+    from agentkit.experiment.launch.replay import connect_to_replay
+
+    agent, servers, data = shards
+    for number, server in enumerate(servers):
+        fill(agent, server, float(number))
+    for _ in range(4):
+        batch = next_batch(data)
+        data.write_priorities(batch.keys, np.full(4, 7.0 + batch.sample.data.reward[0]))
+    endpoints = [{"node": f"replay-{i}", "address": s.address, "pid": -1, "process": ""} for i, s in enumerate(servers)]
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(RunStore(SECRET))
+        client = stack.enter_context(contextlib.closing(RunStoreClient(store.address, SECRET, node="learner-0")))
+        replays = [connect_to_replay(agent.make_tables(SPEC), each, timeout=30.0, wait=30.0) for each in endpoints]
+        for replay in replays:
+            stack.callback(replay.close)
+        for told in (False, True):
+            for number, (endpoint, replay) in enumerate(zip(endpoints, replays, strict=True)):
+                LargestPriorities(client, endpoint).share(replay)
+                assert replay.largest_priorities == {"transitions": 7.0 + number if told else 1.0}
+            data.share_priorities(client)
+        for number, replay in enumerate(replays):
+            fill(agent, replay, 3.0)
+            found, sampler = set(), servers[number].sampler("transitions", 4, timeout=30.0)
+            for _ in range(30):
+                sample = next(sampler).sample
+                found |= set(sample.info.priority[sample.data.reward == 3.0].tolist())
+            assert found == {7.0 + number}
 
 
 def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):

@@ -29,6 +29,7 @@ from agentkit.experiment.launch.common import (
 )
 from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.hooked import node_hooks
+from agentkit.experiment.launch.priorities import LargestPriorities
 from agentkit.experiment.launch.replay import connect_to_replay
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
@@ -93,7 +94,8 @@ def actor_node(
         close_on_stop(context, closes)
         try:
             endpoints = (replay, *(endpoint for _, endpoint in extra_learners))
-            _act(context, loop, client, [_port(endpoint) for endpoint in endpoints])
+            servers = [(endpoint, server) for endpoint, (_, server) in zip(endpoints, destinations, strict=True)]
+            _act(context, loop, client, servers)
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -125,8 +127,10 @@ def _port(endpoint: Mapping[str, Any]) -> int:
 
 def _act(
     context: NodeContext, loop: AnyLoop, client: VariableClient | RemoteActor,
-    port_numbers: Sequence[int],
+    servers: Sequence[tuple[Mapping[str, Any], Any]],
 ) -> None:  # fmt: skip
+    """Steps until told to stop; `servers` are the replay nodes' endpoints, with the clients that write there."""
+    priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
     context.heartbeat(steps=0)
     while not context.should_stop:
@@ -141,10 +145,12 @@ def _act(
                 parameter_version=client.version,
                 steps_per_second=loop.num_steps / (now - start),
             )
+            for largest, server in priorities:
+                largest.share(server)
         if now >= keep_alive_at:
             keep_alive_at = now + KEEP_ALIVE_SECONDS
-            for port in port_numbers:
-                ports.keep_connections_alive(port)
+            for endpoint, _ in servers:
+                ports.keep_connections_alive(_port(endpoint))
 
 
 def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:

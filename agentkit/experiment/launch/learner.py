@@ -123,6 +123,7 @@ def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedDat
         context.heartbeat(updates=learner.num_updates_done - first)
         context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=data.waited_seconds)
         data.keep_alive()
+        data.share_priorities(context.store)
         saver.save_if_due()
 
 

@@ -13,8 +13,10 @@ import numpy as np
 from agentkit import ports
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
+from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.launch.common import KEEP_ALIVE_SECONDS
+from agentkit.experiment.launch.priorities import LargestPriorities
 from agentkit.experiment.launch.replay import connect_to_replay, contents_name
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import DrawnBatch
@@ -48,6 +50,7 @@ class ServerData:
         self.contents = contents_name(str(endpoint.get("node", "replay-0")))
         self.waited_seconds = 0.0
         self._keep_alive_at = 0.0
+        self._largest: LargestPriorities | None = None
         self.replay = connect_to_replay(self._tables, endpoint, timeout=10.0, wait=120.0, draw_ahead=True)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 
@@ -80,6 +83,12 @@ class ServerData:
         """Writes priorities, which are hints: those that a server misses while it is away are dropped."""
         with contextlib.suppress(ReplayClosedError, ReplayTimeoutError):
             self.replay.update_priorities(self._plan.table, keys, priorities)
+
+    def share_priorities(self, store: RunStoreClient) -> None:
+        """Tells actors the largest priority so far, now and then."""
+        if self._largest is None:
+            self._largest = LargestPriorities(store, self._endpoint)
+        self._largest.share(self.replay)
 
     def answers(self) -> bool:
         """Returns whether the server is there."""
@@ -180,6 +189,11 @@ class ShardedData:
         for shard in self._shards:
             if not shard.answers():
                 shard.reconnect()
+
+    def share_priorities(self, store: RunStoreClient) -> None:
+        """Tells each shard's actors its largest priority so far, now and then."""
+        for shard in self._shards:
+            shard.share_priorities(store)
 
     def keep_alive(self) -> None:
         """Lets TCP notice hosts that vanished."""

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from agentkit.experiment.launch.common import (
 from agentkit.experiment.resuming import ResumeError
 from agentkit.replay import Replay
 from agentkit.specs import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from agentkit.replay import ReverbReplay
 
 HANDOVER = "replay_handover"
 """Folder in the run's: what a replay node held that was stopped by itself."""
@@ -168,7 +171,7 @@ def _table_status(replay: Replay, name: str) -> dict[str, Any]:
 
 def connect_to_replay(
     tables: Any, endpoint: Mapping[str, Any], *, timeout: float, wait: float, draw_ahead: bool = False
-) -> Replay:
+) -> ReverbReplay:
     """Connects to a replay node's server.
 
     Args:

@@ -62,7 +62,10 @@ class ReverbReplay(Replay):
     batch ahead (some where nothing limits the rate), which a rate limit and `TableInfo.num_sampled`
     count as sampled; and nothing is deterministic or `resumable`: what a restored server holds is what
     was saved, but the random choices are new and an unfinished episode is lost. The largest priority, which new items
-    get, is that of the updates by this object: where another process updates, its writers' items begin with 1.
+    get, is that of the updates by this object: where another process updates, `largest_priorities` wants telling.
+
+    Attributes:
+        largest_priorities: that this object gave, by table, and 1 at least; what its writers' new items get.
 
     Security: Reverb has neither authentication nor encryption, and whoever reaches its port can crash
     its clients. So a server of this class listens to this machine alone, unless `listen` says otherwise.
@@ -112,7 +115,7 @@ class ReverbReplay(Replay):
         """
         self.tables = index_tables(tables)
         self.default_timeout = check_timeout(default_timeout, default_timeout)
-        self._largest = dict.fromkeys(self.tables, FIRST_PRIORITY)  # that this client gave, by table
+        self.largest_priorities = dict.fromkeys(self.tables, FIRST_PRIORITY)
         self._groups = group_tables(self.tables)
         self._draw_ahead = draw_ahead
         self._closed = False
@@ -207,7 +210,7 @@ class ReverbReplay(Replay):
             is_closed=lambda: self._closed,
             why_late=self._why_insert_late,
             timeout=check_timeout(timeout, self.default_timeout),
-            largest_priority=lambda table: self._largest[table],
+            largest_priority=lambda table: self.largest_priorities[table],
             admit=self._admit,
         )
         self._writers.add(writer)
@@ -275,7 +278,7 @@ class ReverbReplay(Replay):
         if len(keys) == 0:
             return
         check_power(description, float(np.max(priorities)))
-        self._largest[table] = max(self._largest[table], float(np.max(priorities)))
+        self.largest_priorities[table] = max(self.largest_priorities[table], float(np.max(priorities)))
         updates = dict(zip(np.asarray(keys).tolist(), np.asarray(priorities, np.float64).tolist(), strict=True))
         self._call(lambda: self._client.mutate_priorities(table, updates), f"updating priorities of {table!r}")
 
@@ -298,7 +301,7 @@ class ReverbReplay(Replay):
         """Implements `Replay.reset`."""
         self._check_open()
         self.table(table)
-        self._largest[table] = FIRST_PRIORITY
+        self.largest_priorities[table] = FIRST_PRIORITY
         self._call(lambda: self._client.reset(table), f"resetting table {table!r}")
 
     def save(self, directory: pathlib.Path) -> None:
@@ -315,7 +318,7 @@ class ReverbReplay(Replay):
                 path = self._checkpoint()
             except RuntimeError as error:
                 raise CheckpointError(f"Reverb could not write its contents: {error}") from error
-            checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out(), self._largest)
+            checkpoint.write(pathlib.Path(path), directory, self.tables, self._handed_out(), self.largest_priorities)
 
     def _checkpoint(self) -> str:
         """Asks the server to write, and returns where; once more if it answers after all.
@@ -348,7 +351,7 @@ class ReverbReplay(Replay):
         try:
             checkpoint.read(directory, self._root)
             self._start()
-            self._largest |= checkpoint.largest_priorities(directory)
+            self.largest_priorities |= checkpoint.largest_priorities(directory)
         except (RuntimeError, ValueError, OSError) as error:
             shutil.rmtree(self._root, ignore_errors=True)
             self._start()
