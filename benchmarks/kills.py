@@ -3,9 +3,9 @@
     nice -n 10 python benchmarks/kills.py --kills 100 --out /tmp/kills
 
 Each case is trained once in peace. Then it is trained again, is killed (SIGKILL) at a random instant of each life, from
-its first import to its last checkpoint, and is resumed, until it has had its share of the kills and ends by itself. All
-arrays and files of the last checkpoint must be equal to the bit, and all columns of the logs but the times. Prints one
-JSON object; ends with 1 if anything differs. Needs the extra ``gymnasium``.
+its first import to its last checkpoint, and is resumed, until it ends by itself; and again, until the case has had its
+share of the kills. All arrays and files of the last checkpoint must be equal to the bit, and all columns of the logs
+but the times. Prints one JSON object; ends with 1 if anything differs. Needs the extra ``gymnasium``.
 """
 
 from __future__ import annotations
@@ -103,18 +103,22 @@ def main() -> int:
     arguments = parser.parse_args()
     chance, table = random.Random(arguments.seed), {}
     for case in arguments.cases:
-        whole, killed = (arguments.out / case / name for name in ("whole", "killed"))
-        for folder in (whole, killed):
-            folder.mkdir(parents=True)
+        whole, kills = arguments.out / case / "whole", arguments.kills // len(arguments.cases)
+        whole.mkdir(parents=True)
         start = time.monotonic()
         if train(case, run_folder(case, whole)).wait() != 0:
             raise SystemExit(f"{case} failed: see {whole / 'terminal.txt'}")
-        kills = arguments.kills // len(arguments.cases)
-        steps = train_with_kills(case, killed, kills, 0.6 * (time.monotonic() - start), chance)
-        expected, found = (contents(run_folder(case, folder)) for folder in (whole, killed))
-        differ = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        table[case] = {"steps_at_kills": steps, "differ": differ}
-        print(f"{case}: {len(steps)} kills, {len(differ)} differences {differ[:5]}", file=sys.stderr, flush=True)
+        life, expected = 0.6 * (time.monotonic() - start), contents(run_folder(case, whole))
+        lives: list[list[int]] = []
+        differ: set[str] = set()
+        while (left := kills - sum(map(len, lives))) > 0:
+            killed = arguments.out / case / f"killed-{len(lives)}"
+            killed.mkdir()
+            lives.append(train_with_kills(case, killed, left, life, chance))
+            found = contents(run_folder(case, killed))
+            differ |= {name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)}
+        table[case] = {"steps_at_kills": lives, "differ": sorted(differ)}
+        print(f"{case}: kills at {lives}, {len(differ)} differences {sorted(differ)[:5]}", file=sys.stderr, flush=True)
     print(json.dumps(table, indent=1))
     return int(any(row["differ"] for row in table.values()))
 
