@@ -1,6 +1,7 @@
 """Adders: from the steps of an environment to items in replay tables."""
 
 from agentkit.adders.base import PriorityFn, Tables
+from agentkit.adders.complete_episode import CompleteEpisodeAdder
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
@@ -10,6 +11,7 @@ from agentkit.adders.tee import TeeAdder, WithoutExtras
 
 __all__ = [
     "BatchedSegmentAdder",
+    "CompleteEpisodeAdder",
     "EpisodeAdder",
     "Hindsight",
     "HindsightAdder",

@@ -24,7 +24,7 @@ from agentkit.experiment.evaluate import restore_policy
 from agentkit.experiment.loading import LoadedPolicy, load
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
-from agentkit.types import Nest
+from agentkit.types import Array, Nest
 from agentkit.variables import VariableClient, VariableStore
 
 
@@ -50,13 +50,13 @@ class Samples(NamedTuple):
     observation: Nest
     action: Nest
     reward: Nest
-    termination: np.ndarray
-    truncation: np.ndarray
+    termination: Array
+    truncation: Array
     next_observation: Nest
     extras: Nest
-    episode: np.ndarray
-    environment: np.ndarray
-    t: np.ndarray
+    episode: Array
+    environment: Array
+    t: Array
 
     def by_episode(self) -> list[Samples]:
         """Returns the steps of each episode apart."""
