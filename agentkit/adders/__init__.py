@@ -1,6 +1,7 @@
 """Adders: from the steps of an environment to items in replay tables."""
 
 from agentkit.adders.base import PriorityFn, Tables
+from agentkit.adders.columns import ColumnsAdder, with_columns
 from agentkit.adders.complete_episode import CompleteEpisodeAdder
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
@@ -11,6 +12,7 @@ from agentkit.adders.tee import TeeAdder, WithoutExtras
 
 __all__ = [
     "BatchedSegmentAdder",
+    "ColumnsAdder",
     "CompleteEpisodeAdder",
     "EpisodeAdder",
     "Hindsight",
@@ -23,4 +25,5 @@ __all__ = [
     "TeeAdder",
     "WithoutExtras",
     "segment_layout",
+    "with_columns",
 ]

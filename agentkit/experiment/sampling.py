@@ -18,7 +18,7 @@ from agentkit.actors import Policy
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders.base import make_cast
 from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment.acting import make_actor, make_loop
+from agentkit.experiment.acting import add_columns, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluate import restore_policy
 from agentkit.experiment.loading import LoadedPolicy, load
@@ -183,7 +183,8 @@ def _play(
     recorders = [_Recorder(i, order, cast) for i in range(num_envs)]
     client = VariableClient(store)
     key = jax.random.PRNGKey(key_seed)
-    actor = make_actor(environment, policy, key, client, SplitAdder(recorders) if batched else recorders[0])
+    adder = add_columns(environment, spec, SplitAdder(recorders) if batched else recorders[0])
+    actor = make_actor(environment, policy, key, client, adder)
     actor.update(wait=True)
     loop = make_loop(environment, actor, on_nan=experiment.on_nan)
     if episodes is None:

@@ -80,7 +80,7 @@ class ReplayConfig:
 @final
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """Keeps n-step `Transition`s in one table, drawn uniformly or by priority.
+    """Keeps n-step `Transition`s in one table, drawn uniformly or by priority, with the extras of their first step.
 
     Attributes:
         config: says how many rewards are summed, and what is held and drawn.
@@ -104,20 +104,20 @@ class Transitions:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        _check_no_extras(extras_spec)
-        layout, config = NStepAdder.layout(environment_spec), self.config
+        layout, config = NStepAdder.layout(environment_spec, extras_spec), self.config
         return [replay_table(self.table, layout, config, self.batch_plan, config.updates_per_step)]
 
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
         """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
-        _check_no_extras(extras_spec)
         n, discount = self.config.n_step, self.config.discount
 
         def make() -> NStepAdder:
             writer = replay.writer(NStepAdder.history(n))
-            return NStepAdder(writer, environment_spec, tables=self.table, n=n, discount=discount)
+            return NStepAdder(
+                writer, environment_spec, tables=self.table, n=n, discount=discount, extras_spec=extras_spec
+            )
 
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
 
@@ -339,11 +339,3 @@ def replay_table(name: str, layout: Nest, config: ReplayConfig, plan: BatchPlan,
         sampler=Prioritized(config.priority_exponent) if config.prioritized else Uniform(),
         rate_limiter=rate_limit(plan, updates_per_item, config.min_replay_size),
     )
-
-
-def _check_no_extras(extras_spec: Nest) -> None:
-    if jax.tree.leaves(extras_spec):
-        raise ConfigError(
-            "Transitions keep no extras, and the policy emits some beside its actions. Use a policy without, or "
-            "Sequences or Segments as the experience."
-        )
