@@ -83,7 +83,9 @@ class ExperimentConfig:
             the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
             process.
         columns: what to store beside each step, in the batches' extras: entries of gymnasium's info ("info.success"),
-            and the ids "episode", "environment" and "t". See docs/offline.md.
+            and the ids "episode", "environment" and "t". See docs/composing.md.
+        evaluation_samples: whether evaluations act as in training, by samples of a stochastic policy and with
+            exploration, and not by the policy to be judged by, which takes the mode.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -112,6 +114,7 @@ class ExperimentConfig:
     callbacks: Sequence[Callback] = ()
     video_period: CountFromZero = 0
     columns: Sequence[str] = ()
+    evaluation_samples: bool = False
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""

@@ -14,7 +14,7 @@ import numpy as np
 import tree
 
 from agentkit import core, nests
-from agentkit.actors import Policy
+from agentkit.actors import ActorIndex, Policy
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders.base import make_cast
 from agentkit.errors import ConfigError, SpecError
@@ -103,11 +103,11 @@ def sample(
     _check_number(steps, episodes)
     if environment is not None:
         options["environment"] = environment
-    with _acting(source, checkpoint, explore, options) as (experiment, policy, store):
+    with _acting(source, checkpoint, explore, options) as (experiment, policy, store, taken):
         environment_seed, key_seed = np.random.SeedSequence([experiment.seed, 3, seed]).generate_state(2) >> 1
         made = experiment.make_environment(int(environment_seed), num_envs, evaluation=not explore)
         with contextlib.closing(made) as played:
-            return _play(experiment, played, policy, store, int(key_seed), steps, episodes)
+            return _play(experiment, played, policy, store, (int(key_seed), taken), steps, episodes)
 
 
 def _check_number(steps: int | None, episodes: int | None) -> None:
@@ -123,8 +123,8 @@ def _check_number(steps: int | None, episodes: int | None) -> None:
 @contextlib.contextmanager
 def _acting(
     source: Any, checkpoint: str | int, explore: bool, options: dict[str, Any]
-) -> Iterator[tuple[ExperimentConfig, Policy, VariableStore]]:
-    """Yields what acts and in what: the experiment, its policy, and where the parameters are."""
+) -> Iterator[tuple[ExperimentConfig, Policy, VariableStore, int]]:
+    """Yields what acts and in what: experiment, policy, where the parameters are, and the steps of its training."""
     is_file = isinstance(source, str | pathlib.Path) and (pathlib.Path(source).is_file() or str(source)[:3] == "hf:")
     if is_file:
         source = load(source, explore=explore, imports=options.pop("imports", ()))
@@ -140,7 +140,7 @@ def _acting(
         experiment = ExperimentConfig(source.agent, num_steps=1, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
             _check_fits(make_environment_spec(made), source)
-        yield experiment, source.pure_policy, store
+        yield experiment, source.pure_policy, store, 0
     elif isinstance(source, ExperimentConfig) and source.run_directory is None:
         experiment = ExperimentConfig(**{**vars(source), **options})
         with contextlib.closing(experiment.make_environment(experiment.seed)) as made:
@@ -148,11 +148,11 @@ def _acting(
         learner_key, _ = jax.random.split(jax.random.PRNGKey(experiment.seed))  # As the run would begin.
         update, callbacks = experiment.agent.make_update(networks), LearnerCallbacks(publisher=store)
         Learner(update, iter(()), learner_key, callbacks=callbacks)
-        yield experiment, experiment.agent.make_policy(networks, evaluation=not explore), store
+        yield experiment, experiment.agent.make_policy(networks, evaluation=not explore), store, 0
     else:
         restored = restore_policy(source, checkpoint, **options)
         policy = restored.experiment.agent.make_policy(restored.networks, evaluation=not explore)
-        yield restored.experiment, policy, restored.store
+        yield restored.experiment, policy, restored.store, 0 if restored.found is None else restored.found.step
 
 
 def _check_fits(spec: EnvironmentSpec, policy: LoadedPolicy) -> None:
@@ -173,18 +173,19 @@ def _play(
     environment: Any,
     policy: Policy,
     store: VariableStore,
-    key_seed: int,
+    start: tuple[int, int],
     steps: int | None,
     episodes: int | None,
 ) -> Samples:
+    """Plays until there are enough steps or episodes; `start` is the seed of the policy and where its schedules are."""
     spec, batched = make_environment_spec(environment), is_batched(environment)
     num_envs = environment.num_envs if batched else 1
     cast, order = make_cast(spec.rewards, "reward"), itertools.count()
     recorders = [_Recorder(i, order, cast) for i in range(num_envs)]
     client = VariableClient(store)
-    key = jax.random.PRNGKey(key_seed)
+    key, index = jax.random.PRNGKey(start[0]), ActorIndex(num_steps=start[1])  # Of exploration on a schedule.
     adder = add_columns(environment, spec, SplitAdder(recorders) if batched else recorders[0])
-    actor = make_actor(environment, policy, key, client, adder)
+    actor = make_actor(environment, policy, key, client, adder, index)
     actor.update(wait=True)
     loop = make_loop(environment, actor, on_nan=experiment.on_nan)
     if episodes is None:
