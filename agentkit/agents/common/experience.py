@@ -213,7 +213,7 @@ class SegmentsConfig:
         check_ranges(self)
         if self.batch_mode not in get_args(BatchMode):
             raise unknown_name("batch_mode", str(self.batch_mode), get_args(BatchMode))
-        if self.completes_episodes:
+        if self.batch_mode == "complete_episodes":
             for field in dataclasses.fields(self):
                 value = getattr(self, field.name)
                 if isinstance(value, Schedule) and value.by == "steps":
@@ -221,11 +221,6 @@ class SegmentsConfig:
                         f"{field.name}: a schedule cannot count the steps of complete episodes, whose lengths differ. "
                         'Give a number, or a schedule by="updates".'
                     )
-
-    @property
-    def completes_episodes(self) -> bool:
-        """Returns whether each segment is one whole episode."""
-        return self.batch_mode == "complete_episodes"
 
 
 @final
@@ -260,11 +255,16 @@ class Segments:
         return BatchPlan(self.table, self.num_envs if size is None else size)
 
     @property
+    def completes_episodes(self) -> bool:
+        """Returns whether each segment is one whole episode."""
+        return self.config.batch_mode == "complete_episodes"
+
+    @property
     def segment_length(self) -> int:
         """Returns T: that of the config, or what gives an update enough rows, which minibatches divide."""
         if self.config.segment_length is not None:
             return self.config.segment_length
-        if self.config.completes_episodes:
+        if self.completes_episodes:
             return math.ceil(_LONGEST_EPISODE / self.num_minibatches) * self.num_minibatches
         least = max(math.ceil(self.update_rows / self.batch_plan.batch_size), _SHORTEST_SEGMENT)
         return math.ceil(least / self.num_minibatches) * self.num_minibatches
@@ -278,7 +278,7 @@ class Segments:
         memory_spec = getattr(extras_spec, "core", ())  # Only a `PolicyExtras` has one.
         self._check_minibatches(has_memory=bool(jax.tree.leaves(memory_spec)))
         num_segments = self.batch_plan.batch_size
-        together = num_segments % self.num_envs == 0 and not self.config.completes_episodes
+        together = num_segments % self.num_envs == 0 and not self.completes_episodes
         least = num_segments if together else num_segments + self.num_envs - 1
         size = least if self.queue_size is None else self.queue_size
         if size < least:
@@ -300,7 +300,7 @@ class Segments:
                 replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
             )
 
-        if self.config.completes_episodes:
+        if self.completes_episodes:
             return make_complete() if num_envs is None else SplitAdder([make_complete() for _ in range(num_envs)])
         if num_envs is None:
             return SegmentAdder(
