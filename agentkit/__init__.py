@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentkit.experiment import run as run
     from agentkit.experiment import run_offline as run_offline
     from agentkit.experiment import run_seeds as run_seeds
+    from agentkit.experiment import sample as sample
     from agentkit.experiment import train as train
     from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
@@ -32,7 +33,7 @@ __version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "open_run", "push",
-    "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "train",
+    "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "sample", "train",
 )  # fmt: skip
 _SUBPACKAGES = (
     "actors",

@@ -23,16 +23,25 @@ ILLEGAL_VALUE = -1e9
 
 
 class EnvironmentSpec(NamedTuple):
-    """Holds the specs of one environment, without a batch axis: its inputs and outputs."""
+    """Holds the specs of one environment, without a batch axis: its inputs and outputs.
+
+    Attributes:
+        observations: nest of specs.
+        actions: nest of specs.
+        rewards: nest of specs.
+        discounts: nest of specs.
+        columns: by name, of what is stored beside the steps (`ExperimentConfig.columns`); ``()`` for nothing.
+    """
 
     observations: Nest
     actions: Nest
     rewards: Nest
     discounts: Nest
+    columns: Nest = ()
 
 
 def make_environment_spec(environment: Any) -> EnvironmentSpec:
-    """Reads the four specs off a dm_env environment, or off a batch of them (without its [N]).
+    """Reads the specs off a dm_env environment, or off a batch of them (without its [N]).
 
     Raises:
         SpecError: a leaf is no spec.
@@ -42,8 +51,9 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:
         actions=environment.action_spec(),
         rewards=environment.reward_spec(),
         discounts=environment.discount_spec(),
+        columns=getattr(environment, "columns_spec", tuple)(),
     )
-    for part, nest in zip(("observation", "action", "reward", "discount"), spec, strict=True):
+    for part, nest in zip(("observation", "action", "reward", "discount", "columns"), spec, strict=True):
         for leaf in tree.flatten(nest):
             if not is_spec(leaf):
                 raise SpecError(

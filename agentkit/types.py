@@ -160,3 +160,13 @@ def has_action(start_of_episode: Array) -> Array:
             episode's first is the final one of the episode before.
     """
     return 1.0 - start_of_episode[:, 1:].astype(np.float32)
+
+
+def has_observation(start_of_episode: Array) -> Array:
+    """Marks rows of segments that hold an observation of an episode, float32 ``[B, T]``: all but padding.
+
+    Args:
+        start_of_episode: of the rows and of the one after them, bool ``[B, T + 1]``. Padding is where both a row and
+            the next are said to start an episode, as none has without an action.
+    """
+    return 1.0 - (start_of_episode[:, :-1] & start_of_episode[:, 1:]).astype(np.float32)

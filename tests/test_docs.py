@@ -217,7 +217,7 @@ def test_every_experiment_field_is_read():
     fields = fields_of((folder / "config.py").read_text(), "ExperimentConfig")
     others = [path.read_text() for path in folder.glob("*.py")]
     read = set().union(*(attributes_read(source, "experiment") for source in others))
-    read |= attributes_read((folder / "config.py").read_text(), "self") & {"agent", "environment"}
+    read |= attributes_read((folder / "config.py").read_text(), "self") & {"agent", "environment", "columns"}
     assert fields - read == set()
 
 

@@ -1,6 +1,8 @@
 """Adders: from the steps of an environment to items in replay tables."""
 
 from agentkit.adders.base import PriorityFn, Tables
+from agentkit.adders.columns import ColumnsAdder, with_columns
+from agentkit.adders.complete_episode import CompleteEpisodeAdder
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
@@ -10,6 +12,8 @@ from agentkit.adders.tee import TeeAdder, WithoutExtras
 
 __all__ = [
     "BatchedSegmentAdder",
+    "ColumnsAdder",
+    "CompleteEpisodeAdder",
     "EpisodeAdder",
     "Hindsight",
     "HindsightAdder",
@@ -21,4 +25,5 @@ __all__ = [
     "TeeAdder",
     "WithoutExtras",
     "segment_layout",
+    "with_columns",
 ]

@@ -10,14 +10,14 @@ import contextlib
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Iterator
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from agentkit import checkpoint, nests
-from agentkit.callbacks.base import Callback, RunView, Stop, check_evaluates
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.callbacks.base import Callback, Episode, RunView, Stop, check_evaluates
+from agentkit.errors import CheckpointError, ConfigError, unknown_name
 
 try:
     import fcntl
@@ -29,12 +29,48 @@ else:
 FOLDER = "best"
 
 
+Score = Callable[[Sequence[Mapping[str, Any]]], float]
+"""From the records of an evaluation's episodes to a number; more is better."""
+
+
+class Rank(NamedTuple):
+    """Orders evaluations: of two, one of too few episodes is behind, whatever its score.
+
+    Attributes:
+        is_sure: whether the score is of as many episodes as were asked for.
+        score: more is better.
+    """
+
+    is_sure: bool
+    score: float
+
+
+class Evaluated(NamedTuple):
+    """Holds an evaluation: its number of episodes, its score, and of a function's score the episodes' records."""
+
+    episodes: int
+    score: float
+    records: list[dict[str, float]]
+
+
 @final
 @dataclasses.dataclass
 class KeepBest(Callback):
     """Keeps the policy of the best evaluation; see `keep_best`."""
 
-    best: float | None = dataclasses.field(default=None, init=False)
+    score: str | Score = "episode_return"
+    min_episodes: int = 5
+    best: Rank | None = dataclasses.field(default=None, init=False)
+    _episodes: list[dict[str, float]] = dataclasses.field(default_factory=list, init=False, repr=False)
+    _recent: list[Evaluated] = dataclasses.field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuses a score that is none."""
+        if not isinstance(self.score, str) and not callable(self.score):
+            raise ConfigError(f"keep_best: expected the name of a metric or a function as score, found {self.score!r}.")
+        number = self.min_episodes
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigError(f"keep_best: expected min_episodes of at least 1, found {number!r}.")
 
     def check(self, experiment: Any) -> None:
         """Refuses an experiment without run folder or evaluations."""
@@ -45,38 +81,104 @@ class KeepBest(Callback):
     def on_start(self, run: RunView, environment: Any) -> Stop | None:
         """Finds the best so far."""
         assert run.run_directory is not None, "check has seen it"
-        found = read_best(run.run_directory)
-        self.best = None if found is None else _return(found)
+        self.best = self._rank_in(run.run_directory)
+        return None
+
+    def on_evaluation_episode(self, run: RunView, episode: Episode) -> Stop | None:
+        """Keeps the numbers of its record, where a function is to judge them."""
+        if callable(self.score):
+            self._episodes.append({key: value for key, value in episode.record.items() if _is_number(value)})
         return None
 
     def on_evaluation(self, run: RunView, record: dict[str, Any]) -> Stop | None:
         """Writes the policy, if this is the best evaluation. A disk that refuses it is a warning."""
-        if not (self.best is None or record["episode_return"] > self.best) or np.isnan(record["episode_return"]):
+        rank = self._judge(record)
+        if np.isnan(rank.score) or not (self.best is None or rank > self.best):
             return None
         assert run.run_directory is not None, "check has seen it"
         directory = run.run_directory / FOLDER
         try:
             with _locked(directory):  # Several evaluators of a launched program take turns here.
-                found = read_best(run.run_directory)
-                if found is None or record["episode_return"] > _return(found):
-                    checkpoint.write(directory, run.steps, _state(run, record), max_to_keep=1)
-                    self.best = float(record["episode_return"])
+                found = self._rank_in(run.run_directory)
+                if found is None or rank > found:
+                    checkpoint.write(directory, run.steps, _state(run, record, rank, self._name), max_to_keep=1)
+                    self.best = rank
                 else:
-                    self.best = _return(found)
+                    self.best = found
         except (CheckpointError, OSError) as error:
             warnings.warn(
                 f"{error} The best policy is not kept; training goes on.", checkpoint.CheckpointWarning, stacklevel=2
             )
         return None
 
+    def save(self) -> dict[str, Any]:
+        """Returns the newest evaluations, over which the score is taken."""
+        return {
+            str(number): {
+                "episodes": each.episodes,
+                "score": each.score,
+                "records": {str(i): row for i, row in enumerate(each.records)},
+            }
+            for number, each in enumerate(self._recent)
+        }
 
-def keep_best() -> KeepBest:
-    """Keeps the policy of the evaluation with the highest mean return in ``RUN/best``, which a kill leaves whole.
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned; a checkpoint of before it had one has none."""
+        self._recent = [
+            Evaluated(int(each["episodes"]), float(each["score"]), list(each["records"].values()))
+            for each in state.values()
+        ]
 
-    `agentkit.load(run, checkpoint="best")` and ``agentkit evaluate RUN --checkpoint best`` read it. Of equal returns
+    @property
+    def _name(self) -> str:
+        score: Any = self.score
+        return score if isinstance(score, str) else f"{score.__module__}:{getattr(score, '__qualname__', 'score')}"
+
+    def _judge(self, record: Mapping[str, Any]) -> Rank:
+        """Returns the score of the newest evaluations, as many as have `min_episodes` together."""
+        if isinstance(self.score, str):
+            if self.score not in record:
+                raise unknown_name("metric of an evaluation", self.score, [key for key in record if key != "steps"])
+            new = Evaluated(int(record.get("evaluation_episodes", self.min_episodes)), float(record[self.score]), [])
+        else:
+            played = self._episodes[: record.get("evaluation_episodes", len(self._episodes))]
+            new = Evaluated(len(played), float(self.score(played)), played)
+        self._episodes = []
+        if np.isnan(new.score):
+            return Rank(False, new.score)
+        self._recent.append(new)
+        while sum(each.episodes for each in self._recent[1:]) >= self.min_episodes:
+            del self._recent[0]
+        number = sum(each.episodes for each in self._recent)
+        if isinstance(self.score, str):
+            score = sum(each.score * each.episodes for each in self._recent) / max(number, 1)
+        else:
+            score = float(self.score([row for each in self._recent for row in each.records]))
+        return Rank(number >= self.min_episodes, score)
+
+    def _rank_in(self, run_directory: pathlib.Path) -> Rank | None:
+        """Returns the rank of what is kept in a run folder; None where that is nothing, or judged by another score."""
+        found = read_best(run_directory)
+        return None if found is None or _name(found) != self._name else _rank(found)
+
+
+def keep_best(score: str | Score = "episode_return", min_episodes: int = 5) -> KeepBest:
+    """Keeps the policy of the evaluation with the highest score in ``RUN/best``, which a kill leaves whole.
+
+    `agentkit.load(run, checkpoint="best")` and ``agentkit evaluate RUN --checkpoint best`` read it. Of equal scores
     the first stays.
+
+    Args:
+        score: a column of the evaluations' log, such as "episode_return" (the mean of its episodes) or
+            "episode_return_min"; or a function of the records of an evaluation's episodes, each with
+            ``episode_return``, ``episode_length`` and what callbacks add. More is better.
+        min_episodes: an evaluation of fewer episodes says little: it is judged together with those before it, as many
+            as have so many episodes in all. Until there are so many, what is kept gives way to the first that has them.
+
+    Raises:
+        ConfigError: the score is no such thing, or `min_episodes` is below 1.
     """
-    return KeepBest()
+    return KeepBest(score, min_episodes)
 
 
 def read_best(run_directory: str | pathlib.Path) -> checkpoint.Checkpoint | None:
@@ -89,16 +191,30 @@ def read_best(run_directory: str | pathlib.Path) -> checkpoint.Checkpoint | None
         CheckpointError: everything there is damaged.
     """
     found = checkpoint.read_all(pathlib.Path(run_directory) / FOLDER)
-    return max(found, key=_return, default=None)
+    return max(found, key=_rank, default=None)
 
 
-def _return(found: checkpoint.Checkpoint) -> float:
-    return float(found.state["best"]["evaluation"]["episode_return"])
+def _rank(found: checkpoint.Checkpoint) -> Rank:
+    best = found.state["best"]
+    if "score" not in best:  # Of before there were others.
+        return Rank(True, float(best["evaluation"]["episode_return"]))
+    return Rank(bool(best["is_sure"]), float(best["score"]))
 
 
-def _state(run: RunView, record: dict[str, Any]) -> dict[str, Any]:
+def _name(found: checkpoint.Checkpoint) -> str:
+    return str(found.state["best"].get("score_name", "episode_return"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _state(run: RunView, record: dict[str, Any], rank: Rank, name: str) -> dict[str, Any]:
     params = nests.flatten_to_paths(run.get_params())
     best = {
+        "score": rank.score,
+        "is_sure": rank.is_sure,
+        "score_name": name,
         "num_updates": int(run.updates),
         "evaluation": {name: value for name, value in record.items() if isinstance(value, int | float)},
         "policy": {path: np.array(leaf) for path, leaf in params.items()},

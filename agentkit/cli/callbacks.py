@@ -1,4 +1,4 @@
-"""Makes the callbacks that a command's words ask for: --keep-best, --stop-at-return."""
+"""Makes the callbacks that a command's words ask for: --keep-best, --best-score, --stop-at-return."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ def _changed(own: list[Any], arguments: argparse.Namespace, keep_best: bool) -> 
     from agentkit.callbacks.best import KeepBest
     from agentkit.callbacks.stopping import StopAt
 
-    kept = arguments.keep_best
+    kept, score = arguments.keep_best, arguments.best_score
+    if score is not None:
+        if kept is False or not (keep_best or kept or any(isinstance(each, KeepBest) for each in own)):
+            raise ConfigError("--best-score says which policy is kept as the best, and none is. Leave one of them out.")
+        own = [callbacks.keep_best(score), *(each for each in own if not isinstance(each, KeepBest))]
     if kept is False:
         own = [each for each in own if not isinstance(each, KeepBest)]
     elif (kept or keep_best) and not any(isinstance(each, KeepBest) for each in own):

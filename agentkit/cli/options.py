@@ -45,6 +45,18 @@ def add_experiment(parser: Parser) -> None:
         "--show-config", action="store_true", default=None, help="print the experiment as a file for --config, and end"
     )
     parser.add_argument(
+        "--column",
+        action="append",
+        metavar="NAME",
+        help="what to store beside each step: info.KEY of gymnasium's info, episode, environment or t; repeatable",
+    )
+    parser.add_argument(
+        "--evaluate-samples",
+        action="store_true",
+        default=None,
+        help="evaluations act as in training: by samples of a stochastic policy, not by its mode",
+    )
+    parser.add_argument(
         "--num-envs", type=positive, metavar="N", help="environments that one actor steps together; default: 1"
     )
     parser.add_argument(
@@ -76,6 +88,11 @@ def add_callbacks(parser: Parser) -> None:
         "--keep-best",
         action=argparse.BooleanOptionalAction,
         help="keep the policy of the best evaluation, for 'evaluate --checkpoint best'; default: yes",
+    )
+    parser.add_argument(
+        "--best-score",
+        metavar="COLUMN",
+        help="the column of logs/evaluation.csv that the best evaluation has most of; default: episode_return",
     )
     parser.add_argument("--keep-checkpoints", type=positive, metavar="N", help="how many stay; default: 2")
     parser.add_argument(

@@ -36,8 +36,8 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "ready", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
-    "preset", "show_config",
+    "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard", "log",
+    "video_every", "config", "preset", "show_config",
 )  # fmt: skip
 
 
@@ -122,6 +122,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         "ready": arguments.ready,
         "evaluation_period": arguments.eval_every,
         "evaluation_episodes": arguments.eval_episodes,
+        "evaluation_samples": arguments.evaluate_samples,
+        "columns": arguments.column,
         "checkpoint_period": arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
         "loggers": parse_loggers(arguments.log, imports),

@@ -10,6 +10,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.envs.columns import stack_info_columns
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.step_check import fits
 from agentkit.errors import CheckpointError, ConfigError, SpecError
@@ -122,6 +123,15 @@ class BatchedEnvironment(dm_env.Environment):
     def discount_spec(self) -> Nest:
         """Returns the spec of one environment's discount."""
         return self._spec.discounts
+
+    def columns_spec(self) -> Nest:
+        """Returns the specs of one environment's columns, see `envs.columns`; () for none."""
+        return self._spec.columns
+
+    @property
+    def info_columns(self) -> dict[str, np.ndarray]:
+        """Returns the newest values of the info's columns, ``[N, ...]``."""
+        return stack_info_columns(self._environments)
 
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""

@@ -38,10 +38,16 @@ def load(name: str, **kwargs: Any) -> gymnasium.Env:
     Gymnasium's environment checker is off unless ``disable_env_checker=False`` is given; it costs
     time at every step and only warns. Names that begin with ``ALE/`` load ale-py.
 
+    ``max_episode_steps`` is the time limit in the place of the environment's own, shorter or longer; -1 is for none.
+
     Raises:
         UnknownNameError: if gymnasium has no environment of this name, or it takes no such argument.
+        ConfigError: `max_episode_steps` is no number of steps.
         MissingExtraError: if the environment needs a package that is not installed.
     """
+    steps = kwargs.get("max_episode_steps")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or (steps < 1 and steps != -1)):
+        raise ConfigError(f"max_episode_steps: expected at least 1, or -1 for no limit, found {steps!r}.")
     if name.startswith("ALE/"):
         register_atari()
     kwargs.setdefault("disable_env_checker", True)

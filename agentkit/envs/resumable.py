@@ -69,7 +69,7 @@ class ResumableEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Starts the next episode."""
-        if getattr(self._environment, "goes_on", False):
+        if self._episode >= 0 and getattr(self._environment, "goes_on", False):
             self._actions.append(specs.zeros(self._action_spec))  # In the place of the reset.
             self._timestep = timestep = self._environment.reset()
             return timestep

@@ -14,6 +14,7 @@ import tree
 
 from agentkit import specs
 from agentkit.envs.batched import check_actions
+from agentkit.envs.columns import info_specs
 from agentkit.errors import SpecError
 from agentkit.types import Nest
 
@@ -53,7 +54,8 @@ class SharedColumns:
     def __init__(self, descriptor: int, spec: specs.EnvironmentSpec, num_envs: int):
         self._num_envs = num_envs
         leaves = [((), np.dtype(np.int32))]
-        for part in (spec.rewards, spec.discounts, spec.observations, spec.actions):
+        info = info_specs(spec.columns)
+        for part in (spec.rewards, spec.discounts, spec.observations, spec.actions, info):
             leaves += [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in tree.flatten(part)]
         for _, dtype in leaves:
             if dtype.hasobject or dtype.itemsize == 0:
@@ -76,7 +78,8 @@ class SharedColumns:
         self._reward, columns = _take(spec.rewards, columns)
         self._discount, columns = _take(spec.discounts, columns)
         self._observation, columns = _take(spec.observations, columns)
-        self._action, _ = _take(spec.actions, columns)
+        self._action, columns = _take(spec.actions, columns)
+        self._info, _ = _take(info, columns)
 
     def write_timestep(self, rows: Rows, timestep: dm_env.TimeStep) -> None:
         """Writes the time steps of some environments, leaves ``[M, ...]``."""
@@ -93,6 +96,15 @@ class SharedColumns:
             _read(self._discount, rows),
             _read(self._observation, rows),
         )
+
+    def write_info(self, rows: Rows, values: dict[str, np.ndarray]) -> None:
+        """Writes the info's columns of some environments, ``[M, ...]``."""
+        for name, column in self._info.items():
+            column[rows] = values[name]
+
+    def read_info(self) -> dict[str, np.ndarray]:
+        """Returns copies of the info's columns of all environments, ``[N, ...]``."""
+        return {name: np.array(column) for name, column in self._info.items()}
 
     def write_actions(self, rows: Rows, actions: Nest) -> None:
         """Writes the actions of some environments, leaves ``[M, ...]``.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from agentkit.child import die_with
 from agentkit.envs.batched import common_spec
+from agentkit.envs.columns import info_specs
 from agentkit.envs.shared_columns import SharedColumns
 from agentkit.errors import AgentkitError
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -87,6 +88,7 @@ class Worker:
         except BaseException as error:
             self._tell(error)
             raise SystemExit(1) from error
+        self._has_info = bool(info_specs(spec.columns))
         self._slices = [slice(numbers.start, numbers.stop) for numbers in share.groups]
         resumable = all(getattr(group, "resumable", False) for group in self._groups)
         self._answer(VALUE, pickle.dumps(Ready(spec, resumable)))
@@ -115,6 +117,8 @@ class Worker:
             group, rows = self._groups[i], self._slices[i]
             timestep = group.reset() if request == RESET else group.step(self._columns.read_actions(rows))
             self._columns.write_timestep(rows, timestep)
+            if self._has_info:
+                self._columns.write_info(rows, group.info_columns)
             self._answer(DONE, bytes((i,)))
 
     def _save(self) -> dict[str, Any]:

@@ -217,6 +217,15 @@ class WorkerBatchedEnvironment(dm_env.Environment):
         """Returns the spec of one environment's discount."""
         return self._spec.discounts
 
+    def columns_spec(self) -> Nest:
+        """Returns the specs of one environment's columns, see `envs.columns`; () for none."""
+        return self._spec.columns
+
+    @property
+    def info_columns(self) -> dict[str, np.ndarray]:
+        """Returns the newest values of the info's columns, ``[N, ...]``; of whoever works, nothing can be said."""
+        return self._columns.read_info()
+
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""
         self._call_all("reseed", [seed] * len(self._workers))

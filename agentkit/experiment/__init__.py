@@ -23,6 +23,7 @@ from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
 from agentkit.experiment.resuming import ResumeError
 from agentkit.experiment.run_folder import Run, open_run
+from agentkit.experiment.sampling import Samples, sample
 from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
 from agentkit.experiment.training import LogRow
 from agentkit.experiment.trust import UntrustedCodeError
@@ -43,6 +44,7 @@ __all__ = [
     "ResumeError",
     "Run",
     "RunsFailedError",
+    "Samples",
     "SeedResult",
     "UntrustedCodeError",
     "actor_node",
@@ -73,5 +75,6 @@ __all__ = [
     "run_offline",
     "run_program",
     "run_seeds",
+    "sample",
     "train",
 ]

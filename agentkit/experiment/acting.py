@@ -9,13 +9,13 @@ import jax
 
 from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, ReadyPolicyActor
 from agentkit.actors.policy import ALONE
-from agentkit.adders import TeeAdder
+from agentkit.adders import ColumnsAdder, TeeAdder
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder
 from agentkit.counting import Counter
 from agentkit.environment_loop import BatchedEnvironmentLoop, EnvironmentLoop, Log, Observer, ReadyEnvironmentLoop
 from agentkit.envs.step_check import StepCheck
-from agentkit.errors import OnNan
+from agentkit.errors import ConfigError, OnNan
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.replay import Replay, Table, with_room
 from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
@@ -48,9 +48,33 @@ def make_adder(
         adders = [agent.make_adder(replay, spec, num_envs) for agent, replay in destinations]
         return adders[0] if len(adders) == 1 else TeeAdder(adders)
 
+    if spec.columns and len(destinations) > 1:
+        raise ConfigError("columns: expected one learner of these steps, found several. Leave columns out.")
     if num_ready(environment) is not None:
-        return [make(None) for _ in range(environment.num_envs)]
-    return make(environment.num_envs if is_batched(environment) else None)
+        return [add_columns(environment, spec, make(None), number) for number in range(environment.num_envs)]
+    return add_columns(environment, spec, make(environment.num_envs if is_batched(environment) else None))
+
+
+def add_columns(environment: Any, spec: EnvironmentSpec, adder: Adder, number: int | None = None) -> Adder:
+    """Returns an adder that also takes the columns which the environment's spec has; itself where it has none.
+
+    Args:
+        environment: what the actor will act in.
+        spec: its spec.
+        adder: to be given the columns among the extras.
+        number: of the one environment of a batch that the adder is for; None for all of it.
+    """
+    if not spec.columns:
+        return adder
+    if number is not None:
+        return ColumnsAdder(
+            adder,
+            spec.columns,
+            lambda: {name: x[number] for name, x in environment.info_columns.items()},
+            number=number,
+        )
+    num_envs = environment.num_envs if is_batched(environment) else None
+    return ColumnsAdder(adder, spec.columns, lambda: environment.info_columns, num_envs=num_envs)
 
 
 def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec) -> list[Table]:

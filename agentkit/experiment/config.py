@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -18,6 +19,7 @@ from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
 from agentkit.envs import given
+from agentkit.envs.columns import ColumnSource, check_columns
 from agentkit.envs.registry import registered
 from agentkit.envs.workers import check_workers
 from agentkit.errors import AgentkitError, ConfigError, OnNan, unknown_name
@@ -80,6 +82,10 @@ class ExperimentConfig:
         video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need
             the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
             process.
+        columns: what to store beside each step, in the batches' extras: entries of gymnasium's info ("info.success"),
+            and the ids "episode", "environment" and "t". See docs/composing.md.
+        evaluation_samples: whether evaluations act as in training, by samples of a stochastic policy and with
+            exploration, and not by the policy to be judged by, which takes the mode.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
     """
 
@@ -107,6 +113,8 @@ class ExperimentConfig:
     wrappers: Sequence[Callable[[Any], Any]] = ()
     callbacks: Sequence[Callback] = ()
     video_period: CountFromZero = 0
+    columns: Sequence[str] = ()
+    evaluation_samples: bool = False
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -128,6 +136,7 @@ class ExperimentConfig:
             object.__setattr__(self, "evaluation_episodes", 10)
         object.__setattr__(self, "environment_settings", dict(self.environment_settings))
         object.__setattr__(self, "wrappers", tuple(self.wrappers))
+        object.__setattr__(self, "columns", check_columns(self.columns))
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
@@ -164,7 +173,7 @@ class ExperimentConfig:
             evaluation: whether its returns are to be judged by: then it is without what is for training only, such as
                 `RewardScale` and the clipped rewards of ``atari:``.
         """
-        wrappers = without_training_only(self.wrappers) if evaluation else self.wrappers
+        wrappers = without_training_only(self.wrappers) if evaluation else self._training_wrappers()
         if isinstance(self.environment, str):
             settings: dict[str, Any] = {"wrappers": wrappers, "evaluation": evaluation, **self.environment_settings}
             return envs.make(self.environment, seed=seed, num_envs=num_envs, **settings)
@@ -180,8 +189,14 @@ class ExperimentConfig:
         settings: dict[str, Any] = dict(self.environment_settings)
         return envs.make(
             self.environment, seed, num_envs=self.num_envs, workers=self.workers, ready=self.ready,
-            wrappers=self.wrappers, **settings,
+            wrappers=self._training_wrappers(), **settings,
         )  # fmt: skip
+
+    def _training_wrappers(self) -> Sequence[Callable[[Any], Any]]:
+        """Returns the wrappers around each environment that is trained in; the innermost knows the columns."""
+        if not self.columns:
+            return self.wrappers
+        return (functools.partial(ColumnSource, names=self.columns), *self.wrappers)
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""

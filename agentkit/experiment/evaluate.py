@@ -13,6 +13,8 @@ import jax
 import numpy as np
 
 from agentkit import nests
+from agentkit.actors import ActorIndex
+from agentkit.actors.policy import ALONE
 from agentkit.callbacks import read_best
 from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
 from agentkit.core import VariableSource
@@ -36,7 +38,9 @@ from agentkit.wrappers.single_precision import SinglePrecision
 
 
 class Evaluator:
-    """Runs episodes with the evaluation policy and the newest parameters; a context manager.
+    """Runs episodes with the policy to be judged by and the newest parameters; a context manager.
+
+    Where `experiment.evaluation_samples` says so, that is the policy that explores.
 
     Evaluation number k of a run is a function of the seed, k and the parameters, and changes
     nothing in the training.
@@ -58,7 +62,7 @@ class Evaluator:
         self._experiment = experiment
         self._watch = watch
         self._observers = observers
-        self._policy = experiment.agent.make_policy(networks, evaluation=True)
+        self._policy = experiment.agent.make_policy(networks, evaluation=not experiment.evaluation_samples)
         # All of an evaluation is played with the parameters that it begins with.
         self.client = VariableClient(store, update_seconds=math.inf)
         self._environment = self._make_environment(_seed(experiment.seed, 0))
@@ -121,7 +125,8 @@ class Evaluator:
         """Makes the loop of evaluation `number`, before its first episode."""
         self._begin(_seed(self._experiment.seed, number))
         key = jax.random.fold_in(jax.random.PRNGKey(self._experiment.seed), number)
-        actor = make_actor(self._environment, self._policy, key, self.client)
+        index = ActorIndex(num_steps=number) if self._experiment.evaluation_samples else ALONE  # For schedules.
+        actor = make_actor(self._environment, self._policy, key, self.client, actor_index=index)
         if self._actor is None:
             self._actor = actor
         else:  # A new one would compile the policy again.

@@ -60,7 +60,9 @@ def write_policy(
     header = {
         "format": _FORMAT,
         "agent": file.agent,
-        "environment_spec": {name: _encode(spec) for name, spec in file.environment_spec._asdict().items()},
+        "environment_spec": {
+            name: _encode(spec) for name, spec in file.environment_spec._asdict().items() if name != "columns"
+        },
         "own_actions": _encode(file.own_actions),
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")

@@ -66,11 +66,13 @@ class PolicyExtras(NamedTuple):
             continuous one, A its size; a tuple of these where an action has several parts.
         log_prob: its log-probability when it was drawn, float32 ``[]``.
         core: the network's state before it saw the observation; ``()`` of one without a memory.
+        columns: what `ExperimentConfig.columns` asks for, by name; ``()`` for nothing.
     """
 
     sample: Any
     log_prob: Any
     core: Any = ()
+    columns: Any = ()
 
 
 def policy_extras_spec(actions: Nest) -> PolicyExtras:

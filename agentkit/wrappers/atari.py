@@ -45,6 +45,9 @@ class AtariPreprocessing(EnvironmentWrapper):
     Source: Mnih et al. 2015, Human-level control, Methods; Machado et al. 2018, Revisiting the ALE.
     """
 
+    within_episode = True
+    sets_discounts = True
+
     def __init__(
         self,
         environment: dm_env.Environment,

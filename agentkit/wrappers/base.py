@@ -40,6 +40,18 @@ class EnvironmentWrapper(dm_env.Environment):
     training_only: ClassVar[bool] = False
     """Whether evaluations go without it, so that their returns are the environment's own."""
 
+    keeps_rewards: ClassVar[bool] = False
+    """Whether one for training only leaves the rewards as they are."""
+
+    within_episode: ClassVar[bool] = False
+    """Whether it keeps something within an episode, with which it begins anew at the next one."""
+
+    ends_softly: ClassVar[bool] = False
+    """Whether it ends episodes after which the environment inside goes on as if nothing had been."""
+
+    sets_discounts: ClassVar[bool] = False
+    """Whether its discounts are its own, and not those of the environment inside."""
+
     observes_rewards: ClassVar[bool] = False
     """Whether the reward of the environment inside becomes part of the observation."""
 
@@ -158,24 +170,39 @@ def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callab
 
 
 def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
-    """Refuses wrappers with which an evaluation would show the agent other observations than the training.
+    """Refuses wrappers that undo each other in the order in which they are given.
 
     Args:
         wrappers: around one environment, the innermost first.
 
     Raises:
-        ConfigError: one for training only is inside of one that makes rewards observations.
+        ConfigError: one for training only is inside of one that makes rewards observations, so that an evaluation
+            would show the agent others than the training; one that begins anew with each episode is around a soft
+            horizon, after which the environment goes on; or terminations are made truncations inside of a wrapper
+            that makes terminations.
     """
-    changing = None
-    for each in wrappers:
-        if _says(each, "training_only"):
-            changing = each
-        elif _says(each, "observes_rewards") and changing is not None:
-            inner, outer = (getattr(getattr(w, "func", w), "__name__", str(w)) for w in (changing, each))
-            raise ConfigError(
-                f"wrappers: {inner} is for training only, and {outer} after it would show its rewards to the agent, so "
-                f"that evaluations would have other observations. Put {inner} after {outer}."
-            )
+    for position, outer in enumerate(wrappers):
+        for inner in wrappers[:position]:
+            names = _name(inner), _name(outer)
+            if _says(inner, "training_only") and not _says(inner, "keeps_rewards") and _says(outer, "observes_rewards"):
+                raise ConfigError(
+                    "wrappers: {0} is for training only, and {1} after it would show its rewards to the agent, so that "
+                    "evaluations would have other observations. Put {0} after {1}.".format(*names)
+                )
+            if _says(inner, "ends_softly") and _says(outer, "within_episode"):
+                raise ConfigError(
+                    "wrappers: after {0} the environment goes on, and {1} around it would begin anew. Put {0} after "
+                    "{1}.".format(*names)
+                )
+            if _says(inner, "training_only") and _says(inner, "keeps_rewards") and _says(outer, "sets_discounts"):
+                raise ConfigError(
+                    "wrappers: {1} makes terminations of its own, which {0} inside of it does not see. Put {0} after "
+                    "{1}.".format(*names)
+                )
+
+
+def _name(wrapper: Callable[..., Any]) -> str:
+    return str(getattr(getattr(wrapper, "func", wrapper), "__name__", wrapper))
 
 
 def observes_rewards(wrappers: Sequence[Callable[..., Any]]) -> bool:

@@ -28,6 +28,8 @@ class FrameStack(ObservationWrapper):
             ``[H, W, C * num_frames]``; otherwise there is a new one, ``[H, W, C, num_frames]``.
     """
 
+    within_episode = True
+
     def __init__(self, environment: dm_env.Environment, num_frames: int, flatten: bool = True):
         super().__init__(environment)
         if num_frames < 1:

@@ -34,6 +34,7 @@ class ObservationActionReward(EnvironmentWrapper):
     Rewards that are changed for training only are changed around it: evaluations show the environment's own.
     """
 
+    within_episode = True
     observes_rewards = True
 
     def __init__(self, environment: dm_env.Environment):

@@ -23,7 +23,9 @@ _CLASSES = {
     "one_hot": "OneHot",
     "reward_scale": "RewardScale",
     "single_precision": "SinglePrecision",
+    "soft_horizon": "SoftHorizon",
     "step_limit": "StepLimit",
+    "terminations_as_truncations": "TerminationsAsTruncations",
     "video": "VideoRecorder",
 }
 

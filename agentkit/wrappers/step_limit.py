@@ -23,6 +23,8 @@ class StepLimit(EnvironmentWrapper):
         max_steps: at least 1.
     """
 
+    within_episode = True
+
     def __init__(self, environment: dm_env.Environment, max_steps: int):
         super().__init__(environment)
         if max_steps < 1:

@@ -6,21 +6,25 @@ import dm_env
 import numpy as np
 
 from agentkit import envs, specs
+from agentkit.testing.agent import Change
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 16}
 REFUSED: dict[str, Any] = {
     "segment_length": 0,
     "batch_size": 0,
+    "batch_mode": "whole",
     "discount": 1.5,
     "gae_lambda": -0.5,
     "learning_rate": 0.0,
     "max_grad_norm": 0.0,
     "initial_std": 0.0,
 }
+COMPLETE = Change("complete_episodes", {"segment_length": 24})
 CHANGES: dict[str, Any] = {
     "hidden_sizes": (8, 8),
     "segment_length": 8,
     "batch_size": 2,
+    "batch_mode": COMPLETE,
     "discount": 0.5,
     "gae_lambda": 0.5,
     "learning_rate": 1e-2,

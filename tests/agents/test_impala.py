@@ -52,6 +52,7 @@ class _ImpalaContract(AgentContract):
         "residual_torso": True,
         "segment_length": 8,
         "batch_size": 2,
+        "batch_mode": on_policy_settings.COMPLETE,
         "queue_size": 7,
         "discount": 0.5,
         "vtrace_lambda": 0.5,

@@ -12,7 +12,9 @@ import pytest
 
 from agentkit import checkpoint
 from agentkit.callbacks import RunView, keep_best, read_best
-from agentkit.errors import CheckpointError
+from agentkit.callbacks.base import Episode
+from agentkit.callbacks.best import KeepBest, Rank
+from agentkit.errors import CheckpointError, ConfigError, UnknownNameError
 from tests.experiment.best_writer import Experiment, policy_of
 
 pytestmark = pytest.mark.one_stack
@@ -77,3 +79,66 @@ def test_a_disk_that_refuses_is_a_warning(tmp_path: pathlib.Path, monkeypatch: p
     with pytest.warns(checkpoint.CheckpointWarning, match="disk is full. The best policy is not kept"):
         assert callback.on_evaluation(run, {"episode_return": 1.0}) is None
     assert callback.best is None  # The next one tries again.
+
+
+def judge(folder: pathlib.Path, callback: KeepBest, evaluations: list[list[float]], start: int = 0) -> list[int]:
+    """Returns the step whose policy is kept after each evaluation, which is given by its episodes' returns."""
+    step, kept = start, []
+    run = RunView(Experiment(), "run", folder, count_steps=lambda: step, get_params=lambda: policy_of(step))
+    callback.on_start(run, None)
+    for returns in evaluations:
+        step += 1
+        for value in returns:
+            callback.on_evaluation_episode(run, Episode(None, {"episode_return": value}, {}))
+        record = {
+            "episode_return": float(np.mean(returns)),
+            "episode_return_min": min(returns),
+            "evaluation_episodes": len(returns),
+        }
+        callback.on_evaluation(run, record)
+        found = read_best(folder)
+        kept.append(0 if found is None else found.step)
+    return kept
+
+
+def test_evaluations_of_one_episode_are_judged_by_the_last_five(tmp_path: pathlib.Path) -> None:
+    lucky = [[9.0], [2.0], [3.0], [3.0], [3.0], [4.0], [5.0], [30.0], [0.0], [0.0]]
+    # The means of up to five are 9, 5.5, 4.7, 4.25, then 4, which is sure, 3, 3.6, 9, 8.4, 7.8.
+    assert judge(tmp_path / "a", keep_best(), lucky) == [1, 1, 1, 1, 5, 5, 5, 8, 8, 8]
+    assert judge(tmp_path / "b", keep_best(min_episodes=1), lucky) == [1, 1, 1, 1, 1, 1, 1, 8, 8, 8]
+    # Three weigh by their episodes; of one with five, nothing older counts.
+    assert judge(tmp_path / "c", keep_best(), [[8.0] * 3, [0.0], [4.0] * 5, [5.0] * 5]) == [1, 1, 3, 4]
+
+
+def test_a_resumed_run_judges_as_a_whole_one(tmp_path: pathlib.Path) -> None:
+    evaluations = [[1.0], [2.0, 7.0], [3.0], [8.0, 1.0], [2.0], [9.0]]
+    for name, score in (("number", "episode_return"), ("function", total_of)):
+        whole = judge(tmp_path / f"{name}-whole", keep_best(score), evaluations)
+        first = keep_best(score)
+        halved = judge(tmp_path / f"{name}-halved", first, evaluations[:3])
+        second = keep_best(score)
+        second.restore(first.save())
+        assert halved + judge(tmp_path / f"{name}-halved", second, evaluations[3:], start=3) == whole
+        assert len(set(whole)) > 2
+
+
+def total_of(records: list[dict[str, float]]) -> float:
+    """Prefers large sums of squares."""
+    return sum(record["episode_return"] ** 2 for record in records)
+
+
+def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
+    evaluations = [[4.0] * 5, [0.0, 0.0, 0.0, 0.0, 10.0], [3.0, 7.0, 7.0, 7.0, 7.0]]
+    assert judge(tmp_path / "mean", keep_best(), evaluations) == [1, 1, 3]
+    assert judge(tmp_path / "least", keep_best("episode_return_min"), evaluations) == [1, 1, 1]
+    assert judge(tmp_path / "own", keep_best(total_of), evaluations) == [1, 2, 3]
+    found = read_best(tmp_path / "own")
+    assert found is not None and found.state["best"]["score"] == 9 + 4 * 49
+    # What another score has kept is no measure: the first of this one takes its place.
+    assert judge(tmp_path / "own", keep_best("episode_return_min"), [[-5.0] * 5], start=7) == [8]
+    with pytest.raises(UnknownNameError, match="Did you mean 'episode_return'"):
+        judge(tmp_path / "none", keep_best("episode_retrun"), evaluations)
+    for bad in ({"score": 3}, {"min_episodes": 0}, {"min_episodes": True}):
+        with pytest.raises(ConfigError, match="keep_best: expected"):
+            keep_best(**bad)  # type: ignore[arg-type]
+    assert Rank(True, -1.0) > Rank(False, 5.0) > Rank(False, 4.0)

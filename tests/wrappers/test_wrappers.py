@@ -21,7 +21,9 @@ from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.normalize_observations import NormalizeObservations
 from agentkit.wrappers.observation_action_reward import OAR, ObservationActionReward
 from agentkit.wrappers.single_precision import SinglePrecision
+from agentkit.wrappers.soft_horizon import SoftHorizon
 from agentkit.wrappers.step_limit import StepLimit
+from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
 
 
 class Counter(Environment):
@@ -60,6 +62,8 @@ WRAPPED = {
     "single_precision": SinglePrecision,
     "canonical_actions": lambda inner: CanonicalActions(inner, clip=True),
     "step_limit": lambda inner: StepLimit(inner, 5),
+    "soft_horizon": lambda inner: SoftHorizon(inner, 5),
+    "terminations_as_truncations": TerminationsAsTruncations,
     "action_repeat": lambda inner: ActionRepeat(inner, 3),
     "frame_stack": lambda inner: FrameStack(ConcatObservations(inner), 4),
     "frame_stack_nested": lambda inner: FrameStack(inner, 2, flatten=False),

@@ -60,7 +60,7 @@ class HindsightTransitions:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        layout = HindsightAdder.layout(environment_spec)
+        layout = HindsightAdder.layout(environment_spec, extras_spec)
         tables = self.experience.make_tables(environment_spec, extras_spec)
         if len(tables) != 1 or not isinstance(tables[0].layout.data, Transition):
             found = [f"{table.name} of `{type(table.layout.data).__name__}`s" for table in tables]
@@ -74,7 +74,6 @@ class HindsightTransitions:
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
         """See `Experience`."""
-        del extras_spec  # Transitions keep none.
 
         def make() -> HindsightAdder:
             return HindsightAdder(
@@ -83,6 +82,7 @@ class HindsightTransitions:
                 tables=self.batch_plan.table,
                 discount=self.discount,
                 hindsight=self.hindsight,
+                extras_spec=extras_spec,
             )
 
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])

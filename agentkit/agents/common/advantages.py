@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agentkit import losses
 from agentkit import networks as nets
 from agentkit.actors import PolicyVariables
-from agentkit.types import Nest, Params, Step, has_action
+from agentkit.types import Nest, Params, Step, has_action, has_observation
 
 
 class Minibatch(NamedTuple):
@@ -107,10 +107,11 @@ def compute_advantages(
 def observe_segments(variables: PolicyVariables, segments: Step) -> tuple[nets.RunningStatistics, ...]:
     """Returns the observations' statistics with those of segments, leaves ``[B, T + 1, ...]``, taken in.
 
-    The row after the last is left out: it is the first of the next segment.
+    The row after the last is left out: it is the first of the next segment. So is the padding of whole episodes.
     """
     seen = jax.tree.map(lambda x: merge_time(x[:, :-1]), segments.observation)
-    return nets.update_nest_statistics(variables.statistics, seen)
+    mask = merge_time(has_observation(segments.start_of_episode))
+    return nets.update_nest_statistics(variables.statistics, seen, mask)
 
 
 def merge_time(x: jax.Array) -> jax.Array:

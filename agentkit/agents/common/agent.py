@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final
 
 from agentkit.actors import Policy
+from agentkit.adders.columns import with_columns
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.learning import Update
@@ -43,7 +44,8 @@ class MakePolicy(Protocol[NetworksIn, ConfigIn]):
 class Experience(Protocol):
     """Says what an agent stores and how its learner draws it: tables, adder and batches.
 
-    `extras_spec` is the `Policy`'s: specs of what it emits beside an action, ``()`` for nothing.
+    `extras_spec` is the `Policy`'s: specs of what it emits beside an action, ``()`` for nothing; with the columns that
+    a run asks for (`adders.with_columns`).
     """
 
     @property
@@ -116,7 +118,8 @@ class Agent(Generic[Networks]):
         return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
 
     def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:
-        return self.make_policy(self.make_networks(environment_spec)).extras_spec
+        emitted = self.make_policy(self.make_networks(environment_spec)).extras_spec
+        return with_columns(emitted, dict(environment_spec.columns))
 
 
 @final

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import Literal, final, get_args
 
 import jax
 
 from agentkit.actors.batches import SplitAdder
-from agentkit.adders import BatchedSegmentAdder, NStepAdder, SegmentAdder, SequenceAdder, segment_layout
+from agentkit.adders import (
+    BatchedSegmentAdder,
+    CompleteEpisodeAdder,
+    NStepAdder,
+    SegmentAdder,
+    SequenceAdder,
+    segment_layout,
+)
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, check_ranges
 from agentkit.core import Adder, BatchPlan
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Schedule, rate_limit
 from agentkit.replay import Prioritized, Replay, Table, Uniform, queue_table
 from agentkit.specs import EnvironmentSpec
@@ -20,6 +27,11 @@ from agentkit.types import Nest
 
 _SHORTEST_SEGMENT = 5
 """Where many environments fill an update: rewards of fewer steps say little."""
+
+_LONGEST_EPISODE = 1_000
+"""Steps that there is room for where nobody says how long episodes are: most of gymnasium's have fewer."""
+
+BatchMode = Literal["truncate_episodes", "complete_episodes"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +80,7 @@ class ReplayConfig:
 @final
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """Keeps n-step `Transition`s in one table, drawn uniformly or by priority.
+    """Keeps n-step `Transition`s in one table, drawn uniformly or by priority, with the extras of their first step.
 
     Attributes:
         config: says how many rewards are summed, and what is held and drawn.
@@ -92,20 +104,20 @@ class Transitions:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        _check_no_extras(extras_spec)
-        layout, config = NStepAdder.layout(environment_spec), self.config
+        layout, config = NStepAdder.layout(environment_spec, extras_spec), self.config
         return [replay_table(self.table, layout, config, self.batch_plan, config.updates_per_step)]
 
     def make_adder(
         self, replay: Replay, environment_spec: EnvironmentSpec, extras_spec: Nest, num_envs: int | None = None
     ) -> Adder:
         """See `Experience`. New items get the largest priority seen; the update replaces it once they are drawn."""
-        _check_no_extras(extras_spec)
         n, discount = self.config.n_step, self.config.discount
 
         def make() -> NStepAdder:
             writer = replay.writer(NStepAdder.history(n))
-            return NStepAdder(writer, environment_spec, tables=self.table, n=n, discount=discount)
+            return NStepAdder(
+                writer, environment_spec, tables=self.table, n=n, discount=discount, extras_spec=extras_spec
+            )
 
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
 
@@ -182,19 +194,33 @@ class SegmentsConfig:
 
     Attributes:
         segment_length: rows that an environment fills for each update, T; None for so many that an update has
-            `Segments.update_rows` at least, however many environments there are.
+            `Segments.update_rows` at least, however many environments there are. Of complete episodes the steps of
+            the longest, which a longer one is refused for; None for 1,000.
         batch_size: segments per update; None for one of each environment of an actor, so that an update follows
             every T steps of all environments.
         discount: gamma, in [0, 1].
+        batch_mode: RLlib's; "truncate_episodes" cuts the stream of steps into segments of T rows exactly, and
+            "complete_episodes" makes each segment one whole episode, whose last rows are padding.
     """
 
     segment_length: Count | None = None
     batch_size: Count | None = None
     discount: Fraction = 0.99
+    batch_mode: BatchMode = dataclasses.field(default="truncate_episodes", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuses a value outside of its field's range."""
+        """Refuses a value outside of its field's range, and schedules that would count padding as steps."""
         check_ranges(self)
+        if self.batch_mode not in get_args(BatchMode):
+            raise unknown_name("batch_mode", str(self.batch_mode), get_args(BatchMode))
+        if self.batch_mode == "complete_episodes":
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                if isinstance(value, Schedule) and value.by == "steps":
+                    raise ConfigError(
+                        f"{field.name}: a schedule cannot count the steps of complete episodes, whose lengths differ. "
+                        'Give a number, or a schedule by="updates".'
+                    )
 
 
 @final
@@ -202,7 +228,9 @@ class SegmentsConfig:
 class Segments:
     """Hands the learner each segment of T rows, ``[T + 1]`` `Step`s with the policy's extras, once.
 
-    N environments fill segments (see `agentkit.adders.BatchedSegmentAdder`), and a short queue holds them.
+    N environments fill segments (see `agentkit.adders.BatchedSegmentAdder`; `CompleteEpisodeAdder` where each is to be
+    one whole episode), and a short queue holds them. Of several environments with complete episodes, those that are
+    under way at an update end with actions of the policy after it.
 
     Attributes:
         config: says how long segments are, and how many an update takes.
@@ -227,10 +255,17 @@ class Segments:
         return BatchPlan(self.table, self.num_envs if size is None else size)
 
     @property
+    def completes_episodes(self) -> bool:
+        """Returns whether each segment is one whole episode."""
+        return self.config.batch_mode == "complete_episodes"
+
+    @property
     def segment_length(self) -> int:
         """Returns T: that of the config, or what gives an update enough rows, which minibatches divide."""
         if self.config.segment_length is not None:
             return self.config.segment_length
+        if self.completes_episodes:
+            return math.ceil(_LONGEST_EPISODE / self.num_minibatches) * self.num_minibatches
         least = max(math.ceil(self.update_rows / self.batch_plan.batch_size), _SHORTEST_SEGMENT)
         return math.ceil(least / self.num_minibatches) * self.num_minibatches
 
@@ -243,7 +278,8 @@ class Segments:
         memory_spec = getattr(extras_spec, "core", ())  # Only a `PolicyExtras` has one.
         self._check_minibatches(has_memory=bool(jax.tree.leaves(memory_spec)))
         num_segments = self.batch_plan.batch_size
-        least = num_segments if num_segments % self.num_envs == 0 else num_segments + self.num_envs - 1
+        together = num_segments % self.num_envs == 0 and not self.completes_episodes
+        least = num_segments if together else num_segments + self.num_envs - 1
         size = least if self.queue_size is None else self.queue_size
         if size < least:
             raise ConfigError(
@@ -258,6 +294,14 @@ class Segments:
     ) -> Adder:
         """See `Experience`."""
         table, length = self.table, self.segment_length
+
+        def make_complete() -> CompleteEpisodeAdder:
+            return CompleteEpisodeAdder(
+                replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
+            )
+
+        if self.completes_episodes:
+            return make_complete() if num_envs is None else SplitAdder([make_complete() for _ in range(num_envs)])
         if num_envs is None:
             return SegmentAdder(
                 replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
@@ -295,11 +339,3 @@ def replay_table(name: str, layout: Nest, config: ReplayConfig, plan: BatchPlan,
         sampler=Prioritized(config.priority_exponent) if config.prioritized else Uniform(),
         rate_limiter=rate_limit(plan, updates_per_item, config.min_replay_size),
     )
-
-
-def _check_no_extras(extras_spec: Nest) -> None:
-    if jax.tree.leaves(extras_spec):
-        raise ConfigError(
-            "Transitions keep no extras, and the policy emits some beside its actions. Use a policy without, or "
-            "Sequences or Segments as the experience."
-        )

@@ -1,0 +1,42 @@
+"""Makes every end of an episode one that bootstraps."""
+
+from __future__ import annotations
+
+from typing import final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit.types import Nest
+from agentkit.wrappers.base import ObservationWrapper
+
+
+@final
+class TerminationsAsTruncations(ObservationWrapper):
+    """Gives the last step of each episode the discount 1, as if more were to follow (RLlib's no_done_at_end).
+
+    An agent then values what it would reach after an end: of use where the end is an accident of the set-up, or where
+    rewards of the last step say all about it. In training only: evaluations and recorded episodes have the
+    environment's own ends. Works on one environment and on a batch.
+
+    Args:
+        environment: the environment.
+    """
+
+    works_on_batches = True
+    stateless = True
+    training_only = True
+    keeps_rewards = True
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        ended = np.equal(timestep.step_type, dm_env.StepType.LAST)
+        if not np.any(ended):
+            return timestep
+
+        def one_at_ends(discount: Nest) -> Nest:
+            discount = np.asarray(discount)
+            chosen = np.reshape(ended, ended.shape + (1,) * (discount.ndim - ended.ndim))
+            return np.where(chosen, np.ones_like(discount), discount)
+
+        return timestep._replace(discount=tree.map_structure(one_at_ends, timestep.discount))

@@ -1,0 +1,158 @@
+"""Columns on demand: entries of gymnasium's info and ids, stored beside the steps in either replay, up to the loss."""
+
+import csv
+import json
+import pathlib
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import specs
+from agentkit.agents import dqn, ppo, r2d2
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment import read_config
+from agentkit.replay import InProcessReplay
+from agentkit.specs import make_environment_spec
+
+DQN = {"hidden_sizes": (4,), "min_replay_size": 12, "batch_size": 8, "updates_per_step": 0.25, "n_step": 3}
+COLUMNS = ("info.height", "t", "episode", "info.of.pair", "environment", "info.success")
+
+
+class Ladder(gymnasium.Env):
+    """Shows a number of the episode and the step, and says more in its info; ends after 5 steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 1e6, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._number, self._step = self.np_random.integers(1_000), 0
+        return self._observe(), {"name": "ladder"}
+
+    def step(self, action):
+        self._step += 1
+        info = {"height": 10.0 * self._step, "name": "ladder", "of": {"pair": np.array([self._step, action])}}
+        if self._step % 2:  # Not in each step.
+            info["success"] = True
+        return self._observe(), 1.0, False, self._step == 5, info
+
+    def _observe(self):
+        return np.array([self._number, self._step], np.float32)
+
+
+def loss_with_columns(networks, config):
+    """DQN's, which also tells how far the columns are from what the observations say."""
+    loss = dqn.make_loss(networks, config)
+
+    def checked(params, target_params, batch, key):
+        output = loss(params, target_params, batch, key)
+        data, columns = batch.data, batch.data.extras
+        wrong = jnp.abs(columns["t"] - data.observation[:, 1]) + jnp.abs(
+            columns["info.height"] - 10 * (columns["t"] + 1)
+        )
+        pairs = jnp.stack([columns["t"] + 1, data.action], axis=-1)
+        wrong += jnp.sum(jnp.abs(columns["info.of.pair"] - pairs), axis=-1)
+        wrong += jnp.abs(columns["mark"] - data.action - 5)
+        wrong += columns["info.success"] != (columns["t"] % 2 == 0)
+        return output._replace(metrics={**output.metrics, "wrong": jnp.max(wrong), "seen": jnp.max(columns["t"])})
+
+    return checked
+
+
+def marking_policy(networks, config, evaluation=False):
+    """DQN's, which emits something of its own with each action."""
+    policy = dqn.make_policy(networks, config, evaluation)
+
+    def act(params, key, observation, state):
+        action, state, _ = policy.act(params, key, observation, state)
+        return action, state, {"mark": action + 5}
+
+    return policy._replace(act=act, extras_spec={"mark": specs.Array((), np.int32)})
+
+
+def experiment_in(folder, **settings):
+    agent = dqn.make_agent(dqn.Config(**DQN), make_loss=loss_with_columns, make_policy=marking_policy)
+    usual = {"agent": agent, "environment": Ladder, "num_steps": 40, "columns": COLUMNS, "evaluation_period": 40}
+    usual |= {"evaluation_episodes": 1, "log_seconds": 0.0, "run_directory": folder}
+    return agentkit.ExperimentConfig(**{**usual, **settings})
+
+
+def learned(folder):
+    with open(folder / "logs" / "learner.csv") as file:
+        rows = list(csv.DictReader(file))
+    return [float(row["wrong"]) for row in rows], max(float(row["seen"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"replay": "reverb"},
+        {"num_envs": 3},
+        {"num_envs": 3, "workers": 2},
+        {"num_envs": 3, "workers": 2, "ready": 2},
+    ],
+    ids=lambda settings: "-".join(settings) or "one",
+)
+def test_they_reach_the_loss(tmp_path: pathlib.Path, settings: dict) -> None:
+    if "replay" in settings:
+        pytest.importorskip("reverb")
+    agentkit.run(experiment_in(tmp_path / "run", **settings))
+    wrong, seen = learned(tmp_path / "run")
+    assert wrong and not any(wrong) and seen == 4
+
+
+@pytest.mark.one_stack
+def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) -> None:
+    def contents(folder):
+        experiment = read_config(folder, environment=Ladder)
+        assert experiment.columns == COLUMNS and json.loads((folder / "config.json").read_text())["columns"]
+        (path,) = [p for p in (folder / "checkpoints").iterdir() if p.name.endswith("40")]
+        spec = make_environment_spec(experiment.make_environment(0))
+        with InProcessReplay(experiment.agent.make_tables(spec)) as replay:
+            replay.restore(path / "replay")
+            return replay.contents("transitions")[0]
+
+    agentkit.run(experiment_in(tmp_path / "whole", num_envs=2))
+    agentkit.run(experiment_in(tmp_path / "halved", num_envs=2, num_steps=18))
+    agentkit.run(experiment_in(tmp_path / "halved", num_envs=2), resume=True)
+    whole, halved = contents(tmp_path / "whole"), contents(tmp_path / "halved")
+    for name in COLUMNS:
+        np.testing.assert_array_equal(whole.extras[name], halved.extras[name])
+    assert set(whole.extras["environment"]) == {0, 1} and set(whole.extras["episode"]) == {0, 1, 2, 3}
+    ids = zip(whole.extras["environment"].tolist(), whole.extras["episode"].tolist(), strict=True)
+    shown = set(zip(ids, whole.observation[:, 0].tolist(), strict=True))
+    assert len(shown) == 8  # One number of each episode of each environment.
+
+
+@pytest.mark.one_stack
+def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
+    agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1, num_epochs=1))
+    made = agentkit.ExperimentConfig(agent, Ladder, 20, columns=("t", "info.success"), evaluation_period=0, num_envs=2)
+    samples = agentkit.sample(made, steps=12, num_envs=2, explore=True)
+    np.testing.assert_array_equal(samples.extras.columns["t"], samples.t)
+    np.testing.assert_array_equal(samples.extras.columns["info.success"], samples.t % 2 == 0)
+    assert agentkit.sample(made, steps=3).extras == ()  # Evaluations have none.
+    assert agentkit.run(made).updates == 1
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"columns": "t"}, ConfigError, "expected a list of names"),
+        ({"columns": ("t", "t")}, ConfigError, "each name once"),
+        ({"columns": ("time",)}, UnknownNameError, "column 'time'"),
+        ({"columns": ("info.width",)}, ConfigError, "has no 'width'; that of the step has height, name, of"),
+        ({"columns": ("info.name",)}, SpecError, "info.name is array.'ladder'"),
+        ({"columns": ("info.x",), "environment": "agentkit:catch"}, ConfigError, "without one. Ask for episode"),
+        ({"columns": ("t",), "agent": r2d2.make_agent()}, ConfigError, "the policy emits a LSTMState"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, settings, error, message):
+    with pytest.raises(error, match=message):
+        agentkit.run(experiment_in(tmp_path / "run", **settings))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,118 @@
+"""`agentkit.sample`: rows and episodes of a policy, without a learner."""
+
+import dm_env
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit import specs
+from agentkit.agents import dqn, ppo
+from agentkit.envs.base import Environment
+from agentkit.errors import ConfigError, SpecError
+
+pytestmark = pytest.mark.one_stack
+
+AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
+
+
+class Lengths(Environment):
+    """Has episodes of a length that its seed draws, 1 to 9; even ones terminate, and odd ones are truncated."""
+
+    def _start(self):
+        self._length = int(self._rng.integers(1, 10))
+        self._time = 0
+        return self._observe()
+
+    def _observe(self):
+        return {"time": np.array([self._time], np.float32), "length": np.array(self._length, np.float32)}
+
+    def _advance(self, action):
+        self._time += 1
+        return self._observe(), 10.0 * self._time + int(action), False
+
+    def step(self, action):
+        timestep = super().step(action)
+        if timestep.first() or self._time < self._length:
+            return timestep
+        self._reset_next_step = True
+        return timestep._replace(step_type=dm_env.StepType.LAST, discount=float(self._length % 2))
+
+    def observation_spec(self):
+        return {"time": specs.Array((1,), np.float32), "length": specs.Array((), np.float32)}
+
+    def action_spec(self):
+        return specs.DiscreteArray(3)
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return agentkit.ExperimentConfig(AGENT, Lengths, num_steps=16, evaluation_period=0)
+
+
+def check(samples):
+    """Checks that rows say of each other what an episode is."""
+    for number, episode in enumerate(samples.by_episode()):
+        length = len(episode.t)
+        assert set(episode.episode) == {number} and len(set(episode.environment)) == 1
+        np.testing.assert_array_equal(episode.t, np.arange(length))
+        np.testing.assert_array_equal(episode.observation["time"][:, 0], episode.t)
+        np.testing.assert_array_equal(episode.next_observation["time"][:, 0], episode.t + 1)
+        np.testing.assert_array_equal(episode.reward, 10.0 * (episode.t + 1) + episode.action)
+        whole = episode.observation["length"]
+        at_end = episode.t + 1 == whole
+        np.testing.assert_array_equal(episode.termination, at_end & (whole % 2 == 0))
+        np.testing.assert_array_equal(episode.truncation, at_end & (whole % 2 == 1))
+
+
+def test_steps_are_counted_exactly_and_repeat(experiment):
+    samples = agentkit.sample(experiment, steps=50, num_envs=3, explore=True)
+    assert samples.observation["time"].shape == (50, 1)
+    check(samples)
+    assert set(samples.environment) == {0, 1, 2}
+    again, other = (agentkit.sample(experiment, steps=50, num_envs=3, explore=True, seed=s) for s in (0, 1))
+    for name in samples._fields:
+        np.testing.assert_equal(getattr(again, name), getattr(samples, name))
+    assert not np.array_equal(samples.action, other.action)
+    log_prob = samples.extras.log_prob
+    assert log_prob.shape == (50,) and np.all(log_prob < 0)
+    alone = agentkit.sample(experiment, steps=25)
+    check(alone)
+    assert len(alone.t) == 25 and alone.extras == ()  # The mode has no probability.
+
+
+def test_episodes_are_whole_and_the_short_ones_are_not_favoured(experiment):
+    samples = agentkit.sample(experiment, episodes=8, num_envs=3, explore=True)
+    check(samples)
+    apart = samples.by_episode()
+    assert len(apart) == 8 and all(each.termination[-1] or each.truncation[-1] for each in apart)
+    assert [sum(each.environment[0] == i for each in apart) for i in range(3)] == [3, 3, 2]
+
+
+def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
+    folder = tmp_path / "run"
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=10, batch_size=4))
+    made = agentkit.ExperimentConfig(agent, "agentkit:catch", num_steps=30, run_directory=folder, evaluation_period=0)
+    policy = agentkit.run(made).policy
+    policy.save(tmp_path / "policy.npz")
+    of_run = agentkit.sample(folder, episodes=2)
+    assert of_run.observation.shape[0] == len(of_run.t) == 18
+    others = [
+        agentkit.sample(made, episodes=2),
+        agentkit.sample(policy, episodes=2, environment="agentkit:catch"),
+        agentkit.sample(tmp_path / "policy.npz", episodes=2, environment="agentkit:catch"),
+    ]
+    for other in others:
+        np.testing.assert_array_equal(other.action, of_run.action)
+        np.testing.assert_array_equal(other.observation, of_run.observation)
+    with pytest.raises(ConfigError, match="no environment to play in"):
+        agentkit.sample(policy, steps=2)
+    with pytest.raises(ConfigError, match="acts as it was loaded"):
+        agentkit.sample(policy, steps=2, environment="agentkit:catch", explore=True)
+    with pytest.raises(SpecError, match="was made for observations"):
+        agentkit.sample(policy, steps=2, environment="agentkit:catch", environment_settings={"rows": 7})
+
+
+@pytest.mark.parametrize("number", [{}, {"steps": 2, "episodes": 1}, {"steps": 0}, {"episodes": True}, {"steps": 2.0}])
+def test_impossible_numbers_are_refused(experiment, number):
+    with pytest.raises(ConfigError, match=r"either steps=N or episodes=N|whole number of (steps|episodes)"):
+        agentkit.sample(experiment, **number)
