@@ -35,8 +35,8 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "replay", "num_envs", "ready", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "replay", "num_envs", "ready",
+    "out", "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
     "preset", "show_config",
 )  # fmt: skip
 

@@ -61,7 +61,7 @@ def train(
             another environment's name for its settings.
         torso: what turns observations into features: "nature", "impala", "flatten" or a function, see
             docs/environments.md; None for what the agent and the observation ask for.
-        normalize: "observations", "rewards" or both (see `agents.addons.with_normalization`), with a comma or as a list.
+        normalize: "observations", "rewards" or both, with a comma or as a list: see `agents.addons.with_normalization`.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
             ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
 
@@ -142,7 +142,7 @@ def normalized(agent: Agent, names: str | Sequence[str]) -> Agent:
     for word in words:
         if word not in NORMALIZED:
             raise unknown_name("part to normalise", word, NORMALIZED)
-    return with_normalization(agent, **{name: name in words for name in NORMALIZED}) if words else agent
+    return with_normalization(agent, "observations" in words, "rewards" in words) if words else agent
 
 
 def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

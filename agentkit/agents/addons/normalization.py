@@ -1,11 +1,11 @@
 """Observations, and rewards, brought to a common scale by the statistics of all that the learner has drawn.
 
 The statistics are part of the training state and are published with the parameters: whoever acts with some parameters,
-in training, in an evaluation, from a run folder or from an exported file, sees observations by the statistics that these
+in training, in an evaluation, from a run folder or an exported file, sees observations by the statistics that these
 parameters were learned with. Acme has the same around its builders; Stable-Baselines3's VecNormalize is around the
 environments instead, and its users have to save it, load it and freeze it beside the policy.
 
-  * Statistics are of the observations that an action was taken on, as they are drawn, so those that are drawn more often
+  * Statistics are of the observations that an action was taken on, as they are drawn: those that are drawn more often
     count for more. A batch is taken in before it is normalised.
   * Replay holds observations and rewards as the environment gave them, and a batch is normalised when it is drawn.
   * Rewards are divided by their root mean square, and not centred, which would change the task. Those of n-step
