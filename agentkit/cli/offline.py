@@ -26,7 +26,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "out",
+    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
@@ -67,13 +67,13 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
-    from agentkit.experiment import run_loggers
+    from agentkit.experiment import by_name, run_loggers
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
     imports = import_packages(arguments.imports)
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
-    agent = registry.make(arguments.agent, words, torso)
+    agent = by_name.normalized(registry.make(arguments.agent, words, torso), arguments.normalize or ())
     if not Path(arguments.data).exists():
         raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
     tenth = max(arguments.updates // 10, 1)

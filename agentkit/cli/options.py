@@ -112,6 +112,7 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
     add_import(parser)
     parser.add_argument("--seed", type=natural, metavar="N", help="default: 0")
     add_agent_settings(parser)
+    add_normalize(parser)
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
     parser.add_argument("--eval-every", type=natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
     parser.add_argument(
@@ -175,6 +176,17 @@ def add_agent_settings(parser: Parser) -> None:
         metavar="NAME",
         help="what turns observations into features: nature, impala, flatten, or MODULE:NAME of your own; default: "
         "what they ask for",
+    )
+
+
+def add_normalize(parser: Parser) -> None:
+    """Adds `--normalize`."""
+    parser.add_argument(
+        "--normalize",
+        action="append",
+        metavar="NAMES",
+        help="observations, rewards or both, by running statistics that are saved with the policy; with commas, or "
+        "repeatable",
     )
 
 

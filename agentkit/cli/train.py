@@ -35,8 +35,8 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "ready", "out",
-    "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard", "log",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "replay", "num_envs", "ready",
+    "out", "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard", "log",
     "video_every", "config", "preset", "show_config",
 )  # fmt: skip
 
@@ -140,6 +140,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         words,
         preset=preset,
         torso=torso,
+        normalize=arguments.normalize or (),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
         **{name: value for name, value in fields.items() if value is not None},

@@ -28,7 +28,13 @@ from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_lock import unwritable
 from agentkit.experiment.run_loggers import check_names
 from agentkit.loggers import Logger, RunInfo
-from agentkit.wrappers.base import check_order, observes_rewards, without_training_only
+from agentkit.wrappers.base import (
+    check_no_statistics,
+    check_order,
+    check_statistics,
+    observes_rewards,
+    without_training_only,
+)
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
@@ -172,15 +178,19 @@ class ExperimentConfig:
             num_envs: None for one.
             evaluation: whether its returns are to be judged by: then it is without what is for training only, such as
                 `RewardScale` and the clipped rewards of ``atari:``.
+
+        Raises:
+            ConfigError: it has wrappers inside that would show others observations than training showed.
         """
         wrappers = without_training_only(self.wrappers) if evaluation else self._training_wrappers()
         if isinstance(self.environment, str):
             settings: dict[str, Any] = {"wrappers": wrappers, "evaluation": evaluation, **self.environment_settings}
-            return envs.make(self.environment, seed=seed, num_envs=num_envs, **settings)
+            return _checked(envs.make(self.environment, seed=seed, num_envs=num_envs, **settings))
         shared = self.evaluation_period != 0 or self.num_envs is not None
-        return given.make(
+        made = given.make(
             self.environment, seed, self.environment_settings, wrappers=wrappers, num_envs=num_envs, shared=shared
         )
+        return _checked(made)
 
     def make_training_environment(self, seed: int) -> Any:
         """Makes what an actor acts in: one environment or a batch of `num_envs`, in `workers` where that is asked."""
@@ -216,6 +226,16 @@ class ExperimentConfig:
         }
 
 
+def _checked(environment: Any) -> Any:
+    """Returns the environment, whose function may have put wrappers around it; closes one that is refused."""
+    try:
+        check_statistics(environment)
+    except ConfigError:
+        environment.close()
+        raise
+    return environment
+
+
 def check_environment_settings(config: Any) -> None:
     """Refuses arguments and wrappers that are of no use to an environment.
 
@@ -231,6 +251,7 @@ def check_environment_settings(config: Any) -> None:
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
         raise ConfigError(f"wrappers: expected functions environment -> environment, found {wrappers!r}.")
     check_order(wrappers)
+    check_no_statistics(wrappers)
     name = config.environment
     is_atari = isinstance(name, str) and name.startswith("atari:") and registered(name) is None
     if is_atari and observes_rewards(wrappers) and settings.get("clip_reward", True):

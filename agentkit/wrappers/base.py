@@ -55,6 +55,9 @@ class EnvironmentWrapper(dm_env.Environment):
     observes_rewards: ClassVar[bool] = False
     """Whether the reward of the environment inside becomes part of the observation."""
 
+    keeps_statistics: ClassVar[bool] = False
+    """Whether observations depend on those before them, so that each environment's wrapper shows others."""
+
     def __init__(self, environment: dm_env.Environment):
         specs.check_is_environment(environment)
         if specs.is_batched(environment) and not self.works_on_batches:
@@ -203,6 +206,45 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
 
 def _name(wrapper: Callable[..., Any]) -> str:
     return str(getattr(getattr(wrapper, "func", wrapper), "__name__", wrapper))
+
+
+def check_statistics(environment: Any) -> None:
+    """Refuses an environment whose wrappers normalise by statistics that no other environment of a run has.
+
+    Args:
+        environment: single, or a batch in this process.
+
+    Raises:
+        ConfigError: a wrapper in the chain keeps statistics and is not frozen.
+    """
+    cls = type(environment)
+    if getattr(cls, "keeps_statistics", False) and not getattr(environment, "frozen", False):
+        raise ConfigError(_refusal(cls.__name__))
+    if hasattr(cls, "environments"):  # A batch.
+        inside = environment.environments
+    else:
+        inside = [environment.environment] if hasattr(cls, "environment") else []
+    for each in inside:
+        check_statistics(each)
+
+
+def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
+    """Refuses wrappers of a run that would normalise by statistics of their own in each of its environments.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for each in wrappers:
+        if _says(each, "keeps_statistics"):
+            raise ConfigError(_refusal(getattr(getattr(each, "func", each), "__name__", str(each))))
+
+
+def _refusal(name: str) -> str:
+    return (
+        f"wrappers: {name} has statistics of its own in each environment, so that evaluations, other actors and saved "
+        "policies would have other observations than the training. Take --normalize observations (in Python "
+        "agents.addons.with_normalization(agent)), or of agents such as ppo the setting normalize_observations."
+    )
 
 
 def observes_rewards(wrappers: Sequence[Callable[..., Any]]) -> bool:

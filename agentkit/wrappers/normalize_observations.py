@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import dm_env
 import numpy as np
@@ -22,7 +22,9 @@ class NormalizeObservations(ObservationWrapper):
     Observations already given are not normalised again, so what replay holds was normalised with the
     statistics of its time.
 
-    For evaluation give another environment the statistics and freeze it::
+    It is for loops of your own. A run of agentkit refuses it: its environments would each have other statistics, and a
+    saved policy none. `agents.addons.with_normalization` (``--normalize observations``) keeps them with the parameters.
+    For evaluation give another environment the statistics and freeze it, which a run takes, too::
 
         evaluation.restore(training.save())
         evaluation.freeze()
@@ -35,6 +37,8 @@ class NormalizeObservations(ObservationWrapper):
     Raises:
         ConfigError: if an observation is not a float, or `clip` or `epsilon` is not positive.
     """
+
+    keeps_statistics: ClassVar[bool] = True
 
     def __init__(self, environment: dm_env.Environment, clip: float | None = 10.0, epsilon: float = 1e-8):
         super().__init__(environment)
@@ -60,6 +64,11 @@ class NormalizeObservations(ObservationWrapper):
     def num_observations(self) -> int:
         """Counts the observations that the statistics hold."""
         return self._count
+
+    @property
+    def frozen(self) -> bool:
+        """Returns whether the statistics stay as they are."""
+        return self._frozen
 
     def freeze(self, frozen: bool = True) -> None:
         """Stops updating the statistics (or goes on with it)."""

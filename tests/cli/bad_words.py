@@ -190,6 +190,13 @@ WORDS = [
     ([*DQN, "--env-set", "rosw=5"], "Did you mean 'rows'"),
     ([*DQN, "--env-set", "rows=5", "--env-set", "rows=6"], "given twice"),
     ([*DQN, "--wrapper", "frame_stak"], "Did you mean 'frame_stack'"),
+    ([*DQN, "--wrapper", "normalize_observations"], "statistics of its own .* Take --normalize observations"),
+    ([*DQN, "--normalize", "observation"], "Did you mean 'observations'"),
+    ([*PPO, "--normalize", "observations"], "normalize_observations, found True. Do not ask"),
+    (
+        [*OFFLINE, "--data", "x.npz", "--normalize", "rewards,observations"],
+        "td3_bc normalises observations by a setting of its own",
+    ),
     ([*DQN, "--wrapper", "frame_stack(4)"], "arguments? by name|expected NAME"),
     ([*DQN, "--wrapper", "frame_stack(frames=4)"], "num_frames"),
     ([*DQN, "--wrapper", "step_limit"], "needs max_steps"),

@@ -64,6 +64,7 @@ NAMED = {
     "config": lambda: make(_own_config()),
     "own add-on": lambda: make(own_parts.with_noise(dqn.make_agent(SMALL), 0.5)),
     "RND": lambda: make(addons.with_rnd(dqn.make_agent(SMALL))),
+    "normalisation": lambda: make(addons.with_normalization(dqn.make_agent(SMALL), rewards=True)),
     "GAIL": lambda: make(addons.with_gail(dqn.make_agent(SMALL), pathlib.Path("expert.hdf5"))),
     "HER": lambda: make(
         addons.with_her(dqn.make_agent(SMALL), Hindsight(BitFlip.compute_reward, BitFlip.compute_terminated)),

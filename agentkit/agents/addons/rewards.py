@@ -47,8 +47,8 @@ def steps_of(data: Transition | Step) -> Steps:
         return Steps(data.observation, data.action, data.reward, data.next_observation, None)
     if not isinstance(data, Step):
         raise ConfigError(
-            "RND and GAIL change the rewards of `Transition`s, as DQN learns from, or of segments of `Step`s, as PPO "
-            f"does; found batches of `{type(data).__name__}`s."
+            "RND, GAIL and normalisation change batches of `Transition`s, as DQN learns from, or of segments of "
+            f"`Step`s, as PPO does; found batches of `{type(data).__name__}`s."
         )
     before, after = (jax.tree.map(lambda x, s=s: _merge(x[:, s]), data) for s in (slice(-1), slice(1, None)))
     mask = _merge(has_action(data.start_of_episode))
