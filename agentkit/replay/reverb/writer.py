@@ -105,7 +105,11 @@ class TableGroup:
             packing = packings[table.name]
             if packing.key not in first_of:
                 first_of[packing.key] = len(self.chunk_lengths)
-                self.chunk_lengths.append(_chunk_length(packing.num_bytes if packing.whole else packing.inline_bytes))
+                if table.layout.history():  # Its rows of steps keep each item waiting anyway.
+                    self.chunk_lengths.append(self.chunk_lengths[0])
+                else:
+                    size = packing.num_bytes if packing.whole else packing.inline_bytes
+                    self.chunk_lengths.append(_chunk_length(size))
             squeezed = [len(shape) == 1 for shape in packing.columns]
             reader = LeafReader(table.layout.inline, "inline values")
             self.plans[table.name] = _Plan(

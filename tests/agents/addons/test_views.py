@@ -181,3 +181,13 @@ def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed:
     agent = recording_agent(AGENTS[kind], views)
     with InProcessReplay(agent.make_tables(spec)) as replay:
         assert check(agent, spec, views, replay, seed) >= 64
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_so_they_do_on_reverb(kind: str) -> None:
+    """The same, by items that refer to steps on a server."""
+    reverb = pytest.importorskip("agentkit.replay.reverb.single_process", exc_type=ImportError)
+    views = random_views(np.random.default_rng(len(kind)), rewards=True)
+    agent = recording_agent(AGENTS[kind], views)
+    with reverb.SingleProcessReverbReplay(agent.make_tables(WITH_REWARDS)) as replay:
+        assert check(agent, WITH_REWARDS, views, replay, seed=0) >= 64
