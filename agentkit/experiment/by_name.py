@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentkit.agents import registry
+from agentkit.agents.addons import View, with_views
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import parse_whole
 from agentkit.envs.given import find
@@ -42,6 +43,7 @@ def train(
     seed: int = 0,
     preset: str | None = presets.AUTO,
     torso: Any = None,
+    views: Mapping[str, View] | None = None,
     **settings: Any,
 ) -> Result:
     """Trains an agent and returns how the run ended.
@@ -59,6 +61,7 @@ def train(
             another environment's name for its settings.
         torso: what turns observations into features: "nature", "impala", "flatten" or a function, see
             docs/environments.md; None for what the agent and the observation ask for.
+        views: what the model sees of the past, by name, in the place of the observation; see docs/views.md.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
             ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
 
@@ -71,7 +74,7 @@ def train(
     # An agent that was made by hand has its settings already.
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
-    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, **of_run)
+    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, views=views, **of_run)
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
@@ -86,6 +89,7 @@ def plan(
     *,
     preset: Preset | None,
     torso: Any = None,
+    views: Mapping[str, View] | None = None,
     **settings: Any,
 ) -> ExperimentConfig:
     """Returns the experiment that a preset and the user's own settings describe; the user's win.
@@ -97,6 +101,7 @@ def plan(
         agent_settings: fields of the agent's `Config`.
         preset: see `agentkit.presets`; None for none.
         torso: of an agent by name; None for its own.
+        views: of `with_views`; None or empty for what the environment shows.
         **settings: fields of `ExperimentConfig`; without them the run is evaluated in proportion and saved ten times.
 
     Raises:
@@ -116,6 +121,8 @@ def plan(
     if torso is not None and not isinstance(agent, str):
         raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
     made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
+    if views:
+        made = with_views(made, views)
     return ExperimentConfig(made, environment, num_steps, **settings)
 
 

@@ -22,7 +22,7 @@ from agentkit.agents.common.agent import Agent, Experience, PolicyOf
 from agentkit.agents.common.experience import Segments, Sequences, Transitions
 from agentkit.agents.common.experience_wrappers import DroppingExtras, WithRateLimiter
 from agentkit.agents.common.past import show_batch
-from agentkit.agents.common.views import Past, Reach, View, Views, show
+from agentkit.agents.common.views import Reach, View, Views, show
 from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput
 from agentkit.specs import EnvironmentSpec
@@ -88,7 +88,7 @@ class ViewState(NamedTuple):
         agent: the state of the agent's own policy.
         observations: the last ones before this, oldest first, ``[reach, ...]``.
         actions: likewise; ``()`` where no view shows actions.
-        num_steps: steps of this episode so far, as far as they matter, int32 ``[]``.
+        num_steps: steps of this episode before this one, or one more than the views reach back, int32 ``[]``.
     """
 
     agent: PolicyState
@@ -124,15 +124,14 @@ class MakePolicy(Generic[AgentNetworks]):
 
         def act(params: Params, key: Any, observation: Nest, state: ViewState) -> tuple[Nest, ViewState, Nest]:
             observations = jax.tree.map(_append, state.observations, observation)  # [reach + 1, ...]
-            # The action of this step is not known yet, and no view shows it.
-            actions = jax.tree.map(lambda ring: jnp.pad(ring, [(0, 1)] + [(0, 0)] * (ring.ndim - 1)), state.actions)
-            start = jnp.arange(reach.start + 1) == reach.start - state.num_steps
-            shown = jax.tree.map(lambda leaf: leaf[0], show(views, Past(observations, actions, start), 1))
+            # The action of this step is not known yet, and no view shows what stands for it.
+            actions = jax.tree.map(lambda rows: _append(rows, jnp.zeros_like(rows[0])), state.actions)
+            shown = jax.tree.map(lambda leaf: leaf[0], show(views, observations, actions, state.num_steps[None]))
             action, agent_state, extras = policy.act(params, key, shown, state.agent)
             new = ViewState(
                 agent_state,
                 jax.tree.map(lambda rows: rows[1:], observations),
-                () if reach.action is None else jax.tree.map(lambda ring, a: _append(ring, a)[1:], state.actions, action),
+                () if reach.action is None else jax.tree.map(lambda rows, a: _append(rows[1:], a), state.actions, action),
                 jnp.minimum(state.num_steps + 1, reach.start + 1),
             )
             return action, new, extras
@@ -140,8 +139,8 @@ class MakePolicy(Generic[AgentNetworks]):
         return Policy(act, init, reset, diversify, begin, policy.extras_spec)
 
 
-def _append(ring: Array, value: Array) -> Array:
-    return jnp.concatenate([ring, jnp.asarray(value, ring.dtype)[None]])
+def _append(rows: Array, value: Array) -> Array:
+    return jnp.concatenate([rows, jnp.asarray(value, rows.dtype)[None]])
 
 
 def _nothing(spec: EnvironmentSpec, reach: Reach) -> tuple[Nest, Nest, Array]:

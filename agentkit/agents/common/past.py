@@ -9,7 +9,7 @@ import jax
 import tree
 
 from agentkit.adders.n_step import NStepRow
-from agentkit.agents.common.views import Past, Reach, Views, show
+from agentkit.agents.common.views import Past, Reach, Views, ages, show
 from agentkit.errors import ConfigError
 from agentkit.replay.table import FromStep, Layout, Select
 from agentkit.types import Array, Nest, Step, Transition
@@ -86,7 +86,10 @@ def show_batch(views: Views, data: Nest) -> Transition | Step:
 
 
 def _batched(views: Views, num_steps: int) -> Callable[[Past], dict[str, Nest]]:
-    return jax.vmap(lambda past: show(views, past, num_steps))
+    def look(past: Past) -> dict[str, Nest]:
+        return show(views, past.observation, past.action, ages(past.start_of_episode, num_steps))
+
+    return jax.vmap(look)
 
 
 def _with_time(past: Past, views: Views) -> Past:

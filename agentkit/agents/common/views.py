@@ -154,27 +154,36 @@ class Views:
         return found if mask is None else {**found, specs.ACTION_MASK: mask}
 
 
-def show(views: Views, past: Past, num_steps: int) -> dict[str, Nest]:
-    """Returns the views at each of the last T rows of `past`: leaves ``[T, ...]`` or ``[T, len(shift), ...]``.
+def ages(start_of_episode: Array, num_steps: int) -> jax.Array:
+    """Returns how many steps of its episode each of the last T rows has before it, as far as is known: int32 ``[T]``.
+
+    Args:
+        start_of_episode: bool ``[reach + T]``, oldest first.
+        num_steps: T.
+    """
+    rows = jnp.arange(start_of_episode.shape[0])
+    latest = jax.lax.cummax(jnp.where(start_of_episode, rows, -1))
+    return (rows - latest)[-num_steps:]
+
+
+def show(views: Views, observation: Nest, action: Nest, age: Array) -> dict[str, Nest]:
+    """Returns the views at each of the last T rows: leaves ``[T, ...]`` or ``[T, len(shift), ...]``.
 
     Nothing is seen across the start of an episode. A mask of legal actions is the present one.
 
     Args:
         views: what to show.
-        past: the rows, without a batch axis.
-        num_steps: T.
+        observation: the rows, oldest first, ``[reach + T, ...]``.
+        action: likewise; ``()`` where no view shows actions.
+        age: steps of its episode before each of the T, or more than the views reach back, int32 ``[T]``.
     """
-    reach = past.start_of_episode.shape[0] - num_steps
-    rows = jnp.arange(reach + num_steps)
-    starts = jax.lax.cummax(jnp.where(past.start_of_episode, rows, -1))  # [reach + T], the latest so far
-    age = (rows - starts)[reach:]  # [T], steps of the episode before this one, as far as is known
-    found = {name: _show(view, past, age) for name, view in views.parts}
-    mask = _action_mask(past.observation)
-    return found if mask is None else {**found, specs.ACTION_MASK: mask[-num_steps:]}
+    found = {name: _show(view, observation, action, age) for name, view in views.parts}
+    mask = _action_mask(observation)
+    return found if mask is None else {**found, specs.ACTION_MASK: mask[-age.shape[0] :]}
 
 
-def _show(view: View, past: Past, age: Array) -> Nest:
-    nest, offset = _column(view.column, past.observation, past.action)
+def _show(view: View, observation: Nest, action: Nest, age: Array) -> Nest:
+    nest, offset = _column(view.column, observation, action)
     num_steps, age = age.shape[0], age[:, None]  # [T, 1]
     shifts = jnp.asarray(view.shifts)[None]  # [1, S]
     is_there = -shifts <= age  # [T, S]
@@ -182,11 +191,15 @@ def _show(view: View, past: Past, age: Array) -> Nest:
         shifts = jnp.maximum(shifts, -age)
         # An episode's first observation is there at once, its first action a step later.
         is_there = is_there | (age > 0) | view.column.startswith("observation")
-    steps = jnp.arange(num_steps)[:, None] + shifts + offset  # [T, S], from the first of the T rows
 
     def look(column: Array) -> Array:
-        index = steps + (column.shape[0] - num_steps)
-        values = jnp.take(column, index, axis=0, mode="clip")  # [T, S, ...]
+        present = column.shape[0] - num_steps + offset  # The row of the first of the T steps.
+        if view.fill == "first":
+            index = present + jnp.arange(num_steps)[:, None] + shifts
+            values = jnp.take(column, index, axis=0, mode="clip")  # [T, S, ...]
+        else:  # By slices: ONNX then needs no gather.
+            slices = [column[present + s : present + s + num_steps][:, None] for s in view.shifts]
+            values = jnp.concatenate(slices, axis=1)
         fill = np.asarray(0 if isinstance(view.fill, str) else view.fill, column.dtype)
         shown = jnp.where(is_there.reshape(is_there.shape + (1,) * (values.ndim - 2)), values, fill)
         return shown[:, 0] if isinstance(view.shift, int) else shown
