@@ -19,11 +19,12 @@ from agentkit.types import Nest, Transition
 
 
 class NStepRow(NamedTuple):
-    """Holds one step: o_t, a_t and the policy's extras."""
+    """Holds one step: o_t, a_t, the policy's extras, and True where o_t is an episode's first, if that is stored."""
 
     observation: Nest
     action: Nest
     extras: Nest
+    start_of_episode: Nest = ()
 
 
 class NStepReturn(NamedTuple):
@@ -81,6 +82,7 @@ class NStepAdder(core.Adder):
         n: int,
         discount: float,
         extras_spec: Nest = (),
+        marks_starts: bool = False,
     ):
         """Makes an n-step adder.
 
@@ -91,6 +93,7 @@ class NStepAdder(core.Adder):
             n: steps that are summed at most.
             discount: gamma, 0 to 1.
             extras_spec: nest of array specs of the extras given to `add`.
+            marks_starts: whether the rows say where an episode starts, for items with a history.
 
         Raises:
             ConfigError: a setting is impossible.
@@ -104,7 +107,8 @@ class NStepAdder(core.Adder):
         self._tables = base.parse_tables(tables)
         self._gamma = float(discount)
         self._extras_spec = extras_spec
-        layout = self.layout(spec, extras_spec)
+        layout = self.layout(spec, extras_spec, marks_starts)
+        self._marks_starts = marks_starts
         self._row_spec = layout.step
         self._zero = specs.zeros(layout.step)
         self._returns = _Returns(spec, layout.inline)
@@ -117,13 +121,14 @@ class NStepAdder(core.Adder):
             self._recent = collections.deque(maxlen=n + 1)
 
     @staticmethod
-    def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Layout:
+    def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = (), marks_starts: bool = False) -> Layout:
         """Returns the layout of the items, for `Table.layout`.
 
         Raises:
             SpecError: the discounts do not go with the rewards.
         """
-        row = specs.to_arrays(NStepRow(spec.observations, spec.actions, extras_spec))
+        start = specs.Array((), bool, "start_of_episode") if marks_starts else ()
+        row = specs.to_arrays(NStepRow(spec.observations, spec.actions, extras_spec, start))
         columns = tree.unflatten_as(row, list(range(len(tree.flatten(row)))))
         returns = tree.map_structure(_floating, NStepReturn(spec.rewards, spec.discounts))
         inline = tree.unflatten_as(returns, [FromInline(i) for i in range(len(tree.flatten(returns)))])
@@ -160,11 +165,12 @@ class NStepAdder(core.Adder):
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
         """Writes the item that ends where `action` was taken; on LAST all that remain."""
         base.check_next(next_timestep, self._observation is not None)
+        start = np.bool_(self._is_first) if self._marks_starts else ()
         if self._is_first:
             base.check_extras(extras, self._extras_spec)
             self._is_first = False
         pair = self._returns.pair(next_timestep.reward, next_timestep.discount)
-        index = self._append(NStepRow(self._observation, action, extras))
+        index = self._append(NStepRow(self._observation, action, extras, start))
         if self._window:
             self._create_items(index)
         self._window.append(pair)

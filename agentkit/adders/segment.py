@@ -60,7 +60,7 @@ class BatchedSegmentAdder(core.Adder):
 
     def __init__(
         self, writer: Writer, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, num_envs: int = 1,
-        extras_spec: Nest = (),
+        extras_spec: Nest = (), history: int = 0,
     ):  # fmt: skip
         """Makes a `BatchedSegmentAdder`.
 
@@ -71,19 +71,24 @@ class BatchedSegmentAdder(core.Adder):
             length: rows in a segment, T; the items have one more.
             num_envs: N.
             extras_spec: nest of array specs of one environment's extras.
+            history: rows before a segment's first that its item holds, too, in front: those that its environment
+                wrote before, and zeros where it had not begun.
 
         Raises:
             ConfigError: a setting is impossible.
         """
-        if length < 1 or num_envs < 1:
-            raise ConfigError(f"Expected length >= 1 and num_envs >= 1, found {length} and {num_envs}.")
+        if length < 1 or num_envs < 1 or history < 0:
+            raise ConfigError(
+                f"Expected length >= 1, num_envs >= 1 and history >= 0, found {length}, {num_envs} and {history}."
+            )
         self._writer = writer
         self._tables = parse_tables(tables)
         self._length = length
         self._num_envs = num_envs
         self._extras_spec = extras_spec
-        item = segment_layout(spec, length, extras_spec).signature
-        self._segments: Step = specs.zeros(specs.add_leading(item, num_envs))  # [N, T + 1, ...]
+        self._history = history
+        item = segment_layout(spec, length, extras_spec, history).signature
+        self._segments: Step = specs.zeros(specs.add_leading(item, num_envs))  # [N, history + T + 1, ...]
         self._observations = tree.flatten(self._segments.observation)
         self._outcomes = tree.flatten(_outcome(self._segments))
         parts = {"actions": spec.actions, "rewards": spec.rewards, "discounts": spec.discounts}
@@ -115,11 +120,12 @@ class BatchedSegmentAdder(core.Adder):
         if row == 0:
             self._check(action, next_timestep, extras)
         given = tree.flatten((action, next_timestep.reward, next_timestep.discount, extras))
+        at = self._history + row
         for column, leaf in zip(self._outcomes, given, strict=True):
-            column[:, row] = leaf
+            column[:, at] = leaf
         if self._was_last.any():
             for column in self._outcomes:
-                column[self._was_last, row] = 0
+                column[self._was_last, at] = 0
         self._extend(next_timestep.observation, np.asarray(next_timestep.step_type))
 
     def _check(self, action: Nest, timestep: dm_env.TimeStep, extras: Nest) -> None:
@@ -131,12 +137,13 @@ class BatchedSegmentAdder(core.Adder):
 
     def _extend(self, observation: Nest, step_type: np.ndarray) -> None:
         """Puts the observations into the next row, and writes the segments if that is the one behind them."""
-        self._row = row = self._row + 1
+        self._row = self._row + 1
+        at = self._history + self._row
         for column, leaf in zip(self._observations, tree.flatten(observation), strict=True):
-            column[:, row] = leaf
-        self._segments.start_of_episode[:, row] = step_type == FIRST
+            column[:, at] = leaf
+        self._segments.start_of_episode[:, at] = step_type == FIRST
         self._was_last = step_type == LAST
-        if row == self._length:
+        if self._row == self._length:
             self._write()
 
     def _write(self) -> None:
@@ -148,21 +155,25 @@ class BatchedSegmentAdder(core.Adder):
                 self._writer.create_item(table, priority, index, index + 1)
         self._writer.flush()  # Learning from them may be due before the next step.
         self._writer.end_episode()
+        if self._history:
+            for column in tree.flatten(self._segments):
+                column[:, : self._history] = column[:, self._length : self._length + self._history].copy()
         for column in (*self._observations, self._segments.start_of_episode):
-            column[:, 0] = column[:, self._length]
+            column[:, self._history] = column[:, self._history + self._length]
         self._row = 0
 
     def end_episode(self) -> None:
         """Gives the final observation of every environment its row, now and not at the next call."""
+        at = self._history + self._row
         for column in self._outcomes:
-            column[:, self._row] = 0
-        latest = tree.map_structure(lambda column: column[:, self._row], self._segments.observation)
+            column[:, at] = 0
+        latest = tree.map_structure(lambda column: column[:, at], self._segments.observation)
         self._extend(latest, np.full(self._num_envs, FIRST))
 
     def begin_episode(self, observation: Nest) -> None:
         """Takes, after `end_episode`, the first observations of the next episodes, leaves ``[N, ...]``."""
         for column, leaf in zip(self._observations, tree.flatten(observation), strict=True):
-            column[:, self._row] = leaf
+            column[:, self._history + self._row] = leaf
 
     def reset(self) -> None:
         """Drops the unfinished segments."""
@@ -176,7 +187,8 @@ class BatchedSegmentAdder(core.Adder):
 
     def save(self) -> dict[str, Any]:
         """Returns the unfinished segments (a `Saveable`), which the writer does not hold."""
-        rows = [column[:, : self._row + 1].copy() for column in tree.flatten(self._segments)]
+        num_rows = self._history + self._row + 1
+        rows = [column[:, :num_rows].copy() for column in tree.flatten(self._segments)]
         return {"row": self._row, "was_last": self._was_last.copy(), "rows": {str(i): x for i, x in enumerate(rows)}}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -184,7 +196,7 @@ class BatchedSegmentAdder(core.Adder):
         row, was_last, rows = read(state, "row", "was_last", "rows")
         columns, found = tree.flatten(self._segments), read_list(rows)
         for column, saved in zip(columns, found, strict=False):
-            expected = (self._num_envs, row + 1, *column.shape[2:])
+            expected = (self._num_envs, self._history + row + 1, *column.shape[2:])
             if len(found) != len(columns) or saved.shape != expected or saved.dtype != column.dtype:
                 raise CheckpointError(
                     f"The saved segments do not fit: expected {column.dtype}{list(expected)}, found {saved.dtype}"
@@ -193,7 +205,7 @@ class BatchedSegmentAdder(core.Adder):
         if row >= self._length:
             raise CheckpointError(f"The saved segments have {row} rows and more, these {self._length}.")
         for column, saved in zip(columns, found, strict=True):
-            column[:, : row + 1] = saved
+            column[:, : self._history + row + 1] = saved
         self._row, self._was_last = int(row), np.array(was_last)
 
 
@@ -204,10 +216,19 @@ class SegmentAdder(core.Adder):
     """
 
     def __init__(
-        self, writer: Writer, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, extras_spec: Nest = ()
+        self,
+        writer: Writer,
+        spec: specs.EnvironmentSpec,
+        *,
+        tables: Tables,
+        length: int,
+        extras_spec: Nest = (),
+        history: int = 0,
     ):
         """As `BatchedSegmentAdder`."""
-        self._batch = BatchedSegmentAdder(writer, spec, tables=tables, length=length, extras_spec=extras_spec)
+        self._batch = BatchedSegmentAdder(
+            writer, spec, tables=tables, length=length, extras_spec=extras_spec, history=history
+        )
         self._spec = spec
         self._started = False
         self._in_episode = False
@@ -251,9 +272,9 @@ class SegmentAdder(core.Adder):
         self._started, self._in_episode = bool(started), bool(in_episode)
 
 
-def segment_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-    """Returns the layout of items for segments of `length` rows, for `Table.layout`."""
-    segment = step_layout(spec, length + 1, extras_spec).signature
+def segment_layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = (), history: int = 0) -> Layout:
+    """Returns the layout of items for segments of `length` rows and `history` before, for `Table.layout`."""
+    segment = step_layout(spec, history + length + 1, extras_spec).signature
     return dataclasses.replace(row_layout(segment), length=1)
 
 

@@ -22,11 +22,12 @@ from agentkit.cli.logs import parse_loggers
 from agentkit.cli.summary import finish
 from agentkit.cli.train import check_fit, in_new_folder, nothing_left
 from agentkit.cli.values import parse_settings
+from agentkit.cli.views import find_views
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
-    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "out",
+    "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
 )  # fmt: skip
 
@@ -67,6 +68,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
+    from agentkit.agents.addons import with_views
     from agentkit.experiment import by_name, run_loggers
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
@@ -74,6 +76,8 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = by_name.normalized(registry.make(arguments.agent, words, torso), arguments.normalize or ())
+    if views := find_views(arguments):
+        agent = with_views(agent, views)
     if not Path(arguments.data).exists():
         raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
     tenth = max(arguments.updates // 10, 1)

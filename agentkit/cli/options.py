@@ -164,7 +164,7 @@ def add_wrapper(parser: Parser) -> None:
 
 
 def add_agent_settings(parser: Parser) -> None:
-    """Adds `--set` and `--torso`."""
+    """Adds `--set`, `--torso` and `--view`."""
     parser.add_argument(
         "--set",
         action="append",
@@ -176,6 +176,13 @@ def add_agent_settings(parser: Parser) -> None:
         metavar="NAME",
         help="what turns observations into features: nature, impala, flatten, or MODULE:NAME of your own; default: "
         "what they ask for",
+    )
+    parser.add_argument(
+        "--view",
+        action="append",
+        metavar="NAME=COLUMN:SHIFT",
+        help="a part of what the model sees, such as window=observation:-50:0 or last=action:-1, in the place of the "
+        "observation; ,fill=first or a number for steps before the episode, else zeros; repeatable",
     )
 
 

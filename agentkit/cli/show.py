@@ -75,7 +75,7 @@ def show(arguments: argparse.Namespace) -> int:
     from agentkit.agents import registry
 
     config_class = registry.config_class(arguments.agent)
-    of_network = [name for name in ("env_set", "wrapper", "set", "torso", "preset") if getattr(arguments, name)]
+    of_network = [name for name in ("env_set", "wrapper", "set", "torso", "view", "preset") if getattr(arguments, name)]
     if of_network and arguments.env is None:
         raise ConfigError(
             f"--{of_network[0].replace('_', '-')} changes the network in an environment; say which one, with --env."

@@ -15,6 +15,7 @@ from agentkit.cli.environments import (
 )
 from agentkit.cli.train import check_fit
 from agentkit.cli.values import parse_settings
+from agentkit.cli.views import find_views
 
 _STEPS = 1_000_000  # Of schedules only.
 _INDENT = "    "
@@ -34,9 +35,11 @@ def describe_network(arguments: argparse.Namespace, columns: int | None) -> str:
     """
     from agentkit.networks import summary
 
-    parts, spec = check_fit(_plan(arguments), holds_replay=False)
+    plan = _plan(arguments)
+    parts, spec = check_fit(plan, holds_replay=False)
+    views = getattr(plan.agent.make_networks, "views", None)  # Of `with_views`.
     lines = ["", f"Network in {arguments.env}:", ""]
-    inputs = summary.describe_inputs(spec.observations)
+    inputs = summary.describe_inputs(spec.observations if views is None else views.spec(spec))
     widths = [max(len(row[i]) for row in inputs) for i in range(2)]
     for name, kind, text in inputs:
         head = f"{_INDENT}{name:{widths[0]}}  {kind:{widths[1]}}  "
@@ -65,6 +68,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
         parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent),
         preset=preset,
         torso=torso,
+        views=find_views(arguments),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
     )

@@ -27,6 +27,7 @@ from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
 from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
+from agentkit.cli.views import find_views
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
 CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers")
@@ -35,9 +36,9 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # What --resume takes from the run instead of from the command line: all of `options.add_experiment` but --steps,
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
-    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "replay", "num_envs", "ready",
-    "out", "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard", "log",
-    "video_every", "config", "preset", "show_config",
+    "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "view", "replay", "num_envs",
+    "ready", "out", "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard",
+    "log", "video_every", "config", "preset", "show_config",
 )  # fmt: skip
 
 
@@ -141,6 +142,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         preset=preset,
         torso=torso,
         normalize=arguments.normalize or (),
+        views=find_views(arguments),
         environment_settings=parse_environment_settings(arguments.env_set, environment),
         wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
         **{name: value for name, value in fields.items() if value is not None},

@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import tree
 
+from agentkit import specs
 from agentkit.core import BatchPlan
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.nests import LeafReader, make_builder
@@ -87,7 +88,10 @@ class ItemStore:
         self._steps = make_columns(table.layout.step, "step")
         self._inline = make_columns(table.layout.inline, "inline")
         self._ends = np.zeros((0, 2), np.int64)
+        # Before each step of an episode; the first of all is a step of zeros, which stands before each.
+        self._before = np.zeros(0, np.int64)
         self._num_steps = self._size = 0
+        self.add_step(tree.flatten(specs.zeros(table.layout.step)), 0)
 
     def __len__(self) -> int:
         """Returns N."""
@@ -98,10 +102,15 @@ class ItemStore:
         del timeout  # Nothing is waited for.
         return _StoreWriter(self, history)
 
-    def add_step(self, leaves: Any) -> int:
-        """Stores a step; returns its number."""
+    def add_step(self, leaves: Any, before: int) -> int:
+        """Stores a step; returns its number.
+
+        Args:
+            leaves: of the step.
+            before: number of the step before it in its episode, or 0.
+        """
         row = self._num_steps
-        _put(self._steps, row, leaves)
+        _put([self._before, *self._steps], row, [before, *leaves])
         self._num_steps = row + 1
         return row
 
@@ -118,11 +127,19 @@ class ItemStore:
         first, last = self._ends[indices].T
 
         def leaf(source: Any) -> np.ndarray:
-            if isinstance(source, FromStep):
-                return self._steps[source.column][first if source.select is Select.FIRST else last]
-            return self._inline[source.column][indices]
+            if not isinstance(source, FromStep):
+                return self._inline[source.column][indices]
+            rows = first if source.select is Select.FIRST else last
+            return self._steps[source.column][self._with_history(rows, source.history) if source.history else rows]
 
         return self._build(iter([leaf(source) for source in self.sources]))
+
+    def _with_history(self, rows: np.ndarray, history: int) -> np.ndarray:
+        """Returns the numbers of so many steps before each, and of those themselves, ``[B, history + 1]``."""
+        found = [rows]
+        for _ in range(history):
+            found.append(self._before[found[-1]])
+        return np.stack(found[::-1], axis=1)
 
 
 def _put(columns: Any, row: int, leaves: Any) -> None:
@@ -144,7 +161,7 @@ class _StoreWriter(Writer):
         self._rows: list[int] = []  # of this episode
 
     def append(self, step: Nest) -> int:
-        self._rows.append(self._store.add_step(self._read_step(step)))
+        self._rows.append(self._store.add_step(self._read_step(step), self._rows[-1] if self._rows else 0))
         return len(self._rows) - 1
 
     def create_item(

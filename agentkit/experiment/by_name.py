@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentkit.agents import registry
-from agentkit.agents.addons import with_normalization
+from agentkit.agents.addons import View, with_normalization, with_views
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import parse_whole
 from agentkit.envs.given import find
@@ -44,6 +44,7 @@ def train(
     preset: str | None = presets.AUTO,
     torso: Any = None,
     normalize: str | Sequence[str] = (),
+    views: Mapping[str, View] | None = None,
     **settings: Any,
 ) -> Result:
     """Trains an agent and returns how the run ended.
@@ -62,6 +63,7 @@ def train(
         torso: what turns observations into features: "nature", "impala", "flatten" or a function, see
             docs/environments.md; None for what the agent and the observation ask for.
         normalize: "observations", "rewards" or both, with a comma or as a list: see `agents.addons.with_normalization`.
+        views: what the model sees of the past, by name, in the place of the observation; see docs/views.md.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
             ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
 
@@ -74,7 +76,8 @@ def train(
     # An agent that was made by hand has its settings already.
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
-    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, normalize=normalize, **of_run)
+    changes = {"normalize": normalize, "views": views}
+    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, **changes, **of_run)
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
@@ -90,6 +93,7 @@ def plan(
     preset: Preset | None,
     torso: Any = None,
     normalize: str | Sequence[str] = (),
+    views: Mapping[str, View] | None = None,
     **settings: Any,
 ) -> ExperimentConfig:
     """Returns the experiment that a preset and the user's own settings describe; the user's win.
@@ -102,6 +106,7 @@ def plan(
         preset: see `agentkit.presets`; None for none.
         torso: of an agent by name; None for its own.
         normalize: as `train` takes it.
+        views: of `with_views`; None or empty for what the environment shows.
         **settings: fields of `ExperimentConfig`; without them the run is evaluated in proportion and saved ten times.
 
     Raises:
@@ -121,7 +126,10 @@ def plan(
     if torso is not None and not isinstance(agent, str):
         raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
     made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
-    return ExperimentConfig(normalized(made, normalize), environment, num_steps, **settings)
+    made = normalized(made, normalize)
+    if views:  # Around the rest, which then sees the views.
+        made = with_views(made, views)
+    return ExperimentConfig(made, environment, num_steps, **settings)
 
 
 NORMALIZED = ("observations", "rewards")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.errors import ConfigError, SpecError, unknown_name
-from agentkit.replay.table import Table
+from agentkit.replay.table import Select, Table
 from agentkit.types import DrawnBatch, Nest, TableInfo
 
 FIRST_PRIORITY = 1.0
@@ -252,6 +252,14 @@ def check_steps(table: Table, num_steps: int, history: int, start: int, stop: in
             f"Table {table.name!r}: an item needs steps 0 <= start < stop <= {num_steps} (appended in this "
             f"episode), found start={start}, stop={stop}."
         )
+    before = table.layout.history()
+    if before and start - before < num_steps - history:
+        raise SpecError(
+            f"Table {table.name!r}: an item from step {start} on takes the {before} steps before, too, and the writer "
+            f"keeps {history} of {num_steps}. Make the writer with a longer history."
+        )
+    if before and padding and table.layout.history(Select.LAST):
+        raise SpecError(f"Table {table.name!r}: padding has no history, and a leaf takes that of the last step.")
     if start < num_steps - history:
         raise SpecError(
             f"Table {table.name!r}: step {start} is no longer in the writer's history of {history} steps "

@@ -28,17 +28,25 @@ from agentkit.types import Nest
 class Select(enum.Enum):
     """Says which of an item's steps a leaf of its data takes."""
 
-    FIRST = "first"  # the first step: a leaf of [...]
-    LAST = "last"  # the last step: a leaf of [...]
-    ALL = "all"  # every step: a leaf of [T, ...]
+    FIRST = "first"  # the first step: a leaf of [...], with history h of [h + 1, ...]
+    LAST = "last"  # the last step: a leaf of [...], with history h of [h + 1, ...]
+    ALL = "all"  # every step: a leaf of [T, ...], with history h of [h + T, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class FromStep:
-    """Takes a leaf of an item from leaf number `column` of the (flattened) steps."""
+    """Takes a leaf of an item from leaf number `column` of the (flattened) steps.
+
+    Attributes:
+        column: the leaf's number.
+        select: which of the item's steps.
+        history: how many of the episode's steps before those it takes, too, oldest first; where the writer's episode
+            has fewer, the rest are steps of zeros. They are stored once, like all steps.
+    """
 
     column: int
     select: Select
+    history: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +83,19 @@ class Layout:
         for name, source in zip(specs.leaf_names(self.data), tree.flatten(self.data), strict=True):
             if type(source) not in counts:
                 raise ConfigError(f"A layout's data holds FromStep and FromInline only, found {source!r} at {name!r}.")
+            if isinstance(source, FromStep) and source.history < 0:
+                raise ConfigError(f"Layout leaf {name!r}: a history is 0 or more steps, found {source.history}.")
             count = counts[type(source)]
             if not 0 <= source.column < count:
                 raise ConfigError(
                     f"Layout leaf {name!r} takes column {source.column} of {count} "
                     f"({'step' if isinstance(source, FromStep) else 'inline'} leaves, counted from 0)."
                 )
+
+    def history(self, *selects: Select) -> int:
+        """Returns the most steps before those it selects that a leaf takes; of leaves of these selects, or of all."""
+        steps = [source for source in tree.flatten(self.data) if isinstance(source, FromStep)]
+        return max((source.history for source in steps if not selects or source.select in selects), default=0)
 
     @property
     def signature(self) -> Nest:
@@ -92,7 +107,9 @@ class Layout:
                 return specs.to_arrays(inline[source.column])
             spec = step[source.column]
             if source.select is Select.ALL and self.length is not None:
-                return specs.add_leading(spec, self.length)
+                return specs.add_leading(spec, self.length + source.history)
+            if source.history:
+                return specs.add_leading(spec, source.history + 1)
             return specs.to_arrays(spec)
 
         return tree.map_structure(leaf, self.data)
@@ -268,5 +285,6 @@ def describe_leaves(spec: Nest) -> list[str]:
 
 def _describe_source(source: FromStep | FromInline) -> str:
     if isinstance(source, FromStep):
-        return f"step leaf {source.column}, {source.select.value}"
+        before = f", {source.history} before" if source.history else ""
+        return f"step leaf {source.column}, {source.select.value}{before}"
     return f"inline leaf {source.column}"

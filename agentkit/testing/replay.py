@@ -30,11 +30,12 @@ from agentkit.testing.replay_cases import (
     write_pairs,
 )
 from agentkit.testing.replay_contents import ContentsContract
+from agentkit.testing.replay_history import HistoryContract
 from agentkit.testing.replay_limits import LimitsContract
 from agentkit.testing.replay_saving import SavingContract
 
 
-class ReplayContract(ContentsContract, LimitsContract, SavingContract, BadCallsContract):
+class ReplayContract(ContentsContract, HistoryContract, LimitsContract, SavingContract, BadCallsContract):
     """Checks a backend: inherit from this, name the class Test..., and write `make_replay`.
 
     Set `resumable` and `prefetches` (see `ReplayCases`) to what is true of the backend.

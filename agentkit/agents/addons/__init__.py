@@ -1,8 +1,9 @@
-"""Add-ons: functions from an agent to an agent that learns from other goals or rewards, or on a common scale."""
+"""Add-ons: functions from an agent to one with other goals, rewards, scales, or a view of its past."""
 
 from agentkit.agents.addons.gail import with_gail
 from agentkit.agents.addons.her import with_her
 from agentkit.agents.addons.normalization import with_normalization
 from agentkit.agents.addons.rnd import with_rnd
+from agentkit.agents.addons.views import View, with_views
 
-__all__ = ["with_gail", "with_her", "with_normalization", "with_rnd"]
+__all__ = ["View", "with_gail", "with_her", "with_normalization", "with_rnd", "with_views"]

@@ -17,7 +17,9 @@ from agentkit.adders import (
     SequenceAdder,
     segment_layout,
 )
+from agentkit.agents.common.past import past_of_sequences, past_of_transitions
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, check_ranges
+from agentkit.agents.common.views import Reach
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Schedule, rate_limit
@@ -86,11 +88,13 @@ class Transitions:
         config: says how many rewards are summed, and what is held and drawn.
         table: the table's name.
         scale_rewards: whether rewards of a data set are scaled by its range of returns (`datasets.scale_rewards`).
+        reach: how many steps before them items show, for views (`agents.addons.with_views`); None for none.
     """
 
     config: ReplayConfig
     table: str = "transitions"
     scale_rewards: bool = False
+    reach: Reach | None = None
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -104,7 +108,10 @@ class Transitions:
 
     def make_tables(self, environment_spec: EnvironmentSpec, extras_spec: Nest) -> list[Table]:
         """See `Experience`."""
-        layout, config = NStepAdder.layout(environment_spec, extras_spec), self.config
+        config, has_past = self.config, self.reach is not None
+        layout = NStepAdder.layout(environment_spec, extras_spec, marks_starts=has_past)
+        if self.reach is not None:
+            layout = past_of_transitions(layout, self.reach)
         return [replay_table(self.table, layout, config, self.batch_plan, config.updates_per_step)]
 
     def make_adder(
@@ -114,9 +121,15 @@ class Transitions:
         n, discount = self.config.n_step, self.config.discount
 
         def make() -> NStepAdder:
-            writer = replay.writer(NStepAdder.history(n))
+            writer = replay.writer(NStepAdder.history(n) + (self.reach.start if self.reach else 0))
             return NStepAdder(
-                writer, environment_spec, tables=self.table, n=n, discount=discount, extras_spec=extras_spec
+                writer,
+                environment_spec,
+                tables=self.table,
+                n=n,
+                discount=discount,
+                extras_spec=extras_spec,
+                marks_starts=self.reach is not None,
             )
 
         return make() if num_envs is None else SplitAdder([make() for _ in range(num_envs)])
@@ -146,10 +159,12 @@ class Sequences:
     Attributes:
         config: says how long sequences are, and what is held and drawn.
         table: the table's name.
+        reach: see `Transitions`.
     """
 
     config: SequencesConfig
     table: str = "sequences"
+    reach: Reach | None = None
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -165,6 +180,8 @@ class Sequences:
         """See `Experience`."""
         config = self.config
         layout = SequenceAdder.layout(environment_spec, config.sequence_length + 1, extras_spec)
+        if self.reach is not None:
+            layout = past_of_sequences(layout, self.reach)
         updates_per_item = config.updates_per_step * config.sequence_period
         return [replay_table(self.table, layout, config, self.batch_plan, updates_per_item)]
 
@@ -176,7 +193,7 @@ class Sequences:
 
         def make() -> SequenceAdder:
             return SequenceAdder(
-                replay.writer(SequenceAdder.history(length)),
+                replay.writer(SequenceAdder.history(length) + (self.reach.start if self.reach else 0)),
                 environment_spec,
                 tables=self.table,
                 length=length,
@@ -239,6 +256,7 @@ class Segments:
         num_envs: environments of an actor.
         table: the table's name.
         update_rows: rows of an update, at least, where the config has no segment_length.
+        reach: see `Transitions`; segments begin with so many rows from before them.
     """
 
     config: SegmentsConfig
@@ -247,6 +265,7 @@ class Segments:
     num_envs: int = 1
     table: str = "segments"
     update_rows: int = 2_048
+    reach: Reach | None = None
 
     @property
     def batch_plan(self) -> BatchPlan:
@@ -286,7 +305,7 @@ class Segments:
                 f"queue_size must be at least {least} for batches of {num_segments} segments from {self.num_envs} "
                 f"environments, found {size}. Raise it, or leave it out."
             )
-        layout = segment_layout(environment_spec, length=self.segment_length, extras_spec=extras_spec)
+        layout = segment_layout(environment_spec, self.segment_length, extras_spec, self._num_rows_before)
         return [queue_table(self.table, layout, size)]
 
     def make_adder(
@@ -302,13 +321,14 @@ class Segments:
 
         if self.completes_episodes:
             return make_complete() if num_envs is None else SplitAdder([make_complete() for _ in range(num_envs)])
+        settings = {"tables": table, "length": length, "extras_spec": extras_spec, "history": self._num_rows_before}
         if num_envs is None:
-            return SegmentAdder(
-                replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
-            )
-        return BatchedSegmentAdder(
-            replay.writer(1), environment_spec, num_envs=num_envs, tables=table, length=length, extras_spec=extras_spec
-        )
+            return SegmentAdder(replay.writer(1), environment_spec, **settings)
+        return BatchedSegmentAdder(replay.writer(1), environment_spec, num_envs=num_envs, **settings)
+
+    @property
+    def _num_rows_before(self) -> int:
+        return 0 if self.reach is None else self.reach.start
 
     def _check_minibatches(self, has_memory: bool) -> None:
         num_segments, length = self.batch_plan.batch_size, self.segment_length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.replay.in_process import arrays
 from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
 from agentkit.replay.in_process.slots import Slots
-from agentkit.replay.in_process.step_store import StepStore, make_columns
+from agentkit.replay.in_process.step_store import PADDING_ROW, StepStore, make_columns
 from agentkit.replay.table import (
     Fifo,
     FromStep,
@@ -67,6 +67,9 @@ class ItemTable:
         # Made when it is needed: most uniform tables never see a priority but 1.
         self._priorities: np.ndarray | None = np.zeros(0, np.float64) if uses_priority else None
         self._inline = make_columns(table.layout.inline, "inline")
+        layout = table.layout
+        self._history = layout.history()
+        self._first_history, self._last_history = layout.history(Select.FIRST, Select.ALL), layout.history(Select.LAST)
         self._clear()
 
     def _clear(self) -> None:
@@ -126,6 +129,8 @@ class ItemTable:
             self.store.add_references(self._rows[slot])
         else:
             self.store.add_end_references(rows[0], rows[1])
+        if self._history:
+            self.store.add_row_references(self._rows_before(slot))
         for column, leaf in zip(self._inline, inline, strict=True):
             column[slot] = leaf
         self._times[slot] = 0
@@ -156,12 +161,33 @@ class ItemTable:
         self._priorities = np.ones(self._times.shape[0], np.float64)
         return self._priorities
 
+    def _rows_before(self, slot: int) -> list[int]:
+        """Returns the rows before those of an item that it looks at, and so keeps."""
+        first, last = int(self._rows[slot, 0]), int(self._rows[slot, -1])
+        walk, first_history, last_history = self.store.walk_back, self._first_history, self._last_history
+        if not last_history or last == PADDING_ROW:
+            return walk(first, first_history)
+        rows = walk(last, last_history)
+        if first == last or first in rows:  # Most of the history of the first is that of the last, too.
+            more = first_history + (0 if first == last else 1 + rows.index(first)) - last_history
+            return rows + walk(rows[-1], more) if more > 0 and rows else rows
+        return rows + walk(first, first_history)
+
     def _remove(self, slot: int) -> None:
         self._forget(slot)
-        if self.takes_all:
+        if self._history:
+            self._release([slot])
+        elif self.takes_all:
             self.store.release_references(self._rows[slot])
         else:
             self.store.release_end_references(*self._rows[slot].tolist())
+
+    def _release(self, slots: Sequence[int] | np.ndarray) -> None:
+        """Takes back the references of items that are gone, or are to go."""
+        rows_before = [row for slot in slots for row in self._rows_before(int(slot))] if self._history else []
+        self.store.release_references(self._rows[slots])
+        for row in rows_before:
+            self.store.release(row)
 
     def _forget(self, slot: int) -> None:
         """Removes an item, and keeps its rows for the batch that it is still to be in."""
@@ -208,7 +234,7 @@ class ItemTable:
     def reset(self) -> None:
         """Removes every item and zeroes the counters; keys go on, so that old ones name nothing."""
         slots = self._slots.by_age()
-        self.store.release_references(self._rows[slots])
+        self._release(slots)
         self._keys[slots] += self._capacity
         self._times[:] = EMPTY
         self.num_inserted = self.num_sampled = 0
@@ -250,7 +276,7 @@ class ItemTable:
                 spent.append(slot)
         sample = ReplaySample(self._info(slots, probability, table_size, times), self._gather(slots))
         if spent:
-            self.store.release_references(self._rows[spent])
+            self._release(spent)
         return DrawnBatch(keys.view(np.uint64), sample)
 
     def _info(
@@ -273,15 +299,26 @@ class ItemTable:
         first, last = rows[:, 0].astype(np.intp), rows[:, -1].astype(np.intp)
         if self.takes_all:
             rows = rows.astype(np.intp)
+        at = {Select.FIRST: first, Select.LAST: last, Select.ALL: rows}
+        # With the steps before, [B, history + 1] or [B, history + T]: the longest that is needed, of which a leaf
+        # takes the end.
+        past = {}
+        if self._first_history:
+            past[Select.FIRST] = self.store.histories(first, self._first_history)
+            if self.takes_all:
+                past[Select.ALL] = np.concatenate([past[Select.FIRST][:, :-1], rows], axis=1)
+        if self._last_history:
+            past[Select.LAST] = self.store.histories(last, self._last_history)
         columns = self.store.columns
         leaves = []
         for source in self._sources:
-            if isinstance(source, FromStep):
-                select = source.select
-                at = first if select is Select.FIRST else last if select is Select.LAST else rows
-                leaves.append(columns[source.column].take(at, 0))
-            else:
+            if not isinstance(source, FromStep):
                 leaves.append(self._inline[source.column].take(slots, 0))
+            elif not source.history:
+                leaves.append(columns[source.column].take(at[source.select], 0))
+            else:
+                most = self._last_history if source.select is Select.LAST else self._first_history
+                leaves.append(columns[source.column].take(past[source.select][:, most - source.history :], 0))
         return self._build(iter(leaves))
 
     def contents(self) -> tuple[Any, np.ndarray]:
@@ -291,9 +328,13 @@ class ItemTable:
 
     # --- saving ----------------------------------------------------------------------------------
 
-    def held_rows(self) -> np.ndarray:
-        """Returns the rows ``[size, T or 2]`` that the items refer to."""
-        return self._rows[self._slots.by_age()]
+    def held_rows(self) -> Iterator[np.ndarray]:
+        """Yields the rows that the items refer to: ``[size, T or 2]``, and of each item the rows of its history."""
+        slots = self._slots.by_age()
+        yield self._rows[slots]
+        if self._history:
+            for slot in slots:
+                yield np.array(self._rows_before(int(slot)), np.int64)
 
     @property
     def nbytes(self) -> int:

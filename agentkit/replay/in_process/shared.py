@@ -7,7 +7,7 @@ import json
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,8 @@ class SharedTables:
         for store in self.stores:
             if _same_specs(store.spec, spec):
                 return store
-        self.stores.append(StepStore(spec))
+        layouts = [table.layout for table in self.tables.values() if _same_specs(table.layout.step, spec)]
+        self.stores.append(StepStore(spec, has_history=any(layout.history() for layout in layouts)))
         return self.stores[-1]
 
     @property
@@ -215,8 +216,16 @@ class SharedTables:
             history.store = int(saved["store"])
             histories.append(history)
         for index, (store, saved) in enumerate(zip(self.stores, state["stores"], strict=True)):
-            held = [x.held_rows() for x in self.items.values() if x.store is store]
-            held += [np.array(h, np.int64) for h in histories if h.store == index]
+            tables = [x for x in self.items.values() if x.store is store]
+            writers = [np.array(h, np.int64) for h in histories if h.store == index]
+
+            def held(
+                tables: list[ItemTable] = tables, writers: list[np.ndarray] = writers
+            ) -> Iterator[np.ndarray]:
+                for items in tables:
+                    yield from items.held_rows()
+                yield from writers
+
             store.restore(directory, f"steps{index}.", saved, held)
         return histories
 

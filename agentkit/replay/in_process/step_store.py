@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +32,16 @@ class StepStore:
 
     Args:
         spec: nest of array specs of one step.
+        has_history: whether items look at the steps before theirs: each row then knows the one before it, in 4 bytes.
 
     Attributes:
         columns: one per leaf. All give rows with ``take(rows, 0)``.
     """
 
-    def __init__(self, spec: Nest):
+    def __init__(self, spec: Nest, has_history: bool = False):
         self.spec = spec
+        # Of each row the row before it in its episode, and of that the padding row.
+        self._before = array.array("i", [PADDING_ROW]) if has_history else None
         self.read_leaves = LeafReader(spec, "step")
         columns: list[np.ndarray | FrameColumn] = list(make_columns(spec, "step"))
         for i, leaf in enumerate(tree.flatten(spec)):
@@ -68,14 +71,15 @@ class StepStore:
     def nbytes(self) -> int:
         """Returns the memory held, in bytes."""
         columns = sum(column.nbytes for column in self.columns)
-        return columns + sum(counts.itemsize * len(counts) for counts in (self._references, self._free))
+        others = [self._references, self._free] + ([] if self._before is None else [self._before])
+        return columns + sum(values.itemsize * len(values) for values in others)
 
     def add(self, leaves: Sequence[Any], before: int = PADDING_ROW) -> int:
         """Stores a step; returns its row, with one reference.
 
         Args:
             leaves: checked by `read_leaves`.
-            before: the row of its writer's last step, if there is one: stacked images show its frames again.
+            before: the row of its episode's last step, if there is one: stacked images show its frames again.
         """
         if self._free:
             row = self._free.pop()
@@ -85,7 +89,11 @@ class StepStore:
                 if row >= values.shape[0]:
                     arrays.grow(values, row + 1)
             self._references.append(0)
+            if self._before is not None:
+                self._before.append(PADDING_ROW)
             self.num_rows = row + 1
+        if self._before is not None:
+            self._before[row] = before
         if self._stacks:
             leaves = list(leaves)
             for i, column in self._stacks:
@@ -94,6 +102,36 @@ class StepStore:
             values[row] = leaf
         self._references[row] = 1
         return row
+
+    def walk_back(self, row: int, count: int) -> list[int]:
+        """Returns the rows of the `count` steps before that of `row`, newest first; fewer where its episode began."""
+        before, rows = self._before, list[int]()
+        if before is not None:
+            for _ in range(count):
+                row = before[row]
+                if row == PADDING_ROW:
+                    break
+                rows.append(row)
+        return rows
+
+    def histories(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """Returns the rows of the `count` steps before each of `rows` ``[B]``, and those themselves.
+
+        Returns:
+            intp ``[B, count + 1]``, oldest first; the padding row stands for steps before an episode.
+        """
+        found = np.empty((rows.shape[0], count + 1), np.intp)
+        found[:, count] = rows
+        before = np.frombuffer(self._before, np.int32) if self._before is not None else np.zeros(self.num_rows, np.int32)
+        for i in range(count, 0, -1):
+            found[:, i - 1] = before.take(found[:, i])
+        return found
+
+    def add_row_references(self, rows: Sequence[int]) -> None:
+        """Adds a reference to each of a few rows."""
+        references = self._references
+        for row in rows:
+            references[row] += 1
 
     def add_end_references(self, first: int, last: int) -> None:
         """Adds a reference to each of two rows, which may be the same."""
@@ -149,10 +187,21 @@ class StepStore:
             else arrays.write(directory, f"{prefix}{i}", column[: self.num_rows])
             for i, column in enumerate(self.columns)
         ]
-        return {"num_rows": self.num_rows, "columns": columns}
+        state: dict[str, Any] = {"num_rows": self.num_rows, "columns": columns}
+        if self._before is not None:
+            state["before"] = arrays.write(directory, f"{prefix}before", np.array(self._before, np.int32))
+        return state
 
-    def restore(self, directory: pathlib.Path, prefix: str, saved: dict[str, Any], held: list[np.ndarray]) -> None:
+    def restore(
+        self, directory: pathlib.Path, prefix: str, saved: dict[str, Any], held: Callable[[], Iterable[np.ndarray]]
+    ) -> None:
         """Restores the steps that `save` wrote into this new store, and counts the references in `held` anew.
+
+        Args:
+            directory: the checkpoint's.
+            prefix: of its files' names.
+            saved: what `save` returned.
+            held: returns arrays of the rows that are referred to; called when the rows before them are known.
 
         Raises:
             CheckpointError: damaged, or not of these steps.
@@ -166,19 +215,27 @@ class StepStore:
             else:
                 shape = (num_rows, *column.shape[1:])
                 columns.append(arrays.read(directory, f"{prefix}{i}", found, column.dtype, shape))
-        if any(rows.size and not 0 <= rows.min() <= rows.max() < num_rows for rows in held):
-            raise CheckpointError(f"The replay checkpoint {directory} refers to steps it does not hold.")
+        if self._before is not None:
+            before = arrays.read(directory, f"{prefix}before", saved["before"], np.dtype(np.int32), (num_rows,))
+            _check_rows(before, num_rows, directory)
+            self._before = array.array("i", before.tobytes())
         self._set_columns(columns)
         self.num_rows = num_rows
         self._references = array.array("i", bytes(4 * num_rows))
         self._references[PADDING_ROW] = PADDING_REFERENCES
-        for rows in held:
+        for rows in held():
+            _check_rows(rows, num_rows, directory)
             self.add_references(rows)
         self._free = array.array("q", np.flatnonzero(self._counts() == 0).tolist()[::-1])
         for _, stacks in self._stacks:
             for row in self._free:
                 stacks.free(row)
             stacks.sort_free()
+
+
+def _check_rows(rows: np.ndarray, num_rows: int, directory: pathlib.Path) -> None:
+    if rows.size and not 0 <= rows.min() <= rows.max() < num_rows:
+        raise CheckpointError(f"The replay checkpoint {directory} refers to steps it does not hold.")
 
 
 def make_columns(spec: Nest, what: str) -> list[np.ndarray]:

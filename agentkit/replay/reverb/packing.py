@@ -15,7 +15,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.replay.table import FromInline, Select, Table, describe_leaves
+from agentkit.replay.table import FromInline, Layout, Select, Table, describe_leaves
 from agentkit.types import Nest
 
 WHOLE_ITEM_BYTES = 16 * 1024
@@ -33,13 +33,15 @@ class Part(NamedTuple):
         select: of its steps; None for the inline values.
         start: the first byte it takes of the step's row, or of the inline values'.
         stop: the byte after the last.
-        length: rows in it, where it has a time axis; else None.
+        length: rows in it, where it has a time axis; else None. The steps of its history are among them, first.
+        history: steps before those selected.
     """
 
     select: Select | None
     start: int
     stop: int
     length: int | None
+    history: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,9 +56,10 @@ class Part(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """Where a leaf of the data lies: bytes ``[start, stop)`` of the rows of part number `part`."""
+    """Where a leaf of the data lies: bytes ``[start, stop)`` of `rows` of part number `part`."""
 
     part: int
+    rows: slice | int | None
     start: int
     stop: int
     dtype: np.dtype
@@ -84,24 +87,32 @@ class Packing:
         inline, self.inline_bytes = _offsets(table.name, layout.inline)
         selects: list[Select | None] = []
         leaves: list[tuple[int, int, int, specs.Array]] = []  # part, start, stop, spec; start in the step's row
+        taken: list[int] = []  # steps of its history that a leaf takes
         for source in tree.flatten(layout.data):
             of_inline = isinstance(source, FromInline)
             select = None if of_inline else source.select
             if select not in selects:
                 selects.append(select)
             leaves.append((selects.index(select), *(inline if of_inline else step)[source.column]))
-        counts = [layout.length if select is Select.ALL else None for select in selects]
+            taken.append(0 if of_inline else source.history)
+        histories = [0 if select is None else layout.history(select) for select in selects]
+        counts = [_num_rows(layout, select, more) for select, more in zip(selects, histories, strict=True)]
         ranges = [_hull([leaf for leaf in leaves if leaf[0] == i]) for i in range(len(selects))]
         parts = [Part(select, *hull, n) for select, hull, n in zip(selects, ranges, counts, strict=True)]
         self.num_bytes = sum(part.num_bytes for part in parts)
-        self.whole = self.num_bytes <= WHOLE_ITEM_BYTES
+        self.whole = self.num_bytes <= WHOLE_ITEM_BYTES and not any(histories)
         if not self.whole:
             sizes = [self.inline_bytes if select is None else self.step_bytes for select in selects]
-            parts = [Part(select, 0, size, n) for select, size, n in zip(selects, sizes, counts, strict=True)]
+            parts = [
+                Part(select, 0, size, n, more)
+                for select, size, n, more in zip(selects, sizes, counts, histories, strict=True)
+            ]
         self.parts = parts
         self._leaves = [
-            _Leaf(i, start - parts[i].start, stop - parts[i].start, spec.dtype, tuple(spec.shape))
-            for i, start, stop, spec in leaves
+            _Leaf(
+                i, _rows_of(parts[i], more), start - parts[i].start, stop - parts[i].start, spec.dtype, tuple(spec.shape)
+            )
+            for (i, start, stop, spec), more in zip(leaves, taken, strict=True)
         ]
         self.key = repr((self.whole, parts, describe_leaves(layout.step), describe_leaves(layout.inline)))
         self._ends = np.cumsum([0] + [part.num_bytes for part in parts]).tolist()
@@ -114,7 +125,7 @@ class Packing:
     def row(self, steps: Sequence[bytes], inline: bytes) -> bytes:
         """Returns the row of a whole item with these steps (padding included) and inline values."""
         pieces: list[bytes] = []
-        for select, start, stop, _ in self.parts:
+        for select, start, stop, *_ in self.parts:
             if select is Select.FIRST:
                 pieces.append(steps[0][start:stop])
             elif select is Select.LAST:
@@ -137,12 +148,28 @@ class Packing:
             ]
         else:
             blocks = list(columns)
-        return [
-            np.array(blocks[leaf.part][..., leaf.start : leaf.stop], order="C")
-            .view(leaf.dtype)
-            .reshape(blocks[leaf.part].shape[:-1] + leaf.shape)
-            for leaf in self._leaves
-        ]
+        found = []
+        for leaf in self._leaves:
+            block = blocks[leaf.part] if leaf.rows is None else blocks[leaf.part][:, leaf.rows]
+            data = np.array(block[..., leaf.start : leaf.stop], order="C")
+            found.append(data.view(leaf.dtype).reshape(block.shape[:-1] + leaf.shape))
+        return found
+
+
+def _num_rows(layout: Layout, select: Select | None, history: int) -> int | None:
+    """Returns the rows of a part with a time axis; None where it has none."""
+    if select is Select.ALL:
+        return history + (layout.length or 0)
+    return history + 1 if history else None
+
+
+def _rows_of(part: Part, history: int) -> slice | int | None:
+    """Returns which rows of a part a leaf takes; None for all that there is."""
+    if part.history == history:
+        return None
+    if history or part.select is Select.ALL:
+        return slice(part.history - history, None)
+    return -1
 
 
 def to_bytes(leaves: Sequence[Any]) -> bytes:

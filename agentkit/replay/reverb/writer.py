@@ -93,7 +93,11 @@ class TableGroup:
         self.keeps_steps = any(packing.whole for packing in packings.values())
         self.chunk_lengths: list[int] = []
         if self.sends_steps:
-            longest = max(table.layout.length or 0 for table in tables if not packings[table.name].whole)
+            longest = max(
+                (table.layout.length or 0) + table.layout.history()
+                for table in tables
+                if not packings[table.name].whole
+            )
             size = next(iter(packings.values())).step_bytes
             self.chunk_lengths.append(min(longest, MAX_SEQUENCE_CHUNK) or _chunk_length(size))
         first_of: dict[str, int] = {}  # tables whose rows look alike share their column
@@ -101,12 +105,17 @@ class TableGroup:
             packing = packings[table.name]
             if packing.key not in first_of:
                 first_of[packing.key] = len(self.chunk_lengths)
-                self.chunk_lengths.append(_chunk_length(packing.num_bytes if packing.whole else packing.inline_bytes))
+                if table.layout.history():  # Its rows of steps keep each item waiting anyway.
+                    self.chunk_lengths.append(self.chunk_lengths[0])
+                else:
+                    size = packing.num_bytes if packing.whole else packing.inline_bytes
+                    self.chunk_lengths.append(_chunk_length(size))
             squeezed = [len(shape) == 1 for shape in packing.columns]
             reader = LeafReader(table.layout.inline, "inline values")
             self.plans[table.name] = _Plan(
                 table, packing, first_of[packing.key], squeezed, reader, min(max_priority(table), sys.float_info.max)
             )
+        self.history = max(table.layout.history() for table in tables)
         self.max_length = max(table.layout.length or 0 for table in tables)
         self.max_in_flight = min(_in_flight(table) for table in tables)
 
@@ -231,6 +240,8 @@ class ReverbWriter(Writer):
         row = to_bytes(self._read(step))
         if columns.sends_steps:
             with self._lock:
+                if self._num_steps == 0:  # What is before an episode, for items that look there.
+                    self._refs = [self._send(0, self._zeros) for _ in range(columns.history)]
                 self._refs.append(self._send(0, row))
             _trim(self._refs, self._history)
         if columns.keeps_steps:
@@ -326,15 +337,17 @@ class ReverbWriter(Writer):
         zeros = min(padding, 1) if plan.table.layout.length is None else padding
         while len(self._padding) < zeros:
             self._padding.append(self._send(0, self._zeros))
-        rows = self._refs[start - self._num_steps : stop - self._num_steps or None] + self._padding[:zeros]
+        before = plan.table.layout.history()
+        begin = start - before - self._num_steps
+        rows = self._refs[begin : stop - self._num_steps or None] + self._padding[:zeros]
         trajectory: list[list[Ref]] = []
         for part in packing.parts:
             if part.select is Select.FIRST:
-                trajectory.append(rows[:1])
+                trajectory.append(rows[before - part.history : before + 1])
             elif part.select is Select.LAST:
-                trajectory.append(rows[-1:])
+                trajectory.append(rows[len(rows) - 1 - part.history :])
             elif part.select is Select.ALL:
-                trajectory.append(rows)
+                trajectory.append(rows[before - part.history :])
             else:
                 if self._last_inline[0] != (plan.column, inline):
                     self._last_inline = (plan.column, inline), self._send(plan.column, inline)
