@@ -23,6 +23,7 @@ from agentkit.cli.environments import (
     refusing_settings,
 )
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.initial_state import parse_initial_state, with_reward_scale
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
 from agentkit.cli.summary import finish
@@ -37,7 +38,7 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "ready", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
-    "preset", "show_config",
+    "preset", "show_config", "init_from", "init_checkpoint",
 )  # fmt: skip
 
 
@@ -130,6 +131,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         "step_timeout": arguments.step_timeout,
         "keep_checkpoints": arguments.keep_checkpoints,
         "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        **parse_initial_state(arguments),
     }
     plan = by_name.plan(
         arguments.agent,
@@ -144,6 +146,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **settings,
     )
     run_loggers.check_installed(plan)
+    plan = with_reward_scale(plan)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)
@@ -258,6 +261,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
     from agentkit import specs
     from agentkit.envs.given import name_of
     from agentkit.experiment import fit
+    from agentkit.experiment.initial_state import find_initial_state
 
     try:
         with refusing_settings(name_of(plan.environment), plan.environment_settings):
@@ -270,6 +274,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
             parts = fit.check_fit(plan, spec)
             if holds_replay:
                 fit.check_memory(plan, spec)
+            find_initial_state(plan, parts.update, parts.state)
         except SpecError as error:
             raise ConfigError(str(error)) from error
     return parts, spec

@@ -6,6 +6,7 @@ from agentkit.datasets.episodes import (
     EpisodeRecorder,
     add_episode,
     describe_actions,
+    find_reward_scale,
     scale_rewards,
     split_steps,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "TransitionsDataset",
     "add_episode",
     "describe_actions",
+    "find_reward_scale",
     "read_episodes",
     "scale_rewards",
     "split_steps",

@@ -286,15 +286,20 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     return [episode(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
-def scale_rewards(episodes: Sequence[Episode]) -> list[Episode]:
-    """Scales rewards so that returns are as far apart as the longest episode has steps.
+def find_reward_scale(episodes: Sequence[Episode]) -> float:
+    """Returns the factor that makes returns as far apart as the longest episode has steps.
 
-    Episodes of 1,000 steps get what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
-    (Kostrikov et al. 2021). Where all returns are equal, rewards stay.
+    For episodes of 1,000 steps it is what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
+    (Kostrikov et al. 2021). Where all returns are equal, it is 1.
     """
     returns = [float(np.sum(episode.rewards)) for episode in episodes]
     distance = max(returns) - min(returns)
-    factor = max(len(episode.rewards) for episode in episodes) / distance if distance > 0 else 1.0
+    return max(len(episode.rewards) for episode in episodes) / distance if distance > 0 else 1.0
+
+
+def scale_rewards(episodes: Sequence[Episode], scale: float | None = None) -> list[Episode]:
+    """Multiplies rewards by `scale`; by `find_reward_scale` of these episodes where it is None."""
+    factor = find_reward_scale(episodes) if scale is None else scale
     return [episode._replace(rewards=np.asarray(episode.rewards, np.float64) * factor) for episode in episodes]
 
 

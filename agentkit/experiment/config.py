@@ -81,6 +81,8 @@ class ExperimentConfig:
             the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
             process.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
+        init_from: folder of another run of the agent, whose training state this one begins with; None for a new one.
+        init_checkpoint: which checkpoint of that run: "newest", "best" (see `callbacks.keep_best`), or a step.
     """
 
     agent: Agent
@@ -107,6 +109,8 @@ class ExperimentConfig:
     wrappers: Sequence[Callable[[Any], Any]] = ()
     callbacks: Sequence[Callback] = ()
     video_period: CountFromZero = 0
+    init_from: str | pathlib.Path | None = None
+    init_checkpoint: str | int = "newest"
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -131,6 +135,8 @@ class ExperimentConfig:
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
+        if self.init_from is not None:  # Wherever the run goes on from later.
+            object.__setattr__(self, "init_from", str(pathlib.Path(self.init_from).absolute()))
         self._check_devices()
 
     def _check_devices(self) -> None:

@@ -26,6 +26,7 @@ from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.films import TrainingFilms, check_films
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.initial_state import InitialState, find_initial_state
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.mistakes import shorten
@@ -226,6 +227,8 @@ def _build(
     networks, update, state = check_fit(experiment, spec)
     check_memory(experiment, spec)
     check_films(experiment)
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, state)
+    experiment = initial.experiment
     begin(experiment)
     choose_dispatch(state)
     start = found.step if found is not None else 0
@@ -236,6 +239,8 @@ def _build(
             "uninterrupted one."
         )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
+    if initial.message:
+        logs.message(initial.message)
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
     if found is not None:
@@ -254,6 +259,8 @@ def _build(
         update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
         callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
     )  # fmt: skip
+    if initial.training is not None:
+        learner.begin_with(initial.training)
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None

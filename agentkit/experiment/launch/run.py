@@ -30,6 +30,7 @@ from agentkit.experiment.config import (
 )
 from agentkit.experiment.fit import check_fit
 from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.initial_state import find_initial_state
 from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.hooked import restored_states, stopped_by
@@ -138,7 +139,9 @@ def _launch(
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
     spec = find_spec(experiment)
-    check_fit(experiment, spec)
+    parts = check_fit(experiment, spec)
+    if not resume:
+        experiment = find_initial_state(experiment, parts.update, parts.state).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
