@@ -1,4 +1,4 @@
-"""Reads what says with which other run's training state a new run begins."""
+"""Reads what a new run begins with: the training state of another run, and data in its replay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 from agentkit.cli.evaluate import check_is_run
@@ -45,3 +46,40 @@ def with_reward_scale(plan: Any) -> Any:
         flush=True,
     )
     return dataclasses.replace(plan, wrappers=(*plan.wrappers, functools.partial(RewardScale, scale=scale)))
+
+
+def parse_data(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the field `data` of an experiment, if replay is to begin with a file.
+
+    Raises:
+        ConfigError: there is no such file; or a share of batches was given without one, or is none.
+    """
+    if arguments.data is None:
+        if arguments.data_share is not None:
+            raise ConfigError("--data-share is of the file in --data, which is missing. Add --data FILE.")
+        return {}
+    check_is_data(arguments.data)
+    return {"data": arguments.data} if arguments.data_share is None else {}
+
+
+def check_is_data(data: str) -> None:
+    """Refuses a path where there is nothing.
+
+    Raises:
+        ConfigError: saying what to do.
+    """
+    if not data.startswith("minari:") and not Path(data).exists():
+        raise ConfigError(f"--data: there is no file {data!r}. 'agentkit export RUN' writes one.")
+
+
+def with_data_share(plan: Any, arguments: argparse.Namespace) -> Any:
+    """Returns an `ExperimentConfig` of which each batch has its share of data, if that was asked for.
+
+    Raises:
+        ConfigError: the agent cannot draw so.
+    """
+    if arguments.data is None or arguments.data_share is None:
+        return plan
+    from agentkit.agents.addons import with_prior_data
+
+    return dataclasses.replace(plan, agent=with_prior_data(plan.agent, arguments.data, arguments.data_share))

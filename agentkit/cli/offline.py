@@ -18,7 +18,7 @@ from agentkit.cli.environments import (
     parse_wrapper,
 )
 from agentkit.cli.evaluate import check_is_run, describe_returns
-from agentkit.cli.initial_state import parse_initial_state
+from agentkit.cli.initial_state import check_is_data, parse_initial_state
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.summary import finish
 from agentkit.cli.train import check_fit, in_new_folder, nothing_left
@@ -75,8 +75,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     agent = registry.make(arguments.agent, words, torso)
-    if not Path(arguments.data).exists():
-        raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
+    check_is_data(arguments.data)
     tenth = max(arguments.updates // 10, 1)
     given = {
         "seed": arguments.seed,

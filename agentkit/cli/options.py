@@ -60,6 +60,17 @@ def add_experiment(parser: Parser) -> None:
         help="with --workers: act for the N environments that are ready first; default: for all together",
     )
     parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="replay begins with these episodes: HDF5 in Minari's layout or D4RL's, .npz, or minari:ID",
+    )
+    parser.add_argument(
+        "--data-share",
+        type=amount,
+        metavar="SHARE",
+        help="draw this share of each batch from --data, such as 0.5 (RLPD), and keep the data apart from replay",
+    )
+    parser.add_argument(
         "--devices", type=positive, metavar="N", help="accelerators that share each batch; default: one device"
     )
     parser.add_argument(

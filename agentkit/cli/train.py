@@ -23,7 +23,7 @@ from agentkit.cli.environments import (
     refusing_settings,
 )
 from agentkit.cli.evaluate import check_is_run
-from agentkit.cli.initial_state import parse_initial_state, with_reward_scale
+from agentkit.cli.initial_state import parse_data, parse_initial_state, with_data_share, with_reward_scale
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
 from agentkit.cli.summary import finish
@@ -39,6 +39,7 @@ _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "replay", "num_envs", "ready", "out",
     "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "video_every", "config",
     "preset", "show_config", "init_from", "init_checkpoint",
+    "data", "data_share",
 )  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     _check_given(arguments, command)
     from agentkit.agents import registry
     from agentkit.experiment import by_name, run_loggers
+    from agentkit.experiment.prior_data import refuse_prior_data
 
     imports = import_packages(arguments.imports)
     environment, torso = find_environment(arguments), find_torso(arguments)
@@ -132,6 +134,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         "keep_checkpoints": arguments.keep_checkpoints,
         "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
         **parse_initial_state(arguments),
+        **parse_data(arguments),
     }
     plan = by_name.plan(
         arguments.agent,
@@ -146,7 +149,9 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **settings,
     )
     run_loggers.check_installed(plan)
-    plan = with_reward_scale(plan)
+    plan = with_data_share(with_reward_scale(plan), arguments)
+    if command != "train":
+        refuse_prior_data(plan)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)

@@ -10,6 +10,7 @@ from agentkit.datasets.episodes import (
     scale_rewards,
     split_steps,
 )
+from agentkit.datasets.filling import fill_replay
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
 from agentkit.datasets.replay import ReplayDataset
 
@@ -23,6 +24,7 @@ __all__ = [
     "TransitionsDataset",
     "add_episode",
     "describe_actions",
+    "fill_replay",
     "find_reward_scale",
     "read_episodes",
     "scale_rewards",

@@ -172,8 +172,14 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
     return specs.EnvironmentSpec(tree.map_structure(array, first.observations), action, scalar, discount)
 
 
-def add_episode(adder: core.Adder, episode: Episode) -> None:
-    """Gives an episode to an adder, step by step, as an actor does: the discount is 0 at a termination, else 1."""
+def add_episode(adder: core.Adder, episode: Episode, extras: Nest = ()) -> None:
+    """Gives an episode to an adder, step by step, as an actor does: the discount is 0 at a termination, else 1.
+
+    Args:
+        adder: to give it to.
+        episode: one that `check_episode` lets pass.
+        extras: of the policy, for each step.
+    """
     num_steps = len(episode.rewards)
     first = dm_env.TimeStep(dm_env.StepType.FIRST, None, None, _at(episode.observations, 0))
     adder.add_first(first)
@@ -185,7 +191,7 @@ def add_episode(adder: core.Adder, episode: Episode) -> None:
             0.0 if terminations[t] else 1.0,
             _at(episode.observations, t + 1),
         )
-        adder.add(_at(episode.actions, t), timestep)
+        adder.add(_at(episode.actions, t), timestep, extras)
 
 
 def _at(nest: Nest, index: int) -> Nest:

@@ -83,6 +83,8 @@ class ExperimentConfig:
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
         init_from: folder of another run of the agent, whose training state this one begins with; None for a new one.
         init_checkpoint: which checkpoint of that run: "newest", "best" (see `callbacks.keep_best`), or a step.
+        data: a file or folder for `datasets.read_episodes` that replay begins with; None for an empty replay. Of runs
+            in one process.
     """
 
     agent: Agent
@@ -111,6 +113,7 @@ class ExperimentConfig:
     video_period: CountFromZero = 0
     init_from: str | pathlib.Path | None = None
     init_checkpoint: str | int = "newest"
+    data: str | pathlib.Path | None = None
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -135,8 +138,8 @@ class ExperimentConfig:
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
-        if self.init_from is not None:  # Wherever the run goes on from later.
-            object.__setattr__(self, "init_from", str(pathlib.Path(self.init_from).absolute()))
+        for name in ("init_from", "data"):
+            object.__setattr__(self, name, _absolute(name, getattr(self, name)))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -205,6 +208,17 @@ class ExperimentConfig:
             },
             "callbacks": callback_record.describe(self.callbacks),
         }
+
+
+def _absolute(name: str, path: Any) -> str | None:
+    """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
+    if path is None:
+        return None
+    if not isinstance(path, str | pathlib.Path):
+        raise ConfigError(
+            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
+        )
+    return str(path) if str(path).startswith("minari:") else str(pathlib.Path(path).absolute())
 
 
 def check_environment_settings(config: Any) -> None:

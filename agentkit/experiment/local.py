@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import jax
+import numpy as np
 
 from agentkit import checkpoint
 from agentkit.callbacks import Callback
@@ -30,6 +31,7 @@ from agentkit.experiment.initial_state import InitialState, find_initial_state
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.mistakes import shorten
+from agentkit.experiment.prior_data import fill, read_fillings
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, begin, prepare
@@ -229,6 +231,8 @@ def _build(
     check_films(experiment)
     initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, state)
     experiment = initial.experiment
+    policy = agent.make_policy(networks)
+    fillings = [] if found is not None else read_fillings(experiment, spec, policy)
     begin(experiment)
     choose_dispatch(state)
     start = found.step if found is not None else 0
@@ -245,10 +249,12 @@ def _build(
     contents = {"replay": replay.save}
     if found is not None:
         replay.restore(found.path / "replay")
+    for message in fill(replay, fillings):
+        logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
-    policy, client = agent.make_policy(networks), VariableClient(store)
+    client = VariableClient(store)
     actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
@@ -285,10 +291,15 @@ def _make_callbacks(
     logs: RunLogs,
     hooks: Hooks,
 ) -> LearnerCallbacks:
-    table = experiment.agent.batch_plan.table
+    plan = experiment.agent.batch_plan
+    table = plan.table
+
+    def write_priorities(keys: np.ndarray, priorities: np.ndarray) -> None:
+        replay.update_priorities(table, keys, priorities)
+
     return LearnerCallbacks(
         publisher=publisher,
-        write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
+        write_priorities=None if plan.num_prior else write_priorities,
         log=lambda row: hooks.log_learner(logs.learner, learner_row(row, loop.num_steps, replay.info(table))),
         log_seconds=experiment.log_seconds,
     )

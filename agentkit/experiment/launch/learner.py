@@ -34,6 +34,7 @@ from agentkit.experiment.launch.hooked import keep_states, node_hooks, save_stat
 from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
+from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec
@@ -63,6 +64,7 @@ def learner_node(
             f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
             "without a run folder."
         )
+    refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
     agent = experiment.agent

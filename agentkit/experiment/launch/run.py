@@ -38,6 +38,7 @@ from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_for_processes, check_installed
@@ -240,6 +241,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     if experiment.video_period:
         raise ConfigError("video_period films runs in one process: set it to 0, and film with evaluate(video=...).")
+    refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None
