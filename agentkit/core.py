@@ -165,8 +165,17 @@ class BatchPlan(NamedTuple):
         table: the replay table to sample.
         batch_size: B, items per update.
         num_updates: K, updates that one learner step runs in one compiled call; it draws K * B items.
+        prior_table: a second table, of data that the run did not make; None for none.
+        num_prior: items of each batch that are drawn from there; they follow those of `table`.
     """
 
     table: str
     batch_size: int
     num_updates: int = 1
+    prior_table: str | None = None
+    num_prior: int = 0
+
+    @property
+    def num_own(self) -> int:
+        """Returns how many items of each batch are drawn from `table`."""
+        return self.batch_size - self.num_prior

@@ -18,6 +18,7 @@ from agentkit.cli.environments import (
     parse_wrapper,
 )
 from agentkit.cli.evaluate import check_is_run, describe_returns
+from agentkit.cli.initial_state import check_is_data, parse_initial_state
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.summary import finish
 from agentkit.cli.train import check_fit, in_new_folder, nothing_left
@@ -28,7 +29,7 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log",
+    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "init_from", "init_checkpoint",
 )  # fmt: skip
 
 
@@ -78,8 +79,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     agent = by_name.normalized(registry.make(arguments.agent, words, torso), arguments.normalize or ())
     if views := find_views(arguments):
         agent = with_views(agent, views)
-    if not Path(arguments.data).exists():
-        raise ConfigError(f"--data: there is no file {arguments.data!r}. 'agentkit export RUN' writes one.")
+    check_is_data(arguments.data)
     tenth = max(arguments.updates // 10, 1)
     given = {
         "seed": arguments.seed,
@@ -93,6 +93,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, environment),
         "wrappers": [parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **parse_initial_state(arguments),
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)

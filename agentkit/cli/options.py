@@ -72,6 +72,17 @@ def add_experiment(parser: Parser) -> None:
         help="with --workers: act for the N environments that are ready first; default: for all together",
     )
     parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="replay begins with these episodes: HDF5 in Minari's layout or D4RL's, .npz, or minari:ID",
+    )
+    parser.add_argument(
+        "--data-share",
+        type=amount,
+        metavar="SHARE",
+        help="draw this share of each batch from --data, such as 0.5 (RLPD), and keep the data apart from replay",
+    )
+    parser.add_argument(
         "--devices", type=positive, metavar="N", help="accelerators that share each batch; default: one device"
     )
     parser.add_argument(
@@ -113,6 +124,7 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
     parser.add_argument("--seed", type=natural, metavar="N", help="default: 0")
     add_agent_settings(parser)
     add_normalize(parser)
+    add_initial_state(parser)
     parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
     parser.add_argument("--eval-every", type=natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
     parser.add_argument(
@@ -141,6 +153,18 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
         choices=get_args(OnNan),
         help="at a reward, observation, loss or parameter that is NaN or infinite: end the run, the last good "
         "checkpoint kept, or warn and go on; default: stop",
+    )
+
+
+def add_initial_state(parser: Parser) -> None:
+    """Adds what another run gives to a new one."""
+    parser.add_argument(
+        "--init-from",
+        metavar="RUN",
+        help="begin with the parameters and optimisers of another run of this agent, such as one of 'agentkit offline'",
+    )
+    parser.add_argument(
+        "--init-checkpoint", metavar="WHICH", help="of that run: newest, best, or a step that has one; default: newest"
     )
 
 

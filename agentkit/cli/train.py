@@ -23,6 +23,7 @@ from agentkit.cli.environments import (
     refusing_settings,
 )
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.initial_state import parse_data, parse_initial_state, with_data_share, with_reward_scale
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
 from agentkit.cli.summary import finish
@@ -38,7 +39,7 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "view", "replay", "num_envs",
     "ready", "out", "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard",
-    "log", "video_every", "config", "preset", "show_config",
+    "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data", "data_share",
 )  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     _check_given(arguments, command)
     from agentkit.agents import registry
     from agentkit.experiment import by_name, run_loggers
+    from agentkit.experiment.prior_data import refuse_prior_data
 
     imports = import_packages(arguments.imports)
     environment, torso = find_environment(arguments), find_torso(arguments)
@@ -133,6 +135,8 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         "step_timeout": arguments.step_timeout,
         "keep_checkpoints": arguments.keep_checkpoints,
         "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        **parse_initial_state(arguments),
+        **parse_data(arguments),
     }
     plan = by_name.plan(
         arguments.agent,
@@ -149,6 +153,9 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **settings,
     )
     run_loggers.check_installed(plan)
+    plan = with_data_share(with_reward_scale(plan), arguments)
+    if command != "train":
+        refuse_prior_data(plan)
     check_fit(plan)
     if arguments.show_config:
         show_config(plan, arguments)
@@ -263,6 +270,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
     from agentkit import specs
     from agentkit.envs.given import name_of
     from agentkit.experiment import fit
+    from agentkit.experiment.initial_state import find_initial_state
 
     try:
         with refusing_settings(name_of(plan.environment), plan.environment_settings):
@@ -275,6 +283,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
             parts = fit.check_fit(plan, spec)
             if holds_replay:
                 fit.check_memory(plan, spec)
+            find_initial_state(plan, parts.update, parts.state)
         except SpecError as error:
             raise ConfigError(str(error)) from error
     return parts, spec

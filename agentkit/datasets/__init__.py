@@ -6,9 +6,11 @@ from agentkit.datasets.episodes import (
     EpisodeRecorder,
     add_episode,
     describe_actions,
+    find_reward_scale,
     scale_rewards,
     split_steps,
 )
+from agentkit.datasets.filling import fill_replay
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
 from agentkit.datasets.replay import ReplayDataset
 
@@ -22,6 +24,8 @@ __all__ = [
     "TransitionsDataset",
     "add_episode",
     "describe_actions",
+    "fill_replay",
+    "find_reward_scale",
     "read_episodes",
     "scale_rewards",
     "split_steps",

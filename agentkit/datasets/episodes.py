@@ -172,8 +172,14 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
     return specs.EnvironmentSpec(tree.map_structure(array, first.observations), action, scalar, discount)
 
 
-def add_episode(adder: core.Adder, episode: Episode) -> None:
-    """Gives an episode to an adder, step by step, as an actor does: the discount is 0 at a termination, else 1."""
+def add_episode(adder: core.Adder, episode: Episode, extras: Nest = ()) -> None:
+    """Gives an episode to an adder, step by step, as an actor does: the discount is 0 at a termination, else 1.
+
+    Args:
+        adder: to give it to.
+        episode: one that `check_episode` lets pass.
+        extras: of the policy, for each step.
+    """
     num_steps = len(episode.rewards)
     first = dm_env.TimeStep(dm_env.StepType.FIRST, None, None, _at(episode.observations, 0))
     adder.add_first(first)
@@ -185,7 +191,7 @@ def add_episode(adder: core.Adder, episode: Episode) -> None:
             0.0 if terminations[t] else 1.0,
             _at(episode.observations, t + 1),
         )
-        adder.add(_at(episode.actions, t), timestep)
+        adder.add(_at(episode.actions, t), timestep, extras)
 
 
 def _at(nest: Nest, index: int) -> Nest:
@@ -286,15 +292,20 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     return [episode(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
-def scale_rewards(episodes: Sequence[Episode]) -> list[Episode]:
-    """Scales rewards so that returns are as far apart as the longest episode has steps.
+def find_reward_scale(episodes: Sequence[Episode]) -> float:
+    """Returns the factor that makes returns as far apart as the longest episode has steps.
 
-    Episodes of 1,000 steps get what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
-    (Kostrikov et al. 2021). Where all returns are equal, rewards stay.
+    For episodes of 1,000 steps it is what IQL's authors give D4RL's locomotion, 1,000 / (largest return - smallest)
+    (Kostrikov et al. 2021). Where all returns are equal, it is 1.
     """
     returns = [float(np.sum(episode.rewards)) for episode in episodes]
     distance = max(returns) - min(returns)
-    factor = max(len(episode.rewards) for episode in episodes) / distance if distance > 0 else 1.0
+    return max(len(episode.rewards) for episode in episodes) / distance if distance > 0 else 1.0
+
+
+def scale_rewards(episodes: Sequence[Episode], scale: float | None = None) -> list[Episode]:
+    """Multiplies rewards by `scale`; by `find_reward_scale` of these episodes where it is None."""
+    factor = find_reward_scale(episodes) if scale is None else scale
     return [episode._replace(rewards=np.asarray(episode.rewards, np.float64) * factor) for episode in episodes]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import tree
 
 from agentkit.core import BatchPlan
@@ -14,7 +15,8 @@ from agentkit.types import DrawnBatch
 class ReplayDataset:
     """Draws batches of one table for ever; deterministic where its sampler is.
 
-    With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``.
+    With K = `plan.num_updates` > 1, leaves are ``[K, B, ...]`` for one `lax.scan`, else ``[B, ...]``. Where the plan
+    has a second table, each batch ends with its share of items from there; their keys are of that table.
     """
 
     def __init__(self, replay: Replay, plan: BatchPlan, *, timeout: float | None = None):
@@ -28,10 +30,13 @@ class ReplayDataset:
         self._plan = plan
         self._replay = replay
         self._limiter = replay.table(plan.table).rate_limiter
-        self._num_items = plan.batch_size * plan.num_updates
+        self._num_items = plan.num_own * plan.num_updates
         # What was drawn before this dataset, and what this dataset has handed out since.
         self._num_taken = replay.info(plan.table).num_sampled
         self._sampler: Sampler = replay.sampler(plan.table, self._num_items, timeout=timeout)
+        self._prior: Sampler | None = None
+        if plan.prior_table is not None:
+            self._prior = replay.sampler(plan.prior_table, plan.num_prior * plan.num_updates, timeout=timeout)
 
     def ready(self) -> bool:
         """Returns whether the rate limit lets the next batch through.
@@ -67,10 +72,25 @@ class ReplayDataset:
         batch = next(self._sampler)
         self._num_taken += self._num_items
         plan = self._plan
+        if self._prior is not None:
+            return self._joined(batch, next(self._prior))
         if plan.num_updates == 1:
             return batch
         return tree.map_structure(lambda x: x.reshape(plan.num_updates, plan.batch_size, *x.shape[1:]), batch)
 
+    def _joined(self, own: DrawnBatch, prior: DrawnBatch) -> DrawnBatch:
+        """Returns batches of which each has its part of both."""
+        num_updates = self._plan.num_updates
+
+        def join(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+            if num_updates == 1:
+                return np.concatenate([one, other])
+            return np.concatenate([x.reshape(num_updates, -1, *x.shape[1:]) for x in (one, other)], axis=1)
+
+        return tree.map_structure(join, own, prior)
+
     def close(self) -> None:
         """Stops sampling."""
         self._sampler.close()
+        if self._prior is not None:
+            self._prior.close()

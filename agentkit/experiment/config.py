@@ -93,6 +93,10 @@ class ExperimentConfig:
         evaluation_samples: whether evaluations act as in training, by samples of a stochastic policy and with
             exploration, and not by the policy to be judged by, which takes the mode.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
+        init_from: folder of another run of the agent, whose training state this one begins with; None for a new one.
+        init_checkpoint: which checkpoint of that run: "newest", "best" (see `callbacks.keep_best`), or a step.
+        data: a file or folder for `datasets.read_episodes` that replay begins with; None for an empty replay. Of runs
+            in one process.
     """
 
     agent: Agent
@@ -121,6 +125,9 @@ class ExperimentConfig:
     video_period: CountFromZero = 0
     columns: Sequence[str] = ()
     evaluation_samples: bool = False
+    init_from: str | pathlib.Path | None = None
+    init_checkpoint: str | int = "newest"
+    data: str | pathlib.Path | None = None
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -146,6 +153,8 @@ class ExperimentConfig:
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
+        for name in ("init_from", "data"):
+            object.__setattr__(self, name, _absolute(name, getattr(self, name)))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -234,6 +243,17 @@ def _checked(environment: Any) -> Any:
         environment.close()
         raise
     return environment
+
+
+def _absolute(name: str, path: Any) -> str | None:
+    """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
+    if path is None:
+        return None
+    if not isinstance(path, str | pathlib.Path):
+        raise ConfigError(
+            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
+        )
+    return str(path) if str(path).startswith("minari:") else str(pathlib.Path(path).absolute())
 
 
 def check_environment_settings(config: Any) -> None:

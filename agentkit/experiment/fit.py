@@ -58,7 +58,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
         _check_own_networks(described["agent"], spec, networks)
     update = agent.make_update(networks)
     tables, plan = agent.make_tables(spec), agent.batch_plan
-    index_tables(tables)[plan.table].check_batch(plan.batch_size)
+    index_tables(tables)[plan.table].check_batch(plan.num_own)
     return Parts(networks, update, state_shapes(update))
 
 

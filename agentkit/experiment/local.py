@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import jax
+import numpy as np
 
 from agentkit import checkpoint
 from agentkit.callbacks import Callback
@@ -26,9 +27,11 @@ from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.films import TrainingFilms, check_films
 from agentkit.experiment.fit import check_fit, check_memory
 from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.initial_state import InitialState, find_initial_state
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.mistakes import shorten
+from agentkit.experiment.prior_data import fill, read_fillings
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.resuming import ResumeError, begin, prepare
@@ -226,6 +229,10 @@ def _build(
     networks, update, state = check_fit(experiment, spec)
     check_memory(experiment, spec)
     check_films(experiment)
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, state)
+    experiment = initial.experiment
+    policy = agent.make_policy(networks)
+    fillings = [] if found is not None else read_fillings(experiment, spec, policy)
     begin(experiment)
     choose_dispatch(state)
     start = found.step if found is not None else 0
@@ -236,14 +243,18 @@ def _build(
             "uninterrupted one."
         )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
+    if initial.message:
+        logs.message(initial.message)
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
     if found is not None:
         replay.restore(found.path / "replay")
+    for message in fill(replay, fillings):
+        logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))
     store, counter = VariableStore(), Counter()
-    policy, client = agent.make_policy(networks), VariableClient(store)
+    client = VariableClient(store)
     actor = make_actor(environment, policy, actor_key, client, make_adder(environment, spec, [(agent, replay)]))
     stack.enter_context(contextlib.closing(actor))
     if profile is not None:  # The one place that knows of timers: without a profile, nothing asks at a step for one.
@@ -254,6 +265,8 @@ def _build(
         update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
         callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
     )  # fmt: skip
+    if initial.training is not None:
+        learner.begin_with(initial.training)
     if profile is not None:
         learner = profile.time_learner(learner, loop)
     evaluator = None
@@ -278,10 +291,15 @@ def _make_callbacks(
     logs: RunLogs,
     hooks: Hooks,
 ) -> LearnerCallbacks:
-    table = experiment.agent.batch_plan.table
+    plan = experiment.agent.batch_plan
+    table = plan.table
+
+    def write_priorities(keys: np.ndarray, priorities: np.ndarray) -> None:
+        replay.update_priorities(table, keys, priorities)
+
     return LearnerCallbacks(
         publisher=publisher,
-        write_priorities=lambda keys, priorities: replay.update_priorities(table, keys, priorities),
+        write_priorities=None if plan.num_prior else write_priorities,
         log=lambda row: hooks.log_learner(logs.learner, learner_row(row, loop.num_steps, replay.info(table))),
         log_seconds=experiment.log_seconds,
     )

@@ -15,7 +15,15 @@ from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.callbacks import Callback
 from agentkit.datasets.episode_files import EpisodeData, read_episodes
-from agentkit.datasets.episodes import Episode, add_episode, check_episode, fit_episodes, infer_spec, scale_rewards
+from agentkit.datasets.episodes import (
+    Episode,
+    add_episode,
+    check_episode,
+    find_reward_scale,
+    fit_episodes,
+    infer_spec,
+    scale_rewards,
+)
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan
 from agentkit.experiment import callback_record
@@ -32,6 +40,7 @@ from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.initial_state import InitialState, find_initial_state
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
@@ -77,6 +86,8 @@ class OfflineConfig:
         devices: as in `ExperimentConfig`.
         on_nan: as in `ExperimentConfig`.
         callbacks: as in `ExperimentConfig`.
+        init_from: as in `ExperimentConfig`.
+        init_checkpoint: as in `ExperimentConfig`.
     """
 
     agent: Agent
@@ -98,6 +109,8 @@ class OfflineConfig:
     wrappers: Sequence[Callable[[Any], Any]] = ()
     on_nan: OnNan = "stop"
     callbacks: Sequence[Callback] = ()
+    init_from: str | pathlib.Path | None = None
+    init_checkpoint: str | int = "newest"
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -231,12 +244,15 @@ def load_dataset(config: OfflineConfig, spec: EnvironmentSpec, data: EpisodeData
     store = ItemStore(table)
     adder = agent.make_adder(cast("Replay", store), spec)  # All that an adder asks of a replay is a writer.
     episodes = fit_episodes(data.episodes, spec, data.actions)
-    if getattr(agent.experience, "scale_rewards", False):  # `Transitions` of IQL, whose weights are made for these.
-        episodes = scale_rewards(episodes)
-    for episode in episodes:
+    for episode in scale_rewards(episodes, _reward_scale(agent, data)):
         add_episode(adder, episode)
     adder.close()
     return TransitionsDataset(store, agent.batch_plan, config.seed)
+
+
+def _reward_scale(agent: Agent, data: EpisodeData) -> float:
+    """Returns by how much rewards are multiplied: for `Transitions` of IQL, whose weights are made for that."""
+    return find_reward_scale(data.episodes) if getattr(agent.experience, "scale_rewards", False) else 1.0
 
 
 def _read(config: OfflineConfig) -> EpisodeData:
@@ -260,10 +276,17 @@ def _make_spec(experiment: ExperimentConfig, config: OfflineConfig, data: Episod
 @final
 @dataclasses.dataclass
 class LearnFromData:
-    """Learns, and nobody acts: the work of a run from data alone, whose steps are updates."""
+    """Learns, and nobody acts: the work of a run from data alone, whose steps are updates.
+
+    Attributes:
+        dataset: the learner's batches.
+        learner: updates.
+        reward_scale: by how much the data's rewards were multiplied.
+    """
 
     dataset: TransitionsDataset
     learner: Learner
+    reward_scale: float = 1.0
 
     @property
     def num_steps(self) -> int:
@@ -281,7 +304,7 @@ class LearnFromData:
 
     def save(self) -> dict[str, Any]:
         """Returns the state of the drawing; not the data."""
-        return {"offline": True, "dataset": self.dataset.save()}
+        return {"offline": True, "dataset": self.dataset.save(), "reward_scale": self.reward_scale}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the state that `save` returned."""
@@ -299,20 +322,25 @@ def _build(
     dataset = load_dataset(config, spec, data)
     networks = agent.make_networks(spec)
     update = agent.make_update(networks)
+    shapes = state_shapes(update)
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
         if not found.state.get("offline"):
             raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
         check_same(experiment, found)
+    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, shapes)
+    experiment = initial.experiment
     if directory is not None:
         check_code(experiment, directory)
         is_file = isinstance(config.dataset, str | pathlib.Path)
         path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
         of_data = {"dataset": path, "evaluates": config.environment is not None}
         write_config(experiment, directory, offline=of_data)
-    choose_dispatch(state_shapes(update))
+    choose_dispatch(shapes)
     logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
     logs.message(f"Device: {describe_devices(config.devices)}")
+    if initial.message:
+        logs.message(initial.message)
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),
@@ -325,7 +353,9 @@ def _build(
     learner = Learner(
         update, dataset, key, num_updates=num_updates, callbacks=callbacks, devices=devices, on_nan=config.on_nan
     )
-    work = LearnFromData(dataset, learner)
+    if initial.training is not None:
+        learner.begin_with(initial.training)
+    work = LearnFromData(dataset, learner, _reward_scale(agent, data))
     evaluator = None
     if evaluation_plan(experiment).period:
         observers = hooks.evaluation_observers()

@@ -42,7 +42,7 @@ def begin(experiment: ExperimentConfig) -> None:
         write_config(experiment, directory)
 
 
-_FIXED = ("seed", "replay", "num_envs", "ready")
+_FIXED = ("seed", "replay", "num_envs", "ready", "init_from", "data")
 
 
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:

@@ -165,6 +165,15 @@ class Learner:
         if self._callbacks.publisher is not None:
             self._callbacks.publisher.publish(self._version, variables)
 
+    def begin_with(self, state: Nest) -> None:
+        """Takes the training state that another learner ended with, and publishes its parameters; counts stay at 0.
+
+        Args:
+            state: of the structure, shapes and dtypes of `state`.
+        """
+        self._state = self._place(jax.tree.map(jnp.array, state))
+        self._publish(jax.jit(self._variables)(self._state))
+
     def step(self) -> None:
         """Takes the next (stacked) batch and runs its updates; returns before the device is done.
 

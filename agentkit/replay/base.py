@@ -154,6 +154,18 @@ class Replay(abc.ABC):
     def info(self, table: str) -> TableInfo:
         """Returns the table's counters now."""
 
+    def count_as_sampled(self, table: str, num_sampled: int) -> None:
+        """Sets how many items the rate limit takes to have been drawn; for tables that were filled beforehand.
+
+        Raises:
+            ConfigError: the rate limit is not kept in this process.
+        """
+        del num_sampled
+        raise ConfigError(
+            f"Table {table!r}: its rate limit is kept by another process, which counts for itself. Fill replay in the "
+            "process that trains."
+        )
+
     @abc.abstractmethod
     def reset(self, table: str) -> None:
         """Removes every item and sets the counters to zero."""

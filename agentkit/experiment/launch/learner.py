@@ -16,7 +16,9 @@ from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.devices import learner_devices
+from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.hooks import Hooks
+from agentkit.experiment.initial_state import find_initial_state
 from agentkit.experiment.launch.common import (
     OUTAGE_SECONDS,
     contents_seconds,
@@ -32,8 +34,9 @@ from agentkit.experiment.launch.hooked import keep_states, node_hooks, save_stat
 from agentkit.experiment.launch.learner_data import ServerData, ShardedData, make_data
 from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publisher
 from agentkit.experiment.logs import make_logger
+from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError
-from agentkit.learning import Learner, LearnerCallbacks
+from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec
 
 DRAIN_SECONDS = 60.0
@@ -61,6 +64,7 @@ def learner_node(
             f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
             "without a run folder."
         )
+    refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
     agent = experiment.agent
@@ -69,8 +73,9 @@ def learner_node(
         data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
         logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
         hooks = node_hooks(context, experiment)
+        update = agent.make_update(agent.make_networks(spec))
         learner = Learner(
-            agent.make_update(agent.make_networks(spec)),
+            update,
             data,
             jax.random.PRNGKey(experiment.seed),
             num_updates=agent.batch_plan.num_updates,
@@ -84,7 +89,8 @@ def learner_node(
             on_nan=experiment.on_nan,
         )
         saver = _Saver(context, experiment, learner, data, hooks)
-        saver.restore()
+        if not saver.restore():
+            _begin(learner, experiment, update)
         publisher.open()
         hooks.watch(count_updates=lambda: learner.num_updates_done)
         hooks.emit("on_start", None)
@@ -103,6 +109,13 @@ def learner_node(
         learner.log()
         saver.save()
         hooks.emit("on_end")
+
+
+def _begin(learner: Learner, experiment: ExperimentConfig, update: Update) -> None:
+    """Begins with the training state of another run, if the experiment names one."""
+    initial = find_initial_state(experiment, update, state_shapes(update))
+    if initial.training is not None:
+        learner.begin_with(initial.training)
 
 
 def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
@@ -149,8 +162,8 @@ class _Saver:
         self._explored: dict[str, int] = {}
         self._states: dict[str, Any] = {}
 
-    def restore(self) -> None:
-        """Takes back the newest checkpoint, if there is one."""
+    def restore(self) -> bool:
+        """Takes back the newest checkpoint; returns whether there is one."""
         found = newest_checkpoint(self._context.run_directory)
         if found is not None:
             try:
@@ -160,6 +173,7 @@ class _Saver:
             self._explored = dict(found.state.get("explored", {}))
             self._states = dict(found.state.get("callbacks", {}))
             self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
+        return found is not None
 
     def save_if_due(self) -> None:
         """Saves every `checkpoint_period` steps. A failure is told and tried again later: training goes on."""

@@ -30,6 +30,7 @@ from agentkit.experiment.config import (
 )
 from agentkit.experiment.fit import check_fit
 from agentkit.experiment.hooks import Hooks, with_callbacks
+from agentkit.experiment.initial_state import find_initial_state
 from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.hooked import restored_states, stopped_by
@@ -37,6 +38,7 @@ from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.loading import LoadedPolicy, Policies
 from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_for_processes, check_installed
@@ -138,7 +140,9 @@ def _launch(
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
     spec = find_spec(experiment)
-    check_fit(experiment, spec)
+    parts = check_fit(experiment, spec)
+    if not resume:
+        experiment = find_initial_state(experiment, parts.update, parts.state).experiment
     found = prepare_launch(experiment, resume, dataclasses.asdict(config))
     directory = None if experiment.run_directory is None else pathlib.Path(experiment.run_directory).absolute()
     program = make_program(experiment, config, spec)
@@ -237,6 +241,7 @@ def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str,
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     if experiment.video_period:
         raise ConfigError("video_period films runs in one process: set it to 0, and film with evaluate(video=...).")
+    refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:
         return None

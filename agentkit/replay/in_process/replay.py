@@ -86,6 +86,14 @@ class InProcessReplay(base.Replay):
             self._shared.check_open()
             return self._shared.items[table].info()
 
+    def count_as_sampled(self, table: str, num_sampled: int) -> None:
+        """Sets the count of items drawn; see `Replay.count_as_sampled`."""
+        self.table(table)
+        with self._shared.lock:
+            self._shared.check_open()
+            self._shared.items[table].num_sampled = int(num_sampled)
+            self._shared.notify_waiting()
+
     def contents(self, table: str) -> tuple[Nest, np.ndarray]:
         """Returns all items of a table, oldest first: their data, leaves ``[N, ...]``, and the rows of their steps.
 

@@ -274,6 +274,15 @@ class SingleProcessReverbReplay(ReverbReplay):
         self._check_open()
         return counters.info()
 
+    def count_as_sampled(self, table: str, num_sampled: int) -> None:
+        """Implements `Replay.count_as_sampled`."""
+        counters = self._counters.get(table)
+        if counters is None:
+            super().count_as_sampled(table, num_sampled)
+            return
+        self._check_open()
+        counters.sampled = int(num_sampled)
+
     def reset(self, table: str) -> None:
         """Implements `Replay.reset`."""
         self._send_all()  # else they would come back

@@ -1,0 +1,178 @@
+"""Runs that begin with another one's training state: what they have at step 0, resumes to the bit, refusals."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tree
+
+import agentkit
+from agentkit import ExperimentConfig, callbacks, checkpoint
+from agentkit.agents import cql, dqn, iql, sac, td3_bc
+from agentkit.cli import main
+from agentkit.errors import ConfigError
+from agentkit.experiment import OfflineConfig, ResumeError, run_offline
+from agentkit.learning import Linear
+from agentkit.wrappers.reward_scale import RewardScale
+from tests.agents import offline_data
+
+POINT_MASS = offline_data.POINT_MASS
+EPISODES = offline_data.make_episodes(POINT_MASS, 20, [1.0, 0.7])
+SMALL: dict[str, Any] = {"hidden_sizes": (16,), "batch_size": 16, "min_replay_size": 16}
+OFFLINE = {
+    "cql": cql.make_agent(cql.Config(**SMALL)),
+    "iql": iql.make_agent(iql.Config(**SMALL)),
+    "td3_bc": td3_bc.make_agent(td3_bc.Config(**SMALL)),
+}
+
+
+def state_of(directory: pathlib.Path) -> dict[str, Any]:
+    found = checkpoint.read_latest(directory / "checkpoints")
+    assert found is not None
+    return found.state
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    tree.assert_same_structure(found, expected)
+    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def online(agent: Any, directory: pathlib.Path | None, num_steps: int = 60, **settings: Any) -> ExperimentConfig:
+    usual = {"environment": POINT_MASS, "evaluation_period": 0, "checkpoint_period": 20, "run_directory": directory}
+    return ExperimentConfig(agent, num_steps=num_steps, **{**usual, **settings})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pathlib.Path]:
+    """Makes an offline run of an agent; IQL's is evaluated, and the best evaluation is not its last."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    @functools.cache
+    def train(name: str) -> pathlib.Path:
+        config = OfflineConfig(OFFLINE[name], EPISODES, 30, run_directory=folder / name, checkpoint_period=15)
+        if name == "iql":
+            plan: dict[str, Any] = {"evaluation_period": 10, "evaluation_episodes": 3}
+            config = dataclasses.replace(config, environment=POINT_MASS, callbacks=[callbacks.keep_best()], **plan)
+        run_offline(config)
+        return folder / name
+
+    return train
+
+
+def scaled(folder: pathlib.Path) -> dict[str, Any]:
+    """The wrapper that goes on with the rewards that a run has learned from."""
+    scale = state_of(folder)["reward_scale"]
+    return {"wrappers": [functools.partial(RewardScale, scale=scale)]} if scale != 1.0 else {}
+
+
+@pytest.mark.parametrize("name", ["iql", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cql", "td3_bc"))])
+def test_an_offline_run_goes_on_online_with_all_that_it_had(
+    trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, name: str
+) -> None:
+    """Before the first update the whole training state is the source's, and so is the policy."""
+    settings = {"init_from": trained(name), "seed": 7, **scaled(trained(name))}
+    agentkit.run(online(OFFLINE[name], tmp_path / "start", num_steps=1, **settings))
+    assert_same(state_of(tmp_path / "start")["learner"]["state"], state_of(trained(name))["learner"]["state"])
+    assert state_of(tmp_path / "start")["learner"]["num_updates"] == 0
+    observation = np.array([0.5, -0.3], np.float32)
+    folders = (tmp_path / "start", trained(name))
+    np.testing.assert_array_equal(*(agentkit.load(x, environment=POINT_MASS)(observation)[0] for x in folders))
+    record = json.loads((tmp_path / "start" / "config.json").read_text())
+    assert (record["init_from"], record["init_checkpoint"]) == (str(trained(name)), 30)
+
+
+def test_online_it_does_not_lose_what_it_had(tmp_path: pathlib.Path) -> None:
+    """After 100 steps the return is that of the data, which a run from nothing is far from."""
+    config = iql.Config(hidden_sizes=(16,), batch_size=16, min_replay_size=16, learning_rate=1e-2, scale_rewards=False)
+    agent, plan = iql.make_agent(config), {"evaluation_period": 100, "evaluation_episodes": 20}
+    run_offline(OfflineConfig(agent, EPISODES, 300, run_directory=tmp_path / "offline"))
+    source = tmp_path / "offline"
+    found = [agentkit.run(online(agent, None, 100, init_from=x, **plan)) for x in (source, None)]
+    assert found[0].updates == found[1].updates > 50
+    warm, cold = (result.evaluations[0]["episode_return"] for result in found)
+    assert warm > offline_data.mean_return(EPISODES) - 1.0 > cold + 3.0
+
+
+def test_stopped_and_resumed_it_ends_as_if_never_stopped(
+    trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    settings = {"init_from": trained("iql"), **scaled(trained("iql"))}
+    agentkit.run(online(OFFLINE["iql"], tmp_path / "whole", **settings))
+    agentkit.run(online(OFFLINE["iql"], tmp_path / "run", 30, **settings))
+    agentkit.resume(tmp_path / "run", num_steps=60)
+    assert_same(*(state_of(tmp_path / name)["learner"] for name in ("run", "whole")))
+    with pytest.raises(ResumeError, match="init_from"):
+        agentkit.run(online(OFFLINE["iql"], tmp_path / "run", 90, **scaled(trained("iql"))), resume=True)
+
+
+def test_online_to_online_has_other_rates_and_seeds(tmp_path: pathlib.Path) -> None:
+    """A schedule of the learning rate begins anew; the moments of the optimiser go on."""
+    rates = (Linear(start, 0.0, 100.0) for start in (1e-3, 5e-4))
+    start, end = (dqn.make_agent(dqn.Config(**SMALL, learning_rate=rate)) for rate in rates)
+    agentkit.run(online(start, tmp_path / "first", environment=offline_data.CATCH))
+    settings = {"environment": offline_data.CATCH, "seed": 1, "init_from": tmp_path / "first"}
+    agentkit.run(online(end, tmp_path / "second", 1, **settings))
+    first, second = (state_of(tmp_path / name)["learner"]["state"] for name in ("first", "second"))
+    (differs,) = (path for path in first if np.any(first[path] != second[path]))
+    assert "count" in differs and first[differs] > 0 and second[differs] == 0
+
+
+def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path) -> None:
+    """Of the step of the best evaluation there is no checkpoint: all but the policy is the newest one's."""
+    best = checkpoint.read_latest(trained("iql") / "best")
+    assert best is not None and best.step in (10, 20)
+    settings = {"init_from": trained("iql"), "init_checkpoint": "best", **scaled(trained("iql"))}
+    agentkit.run(online(OFFLINE["iql"], tmp_path / "run", 1, **settings))
+    found, newest = (state_of(folder)["learner"]["state"] for folder in (tmp_path / "run", trained("iql")))
+    policy = best.state["best"]["policy"]
+    assert policy
+    for path, leaf in policy.items():
+        np.testing.assert_array_equal(found[f".policy{path}"], leaf)
+    differs = {path for path in newest if np.any(found[path] != newest[path])}
+    assert differs and differs <= {f".policy{path}" for path in policy}
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        (sac.make_agent(sac.Config(**SMALL)), {}, "is a run of iql, and this one's agent is sac"),
+        (
+            iql.make_agent(iql.Config(**{**SMALL, "hidden_sizes": (8,)})),
+            {},
+            r"differ at .*float32\[16\] in .*, float32\[8\] here.*hidden_sizes=\[16\]",
+        ),
+        (OFFLINE["iql"], {"init_checkpoint": 5}, "has no checkpoint of step 5. It has those of: 15, 30"),
+        (OFFLINE["iql"], {"init_checkpoint": "last"}, "expected 'newest', 'best' or a step, found 'last'"),
+        (OFFLINE["iql"], {}, r"learned from rewards times .*reward_scale\(scale="),
+        (OFFLINE["iql"], {"source": "/nowhere"}, "nowhere has no checkpoint yet"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_there_is_a_folder(
+    trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, agent: Any, settings: dict[str, Any], message: str
+) -> None:
+    settings = dict(settings)
+    source = settings.pop("source", None) or trained("iql")
+    with pytest.raises(ConfigError, match=message):
+        agentkit.run(online(agent, tmp_path / "run", init_from=source, **settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_goes_on_with_the_rewards_that_were_learned_from(
+    trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "iql", "--env", POINT_MASS, "--steps", "1", "--eval-every", "0", "--out", str(tmp_path / "runs")]
+    sizes = ["--set", "hidden_sizes=16", "--set", "batch_size=16", "--set", "min_replay_size=16"]
+    assert main([*words, *sizes, "--init-from", str(trained("iql")), "--init-checkpoint", "15"]) == 0
+    scale = state_of(trained("iql"))["reward_scale"]
+    assert f"Rewards in training are multiplied by {scale:.6g}" in capfd.readouterr().out
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/*/config.json"))
+    assert record["init_checkpoint"] == 15 and str(scale) in json.dumps(record["wrappers"])
+    assert main([*words, "--init-from", str(trained("iql"))]) == 2
+    assert main([*words, "--init-checkpoint", "best"]) == 2
+    assert "hidden_sizes=[16]" in capfd.readouterr().err and len(list((tmp_path / "runs").iterdir())) == 1
