@@ -10,6 +10,7 @@ Differences from the paper:
   * Orthogonal initial weights; those of the policy's last layer are small.
   * Larger batches, and targets that move five times as fast (as in Fujimoto et al. 2018).
   * Truncated episodes bootstrap.
+  * Images are seen by one encoder, as in DrQ-v2: `addons/drq.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
+from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -184,12 +186,13 @@ def make_agent(
     make_losses: Callable[[Networks, Config], Losses] = make_losses,
     make_update: Callable[[Networks, Losses, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns DDPG as an agent, with its torso or any of its four parts replaced."""
+    """Returns DDPG as an agent, with its torso or any of its four parts replaced; it sees images by `with_drq`."""
     check_config(config, Config)
-    return Agent(
+    agent = Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_losses, config),
     )
+    return with_drq(agent)

@@ -14,6 +14,7 @@ Differences from the papers:
   * Orthogonal initial weights, small in the policy's last layer; ReLU layers of 256, no layer normalisation.
   * One update a step and a learning rate of 3e-4, for trainings of some 200,000 steps.
   * Truncated episodes bootstrap.
+  * Images are seen by one encoder, as in DrQ-v2: `addons/drq.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
+from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -249,12 +251,13 @@ def make_agent(
     make_loss: Callable[[Networks, Config], Loss] = make_loss,
     make_update: Callable[[Networks, Loss, Config], Update] = make_update,
 ) -> Agent[Networks]:
-    """Returns MPO as an agent, with its torso or any of its four parts replaced."""
+    """Returns MPO as an agent, with its torso or any of its four parts replaced; it sees images by `with_drq`."""
     check_config(config, Config)
-    return Agent(
+    agent = Agent(
         config,
         Transitions(config),
         with_torso(make_networks, config, torso),
         Configured(make_policy, config),
         UpdateOfLoss(make_update, make_loss, config),
     )
+    return with_drq(agent)

@@ -23,6 +23,7 @@ _INDENT = " " * 8
 _EXAMPLES = {
     "bsuite:": "catch/0",
     "dm_control:": "cheetah/run",
+    "dm_control_pixels:": "cheetah/run",
     "envpool:": "HalfCheetah-v4",
     "gymnasium:": "HalfCheetah-v5",
 }

@@ -38,6 +38,7 @@ _SIMULATORS = {
     "atari": "Breakout",
     "bsuite": "catch/0",
     "dm_control": "cheetah/run",
+    "dm_control_pixels": "cheetah/run",
     "envpool": "HalfCheetah-v4",
     "gymnasium": "HalfCheetah-v5",
     "minatar": "Breakout",
@@ -68,9 +69,9 @@ def make(
     Args:
         name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
             ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol
-            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``; see
-            `available`. A class, a function that makes an environment, and an instance are taken, too: see
-            `agentkit.envs.given`.
+            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``,
+            ``dm_control_pixels:cheetah/run``; see `available`. A class, a function that makes an environment, and an
+            instance are taken, too: see `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
             gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's

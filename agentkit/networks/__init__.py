@@ -22,12 +22,14 @@ from agentkit.networks.distributional import (
 )
 from agentkit.networks.distributions import Categorical, DiagonalNormal, Distribution, Joint
 from agentkit.networks.dropout import dropout_critic
+from agentkit.networks.drq import DrqTorso, default_shift, drq_torso, random_shift, trunk
 from agentkit.networks.equinox_modules import from_equinox
 from agentkit.networks.flax_modules import from_flax
 from agentkit.networks.mlp import (
     critic,
     duelling_q_values,
     mlp,
+    orthogonal,
     orthogonal_mlp,
     q_values,
     tanh_action,
@@ -91,6 +93,7 @@ __all__ = [
     "CategoricalNetwork",
     "DiagonalNormal",
     "Distribution",
+    "DrqTorso",
     "GridTorso",
     "Joint",
     "Memory",
@@ -113,8 +116,10 @@ __all__ = [
     "categorical_mean",
     "check_policy_actions",
     "critic",
+    "default_shift",
     "deterministic_networks",
     "dropout_critic",
+    "drq_torso",
     "duelling_q_values",
     "encode_inputs",
     "evenly_spaced_atoms",
@@ -137,11 +142,13 @@ __all__ = [
     "noisy_mlp",
     "normalize",
     "normalize_nest",
+    "orthogonal",
     "orthogonal_mlp",
     "policy_extras_spec",
     "policy_head",
     "policy_value",
     "q_values",
+    "random_shift",
     "recurrent_network",
     "recurrent_policy_value",
     "refuse_action_mask",
@@ -161,6 +168,7 @@ __all__ = [
     "to_unit_image",
     "torso",
     "torso_named",
+    "trunk",
     "twin_action_values",
     "unroll_after_burn_in",
     "update_nest_statistics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,8 +35,8 @@ def orthogonal_mlp(
     (Andrychowicz et al. 2021, section 3.2).
     """
     for size in hidden_sizes:
-        features = activation(hk.Linear(size, w_init=_orthogonal(2.0**0.5))(features))
-    return hk.Linear(num_outputs, w_init=_orthogonal(output_scale))(features)
+        features = activation(hk.Linear(size, w_init=orthogonal(2.0**0.5))(features))
+    return hk.Linear(num_outputs, w_init=orthogonal(output_scale))(features)
 
 
 def tanh_action(observation: Nest, action_size: int, hidden_sizes: Sequence[int], torso: Torso = torso) -> jax.Array:
@@ -53,14 +54,17 @@ def critic(
     return orthogonal_mlp(features, hidden_sizes, num_outputs)
 
 
-def _orthogonal(scale: float) -> hk.initializers.Initializer:
-    """JAX's, but for LAPACK: its threads took 5 s for 256 x 256 where other processes had the cores, and 5 ms alone."""
+def orthogonal(scale: float) -> hk.initializers.Initializer:
+    """Initialises weights ``[..., outputs]``, also of convolutions, as `scale` times an orthogonal matrix.
+
+    It is JAX's, but for LAPACK: its threads took 5 s for 256 x 256 where other processes had the cores, 5 ms alone.
+    """
 
     def init(shape: Sequence[int], dtype: Any) -> jax.Array:
-        num_rows, num_columns = shape
-        gaussian = jax.random.normal(hk.next_rng_key(), (max(shape), min(shape)), dtype)
-        rows = orthonormal_rows(gaussian.T)
-        return scale * (rows.T if num_rows >= num_columns else rows)
+        num_rows, num_columns = math.prod(shape[:-1]), shape[-1]
+        sizes = max(num_rows, num_columns), min(num_rows, num_columns)
+        rows = orthonormal_rows(jax.random.normal(hk.next_rng_key(), sizes, dtype).T)
+        return scale * (rows.T if num_rows >= num_columns else rows).reshape(shape)
 
     return init
 

@@ -41,13 +41,18 @@ def layers_of(networks: Any) -> list[Layer]:
     """Returns the modules of an agent's networks, each network's in the order in which they are applied.
 
     Args:
-        networks: of an `Agent`: ``init`` makes its parameters, or those of each of its fields do. Nothing is computed.
+        networks: of an `Agent`: ``init`` makes its parameters, or those of each of its fields do, or of theirs.
+            Nothing is computed.
     """
-    fields = getattr(networks, "_fields", ())
-    inits = {"": networks.init} if hasattr(networks, "init") else {
-        field: getattr(networks, field).init for field in fields if hasattr(getattr(networks, field), "init")
-    }  # fmt: skip
-    return [layer for part, init in inits.items() for layer in _layers(part, init)]
+    return [layer for part, init in _inits_of(networks) for layer in _layers(part, init)]
+
+
+def _inits_of(networks: Any, part: str = "") -> list[tuple[str, Callable[[jax.Array], Any]]]:
+    """Returns the name of each network among `networks`, and what makes its parameters."""
+    if hasattr(networks, "init"):
+        return [(part, networks.init)]
+    inner = {"/".join(filter(None, [part, field])): field for field in getattr(networks, "_fields", ())}
+    return [found for name, field in inner.items() for found in _inits_of(getattr(networks, field), name)]
 
 
 class _Call(NamedTuple):

@@ -106,6 +106,12 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(_image_shape(shape)[:2]) >= _GRID_PIXELS
 
 
+def image_axes(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns which axes of an image of this shape, without a batch axis, are its height and its width."""
+    first = 1 if len(shape) == 4 or _is_channels_first(shape) else 0
+    return first, first + 1
+
+
 def to_unit_image(leaf: Array) -> jax.Array:
     """Returns images ``[B, H, W, C]`` in float32; integers are divided by 255, floats and bools stay as they are.
 

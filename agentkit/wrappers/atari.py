@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, final
 
 import dm_env
@@ -11,6 +10,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
+from agentkit.wrappers.area import area_weights, average_rows
 from agentkit.wrappers.base import EnvironmentWrapper
 
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601.
@@ -76,8 +76,8 @@ class AtariPreprocessing(EnvironmentWrapper):
         self._life_loss = life_loss
         self._clip_reward = clip_reward
         # Averaging over areas is linear and separable: first the rows, then the columns.
-        self._rows = _area_weights(frame.shape[0], size)
-        self._columns = _area_weights(frame.shape[1], size)
+        self._rows = area_weights(frame.shape[0], size)
+        self._columns = area_weights(frame.shape[1], size)
         self._stack = np.zeros((size, size, num_frames), np.uint8)
         self._lives = 0
         self._reset_next_step = True
@@ -158,7 +158,7 @@ class AtariPreprocessing(EnvironmentWrapper):
 
     def _process(self, frame: np.ndarray) -> np.ndarray:
         grey = frame @ _LUMINANCE if frame.ndim == 3 else frame.astype(np.float32)  # [H, W]
-        small = _average_rows(_average_rows(grey, self._rows).T, self._columns).T  # [size, size]
+        small = average_rows(average_rows(grey, self._rows).T, self._columns).T  # [size, size]
         return np.rint(np.minimum(small, 255.0)).astype(np.uint8)
 
     def observation_spec(self) -> specs.BoundedArray:
@@ -172,25 +172,3 @@ class AtariPreprocessing(EnvironmentWrapper):
     def discount_spec(self) -> specs.BoundedArray:
         """Returns float32 scalar in [0, 1]."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
-
-
-def _area_weights(num_in: int, num_out: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For k = 0, 1, ...: which is the k-th input pixel that each output pixel covers, and its share.
-
-    Indices are ``[num_out]``, shares float32 ``[num_out, 1]``; the shares of an output pixel sum to 1.
-    """
-    edges = np.linspace(0.0, num_in, num_out + 1)
-    low, high = edges[:-1], edges[1:]
-    terms = []
-    for k in range(int(np.ceil(num_in / num_out)) + 1):
-        pixel = np.floor(low) + k
-        share = np.maximum(np.minimum(high, pixel + 1) - np.maximum(low, pixel), 0.0) * num_out / num_in
-        index = np.minimum(pixel, num_in - 1).astype(np.intp)
-        terms.append((index, share.astype(np.float32)[:, None]))
-    return terms
-
-
-def _average_rows(image: np.ndarray, terms: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    # Not a matrix product: the matrix is nearly empty, and BLAS threads of many actors on one machine
-    # wait for each other.
-    return functools.reduce(np.add, (image[index] * share for index, share in terms))

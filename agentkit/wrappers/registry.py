@@ -21,6 +21,7 @@ _CLASSES = {
     "normalize_observations": "NormalizeObservations",
     "observation_action_reward": "ObservationActionReward",
     "one_hot": "OneHot",
+    "pixels": "Pixels",
     "reward_scale": "RewardScale",
     "single_precision": "SinglePrecision",
     "soft_horizon": "SoftHorizon",

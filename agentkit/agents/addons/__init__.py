@@ -1,5 +1,6 @@
-"""Add-ons: functions from an agent to one with other goals, rewards, scales, data, or a view of its past."""
+"""Add-ons: functions from an agent to one with other goals, rewards, scales, data, encoders or a view of its past."""
 
+from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.addons.gail import with_gail
 from agentkit.agents.addons.her import with_her
 from agentkit.agents.addons.normalization import with_normalization
@@ -7,4 +8,13 @@ from agentkit.agents.addons.prior_data import with_prior_data
 from agentkit.agents.addons.rnd import with_rnd
 from agentkit.agents.addons.views import View, with_views
 
-__all__ = ["View", "with_gail", "with_her", "with_normalization", "with_prior_data", "with_rnd", "with_views"]
+__all__ = [
+    "View",
+    "with_drq",
+    "with_gail",
+    "with_her",
+    "with_normalization",
+    "with_prior_data",
+    "with_rnd",
+    "with_views",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from agentkit import networks as nets
 from agentkit.agents.common.agent import Configured
@@ -36,6 +36,27 @@ class WithTorso(Generic[Networks, Config]):
         return self.make_networks(environment_spec, self.config, torso=nets.OwnTorso(self.torso))
 
 
+class NetworkParts(NamedTuple):
+    """Holds what an agent's networks are made of; `torso` is None for the agent's own."""
+
+    make_networks: Callable[..., Any]
+    config: Any
+    torso: Callable[..., Any] | None
+
+
+def parts_of(make_networks: Callable[..., Any]) -> NetworkParts | None:
+    """Returns the parts of what `with_torso` made; None where its networks take no torso, or another made it."""
+    if isinstance(make_networks, WithTorso):
+        return NetworkParts(make_networks.make_networks, make_networks.config, make_networks.torso)
+    if isinstance(make_networks, Configured) and _takes_torso(make_networks.function):
+        return NetworkParts(make_networks.function, make_networks.config, None)
+    return None
+
+
+def _takes_torso(make_networks: Callable[..., Any]) -> bool:
+    return "torso" in inspect.signature(make_networks).parameters
+
+
 def with_torso(
     make_networks: Callable[..., Networks], config: Config, torso: Callable[..., Any] | str | None
 ) -> Callable[[EnvironmentSpec], Networks]:
@@ -59,7 +80,7 @@ def with_torso(
             f"Expected torso= to be a function from observations to features [B, D], or one of the names "
             f"{', '.join(nets.TORSOS)}; found {torso!r:.80}."
         )
-    if "torso" not in inspect.signature(make_networks).parameters:
+    if not _takes_torso(make_networks):
         raise ConfigError(
             f"Expected make_networks to take a torso, found {getattr(make_networks, '__qualname__', make_networks)} "
             "without such a parameter. Give it one (torso=networks.torso), or leave torso= out."

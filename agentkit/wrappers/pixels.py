@@ -1,0 +1,70 @@
+"""Images in the place of observations."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import dm_env
+import numpy as np
+
+from agentkit import specs
+from agentkit.errors import ConfigError
+from agentkit.wrappers.area import area_weights, average_rows
+from agentkit.wrappers.base import ObservationWrapper
+
+
+@final
+class Pixels(ObservationWrapper):
+    """Shows the agent what the environment's ``render`` draws, and nothing else.
+
+    dm_control draws in this size; any other environment's image is averaged down, or repeated up, to it. Stack frames
+    around it, so that movement can be seen: ``--wrapper pixels --wrapper "frame_stack(num_frames=3)"``. Environments of
+    gymnasium draw with ``--env-set render_mode=rgb_array``.
+
+    Args:
+        environment: one with ``render() -> uint8 [H, W, 3]``.
+        size: of the images, in pixels along both axes.
+        camera_id: which camera of a dm_control task; None for the environment's own view.
+
+    Raises:
+        ConfigError: it cannot render, or a setting is impossible.
+    """
+
+    stateless = True
+
+    def __init__(self, environment: dm_env.Environment, size: int = 84, camera_id: int | None = None):
+        super().__init__(environment)
+        if not callable(getattr(environment, "render", None)):
+            raise ConfigError(f"pixels: expected an environment with render(), found {type(environment).__name__}.")
+        if size < 1:
+            raise ConfigError(f"pixels: expected a size of at least 1, found {size}.")
+        self._size = size
+        self._arguments: dict[str, Any] = {} if camera_id is None else {"camera_id": camera_id}
+        if _draws_any_size(environment):
+            self._arguments |= {"height": size, "width": size}
+        elif camera_id is not None:
+            raise ConfigError("pixels: only dm_control has a camera_id. Leave it out.")
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        image = self._environment.render(**self._arguments)  # type: ignore[attr-defined]
+        return timestep._replace(observation=_resized(np.asarray(image), self._size))
+
+    def observation_spec(self) -> specs.BoundedArray:
+        """Returns uint8 ``[size, size, 3]``."""
+        return specs.BoundedArray((self._size, self._size, 3), np.uint8, 0, 255, "pixels")
+
+
+def _draws_any_size(environment: Any) -> bool:
+    """Returns whether it is, inside of its wrappers, an environment of dm_control."""
+    while hasattr(environment, "environment"):
+        environment = environment.environment
+    return hasattr(environment, "physics")
+
+
+def _resized(image: np.ndarray, size: int) -> np.ndarray:
+    """Returns an image ``[size, size, 3]``, an array of its own."""
+    if image.shape == (size, size, 3):
+        return np.array(image, np.uint8)
+    rows, columns = (area_weights(num_in, size) for num_in in image.shape[:2])
+    small = average_rows(np.swapaxes(average_rows(image, rows), 0, 1), columns)  # [W, H, 3]
+    return np.rint(np.swapaxes(small, 0, 1)).astype(np.uint8)
