@@ -76,8 +76,9 @@ def train(
     # An agent that was made by hand has its settings already.
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
-    changes = {"normalize": normalize, "views": views}
-    experiment = plan(agent, made, steps, of_agent, preset=chosen, torso=torso, **changes, **of_run)
+    experiment = plan(
+        agent, made, steps, of_agent, preset=chosen, torso=torso, normalize=normalize, views=views, **of_run
+    )
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)

@@ -6,7 +6,8 @@ from agentkit.agents.addons.her import with_her
 from agentkit.agents.addons.normalization import with_normalization
 from agentkit.agents.addons.prior_data import with_prior_data
 from agentkit.agents.addons.rnd import with_rnd
-from agentkit.agents.addons.views import View, with_views
+from agentkit.agents.addons.views import with_views
+from agentkit.agents.common.views import View
 
 __all__ = [
     "View",
