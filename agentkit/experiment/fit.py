@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment import identity
+from agentkit.experiment import identity, recipes
 from agentkit.learning import Update
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
@@ -51,7 +52,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
     check_spec(spec)
     described = identity.describe_agent(agent, 1)
     own_parts = set(described["agent_parts"]) - {"experience"}
-    if described["agent"] is not None and own_parts <= {"make_networks"}:
+    if described["agent"] is not None and _is_agentkits(described["agent_parts"]):
         _check_scalars(described["agent"], spec)
     networks = agent.make_networks(spec)
     if described["agent"] in _OF_ACTION_VALUES and own_parts == {"make_networks"}:
@@ -111,6 +112,15 @@ def _check_scalars(name: str, spec: specs.EnvironmentSpec) -> None:
                 f"{name} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
                 "numbers up in a wrapper, or give the agent a make_loss of your own."
             )
+
+
+def _is_agentkits(parts: Mapping[str, Any]) -> bool:
+    """Returns whether nothing of an agent but its networks and experience is a user's; add-ons may be around it."""
+    codes = [code for name, code in parts.items() if name not in ("experience", "make_networks")]
+    modules = [module for code in codes for module in recipes.named_modules(code)]
+    return not any(list(recipes.unnamed(code, "")) for code in codes) and all(
+        module.partition(".")[0] == "agentkit" for module in modules
+    )
 
 
 def _check_own_networks(name: str, spec: specs.EnvironmentSpec, networks: Any) -> None:

@@ -56,7 +56,7 @@ class EnvironmentWrapper(dm_env.Environment):
     """Whether the reward of the environment inside becomes part of the observation."""
 
     keeps_statistics: ClassVar[bool] = False
-    """Whether observations depend on those before them, so that each environment's wrapper shows others."""
+    """Whether observations depend on those of earlier episodes, so that each environment's wrapper shows others."""
 
     def __init__(self, environment: dm_env.Environment):
         specs.check_is_environment(environment)

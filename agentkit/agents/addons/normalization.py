@@ -10,7 +10,7 @@ environments instead, and its users have to save it, load it and freeze it besid
   * Replay holds observations and rewards as the environment gave them, and a batch is normalised when it is drawn.
   * Rewards are divided by their root mean square, and not centred, which would change the task. Those of n-step
     transitions are sums of n rewards. VecNormalize divides by the deviation of discounted returns, which no replayed
-    step knows: see docs/decisions/0077-rewards-are-scaled-by-their-root-mean-square.md.
+    step knows: see docs/decisions/0077-statistics-are-the-learners.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import dqn, ppo, r2d2, sac, td3
 from agentkit.agents.addons import with_normalization, with_rnd
 from agentkit.agents.addons.normalization import Config, normalized_update
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.fit import check_fit
 from agentkit.learning import Update, UpdateOutput
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import ReplaySample, SampleInfo, Step, Transition
@@ -258,6 +260,10 @@ def test_what_cannot_be_normalised_is_refused():
     assert with_normalization(ppo.make_agent(), observations=False, rewards=True) != ppo.make_agent()
     with pytest.raises(ConfigError, match="max_reward must be > 0"):
         Config(max_reward=0.0)
+    with pytest.raises(SpecError, match="dqn needs one reward"):
+        check_fit(
+            ExperimentConfig(with_normalization(agent), "agentkit:catch", 10), VECTOR._replace(rewards=[NUMBER] * 2)
+        )
     images = VECTOR._replace(observations=(MIXED["camera"], MIXED["choice"]))
     blind = with_normalization(agent)
     with pytest.raises(ConfigError, match=r"vector of floats .*, found uint8\[8, 8, 3\], int32\[\]"):

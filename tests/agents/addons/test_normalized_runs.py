@@ -1,7 +1,6 @@
 """Runs with normalisation: who acts by which statistics, resuming, kinds of data, and the wrapper that is refused."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -11,8 +10,10 @@ from agentkit import checkpoint, datasets, specs
 from agentkit.agents import bc, dqn, td3
 from agentkit.agents.addons import with_normalization
 from agentkit.cli import main
+from agentkit.cli.parser import parse
+from agentkit.cli.train import new_experiment
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, OfflineConfig, read_config, run, run_offline
+from agentkit.experiment import ExperimentConfig, OfflineConfig, by_name, read_config, run, run_offline
 from agentkit.experiment.deploy import numpy_policy
 from agentkit.wrappers.normalize_observations import NormalizeObservations
 from tests.agents.addons import scaled
@@ -98,22 +99,18 @@ def test_an_offline_agent_takes_them_from_its_data():
 
 
 def test_by_name_it_is_the_same_agent(tmp_path, monkeypatch, capsys):
+    """On the command line, in a file for --config, and for `agentkit.train` and its kin."""
     monkeypatch.chdir(tmp_path)
-    settings = ["--set", "hidden_sizes=8", "--set", "batch_size=8", "--set", "min_replay_size=20"]
-    words = ["train", "dqn", "--env", "agentkit:catch", "--steps", "30", "--preset", "none", "--eval-every", "0"]
-    assert main([*words, *settings, "--normalize", "observations,rewards"]) == 0
-    (directory,) = (tmp_path / "runs").iterdir()
     expected = with_normalization(dqn.make_agent(dqn.Config(**SMALL)), rewards=True)
-    assert read_config(directory).agent == expected
-    assert json.loads((directory / "config.json").read_text())["agent"] == "dqn"
-    capsys.readouterr()
+    words = ["train", "dqn", "--env", "agentkit:catch", "--steps", "30", "--preset", "none", "--set", "hidden_sizes=8",
+             "--set", "batch_size=8", "--set", "min_replay_size=20"]  # fmt: skip
+    assert new_experiment(parse([*words, "--normalize", "observations,rewards"]), "train").agent == expected
     with pytest.raises(SystemExit):
-        main([*words, *settings, "--normalize", "observations", "--normalize", "rewards", "--show-config"])
+        main([*words, "--normalize", "observations", "--normalize", "rewards", "--show-config"])
     (tmp_path / "again.toml").write_text(capsys.readouterr().out)
-    from agentkit.cli.parser import parse
-    from agentkit.cli.train import new_experiment
-
     assert new_experiment(parse(["train", "--config", "again.toml"]), "train").agent == expected
+    plan = by_name.plan("dqn", "agentkit:catch", 30, SMALL, preset=None, normalize=["rewards", "observations"])
+    assert plan.agent == expected
 
 
 @pytest.mark.parametrize("wrapper", [NormalizeObservations, functools.partial(NormalizeObservations, clip=5.0)])
