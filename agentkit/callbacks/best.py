@@ -28,6 +28,9 @@ else:
 
 FOLDER = "best"
 
+_SURE = 5
+"""Episodes that say how good a policy is, where nobody has said how many to play."""
+
 
 Score = Callable[[Sequence[Mapping[str, Any]]], float]
 """From the records of an evaluation's episodes to a number; more is better."""
@@ -59,9 +62,10 @@ class KeepBest(Callback):
     """Keeps the policy of the best evaluation; see `keep_best`."""
 
     score: str | Score = "episode_return"
-    min_episodes: int = 5
+    min_episodes: int | None = None
     best: Rank | None = dataclasses.field(default=None, init=False)
     _episodes: list[dict[str, float]] = dataclasses.field(default_factory=list, init=False, repr=False)
+    _least: int = dataclasses.field(default=1, init=False, repr=False)
     _recent: list[Evaluated] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class KeepBest(Callback):
         if not isinstance(self.score, str) and not callable(self.score):
             raise ConfigError(f"keep_best: expected the name of a metric or a function as score, found {self.score!r}.")
         number = self.min_episodes
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ConfigError(f"keep_best: expected min_episodes of at least 1, found {number!r}.")
 
     def check(self, experiment: Any) -> None:
@@ -82,6 +86,8 @@ class KeepBest(Callback):
         """Finds the best so far."""
         assert run.run_directory is not None, "check has seen it"
         self.best = self._rank_in(run.run_directory)
+        asked = (getattr(run.experiment, name, None) for name in ("evaluation_period", "evaluation_episodes"))
+        self._least = self.min_episodes or (1 if any(number is not None for number in asked) else _SURE)
         return None
 
     def on_evaluation_episode(self, run: RunView, episode: Episode) -> Stop | None:
@@ -135,11 +141,11 @@ class KeepBest(Callback):
         return score if isinstance(score, str) else f"{score.__module__}:{getattr(score, '__qualname__', 'score')}"
 
     def _judge(self, record: Mapping[str, Any]) -> Rank:
-        """Returns the score of the newest evaluations, as many as have `min_episodes` together."""
+        """Returns the evaluation's own score, or that of the newest ones together, whichever is less."""
         if isinstance(self.score, str):
             if self.score not in record:
                 raise unknown_name("metric of an evaluation", self.score, [key for key in record if key != "steps"])
-            new = Evaluated(int(record.get("evaluation_episodes", self.min_episodes)), float(record[self.score]), [])
+            new = Evaluated(int(record.get("evaluation_episodes", self._least)), float(record[self.score]), [])
         else:
             played = self._episodes[: record.get("evaluation_episodes", len(self._episodes))]
             new = Evaluated(len(played), float(self.score(played)), played)
@@ -147,14 +153,14 @@ class KeepBest(Callback):
         if np.isnan(new.score):
             return Rank(False, new.score)
         self._recent.append(new)
-        while sum(each.episodes for each in self._recent[1:]) >= self.min_episodes:
+        while sum(each.episodes for each in self._recent[1:]) >= self._least:
             del self._recent[0]
         number = sum(each.episodes for each in self._recent)
         if isinstance(self.score, str):
             score = sum(each.score * each.episodes for each in self._recent) / max(number, 1)
         else:
             score = float(self.score([row for each in self._recent for row in each.records]))
-        return Rank(number >= self.min_episodes, score)
+        return Rank(number >= self._least, min(score, new.score))
 
     def _rank_in(self, run_directory: pathlib.Path) -> Rank | None:
         """Returns the rank of what is kept in a run folder; None where that is nothing, or judged by another score."""
@@ -162,7 +168,7 @@ class KeepBest(Callback):
         return None if found is None or _name(found) != self._name else _rank(found)
 
 
-def keep_best(score: str | Score = "episode_return", min_episodes: int = 5) -> KeepBest:
+def keep_best(score: str | Score = "episode_return", min_episodes: int | None = None) -> KeepBest:
     """Keeps the policy of the evaluation with the highest score in ``RUN/best``, which a kill leaves whole.
 
     `agentkit.load(run, checkpoint="best")` and ``agentkit evaluate RUN --checkpoint best`` read it. Of equal scores
@@ -171,9 +177,11 @@ def keep_best(score: str | Score = "episode_return", min_episodes: int = 5) -> K
     Args:
         score: a column of the evaluations' log, such as "episode_return" (the mean of its episodes) or
             "episode_return_min"; or a function of the records of an evaluation's episodes, each with
-            ``episode_return``, ``episode_length`` and what callbacks add. More is better.
-        min_episodes: an evaluation of fewer episodes says little: it is judged together with those before it, as many
-            as have so many episodes in all. Until there are so many, what is kept gives way to the first that has them.
+            ``episode_return``, ``episode_length`` and what callbacks add, whose value does not grow with their number,
+            such as a mean. More is better.
+        min_episodes: an evaluation of fewer episodes may be lucky. So it counts as no better than with those just
+            before it, as many as have so many episodes in all; and what is kept gives way to the first with enough.
+            None for 5, or for 1 where the run says how often or how long it evaluates.
 
     Raises:
         ConfigError: the score is no such thing, or `min_episodes` is below 1.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,10 +82,12 @@ def test_a_disk_that_refuses_is_a_warning(tmp_path: pathlib.Path, monkeypatch: p
     assert callback.best is None  # The next one tries again.
 
 
-def judge(folder: pathlib.Path, callback: KeepBest, evaluations: list[list[float]], start: int = 0) -> list[int]:
+def judge(
+    folder: pathlib.Path, callback: KeepBest, evaluations: list[list[float]], start: int = 0, experiment: Any = None
+) -> list[int]:
     """Returns the step whose policy is kept after each evaluation, which is given by its episodes' returns."""
     step, kept = start, []
-    run = RunView(Experiment(), "run", folder, count_steps=lambda: step, get_params=lambda: policy_of(step))
+    run = RunView(experiment or Experiment(), "run", folder, lambda: step, get_params=lambda: policy_of(step))
     callback.on_start(run, None)
     for returns in evaluations:
         step += 1
@@ -103,10 +106,16 @@ def judge(folder: pathlib.Path, callback: KeepBest, evaluations: list[list[float
 
 def test_evaluations_of_one_episode_are_judged_by_the_last_five(tmp_path: pathlib.Path) -> None:
     lucky = [[9.0], [2.0], [3.0], [3.0], [3.0], [4.0], [5.0], [30.0], [0.0], [0.0]]
-    # The means of up to five are 9, 5.5, 4.7, 4.25, then 4, which is sure, 3, 3.6, 9, 8.4, 7.8.
-    assert judge(tmp_path / "a", keep_best(), lucky) == [1, 1, 1, 1, 5, 5, 5, 8, 8, 8]
-    assert judge(tmp_path / "b", keep_best(min_episodes=1), lucky) == [1, 1, 1, 1, 1, 1, 1, 8, 8, 8]
-    # Three weigh by their episodes; of one with five, nothing older counts.
+    # The means of up to five are 9, 5.5, 4.7, 4.25, then 4, which is sure, but of a 3; 3, 3.6, 9, 8.4 and 7.8 of 0s.
+    assert judge(tmp_path / "a", keep_best(), lucky) == [1, 1, 1, 1, 5, 5, 7, 8, 8, 8]
+    singly = [1, 1, 1, 1, 1, 1, 1, 8, 8, 8]
+    assert judge(tmp_path / "b", keep_best(min_episodes=1), lucky) == singly
+    asked = Experiment()
+    asked.evaluation_episodes = 1  # type: ignore[attr-defined]  # What a run says is kept exactly.
+    assert judge(tmp_path / "e", keep_best(), lucky, experiment=asked) == singly
+    # A poor one is not the best because one that was poorer is forgotten.
+    assert judge(tmp_path / "d", keep_best(), [[1.0], [5.0], [5.0], [5.0], [5.0], [4.0]]) == [1, 2, 3, 4, 5, 5]
+    # They weigh by their episodes; of one with five, nothing older counts.
     assert judge(tmp_path / "c", keep_best(), [[8.0] * 3, [0.0], [4.0] * 5, [5.0] * 5]) == [1, 1, 3, 4]
 
 
@@ -123,8 +132,8 @@ def test_a_resumed_run_judges_as_a_whole_one(tmp_path: pathlib.Path) -> None:
 
 
 def total_of(records: list[dict[str, float]]) -> float:
-    """Prefers large sums of squares."""
-    return sum(record["episode_return"] ** 2 for record in records)
+    """Prefers large squares."""
+    return sum(record["episode_return"] ** 2 for record in records) / len(records)
 
 
 def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
@@ -133,7 +142,7 @@ def test_the_score_may_be_another_one(tmp_path: pathlib.Path) -> None:
     assert judge(tmp_path / "least", keep_best("episode_return_min"), evaluations) == [1, 1, 1]
     assert judge(tmp_path / "own", keep_best(total_of), evaluations) == [1, 2, 3]
     found = read_best(tmp_path / "own")
-    assert found is not None and found.state["best"]["score"] == 9 + 4 * 49
+    assert found is not None and found.state["best"]["score"] == (9 + 4 * 49) / 5
     # What another score has kept is no measure: the first of this one takes its place.
     assert judge(tmp_path / "own", keep_best("episode_return_min"), [[-5.0] * 5], start=7) == [8]
     with pytest.raises(UnknownNameError, match="Did you mean 'episode_return'"):
