@@ -22,14 +22,14 @@ class HistoryContract(ReplayCases):
     def test_history_is_that_of_the_episode_and_zeros_before_it(self, remover: Selector) -> None:
         """Checks random items of random episodes, while others are removed and their steps' memory is used again."""
         rng = np.random.default_rng(0)
-        tables = _ends_table(remover), _sequence_table(remover)
+        tables = ends_table(remover), sequence_table(remover)
         expected: dict[str, dict[int, Any]] = {table.name: {} for table in tables}
         with self.opened(*tables, history=12) as (replay, writer):
             for episode in range(30):
                 first = 100 * (episode + 1)
                 length = int(rng.integers(1, 15))
                 for i in range(length):
-                    writer.append(make_step(first + i))
+                    writer.append(make_image_step(first + i))
                     start = max(0, i - int(rng.integers(0, 4)))
                     name = f"{first + i}"
                     writer.create_item("ends", 1.0, start, i + 1, inline=np.int32(name))
@@ -51,13 +51,13 @@ class HistoryContract(ReplayCases):
 
     def test_a_writer_that_keeps_too_few_steps_is_refused(self) -> None:
         """Checks that an item whose history the writer may have forgotten is refused in words."""
-        with self.opened(_ends_table(Fifo()), history=5) as (_, writer):
-            writer.append(make_step(1))
+        with self.opened(ends_table(Fifo()), history=5) as (_, writer):
+            writer.append(make_image_step(1))
             with pytest.raises(errors.SpecError, match="takes the 5 steps before, too"):
                 writer.create_item("ends", 1.0, 0, 1, inline=np.int32(0))
 
 
-def make_step(number: int) -> dict[str, Any]:
+def make_image_step(number: int) -> dict[str, Any]:
     """Makes a step that shows its number, as a number and as a stack of two images."""
     return {
         "image": np.stack([np.full((40, 40), (number + i) % 251, np.uint8) for i in range(2)], -1),
@@ -65,7 +65,8 @@ def make_step(number: int) -> dict[str, Any]:
     }
 
 
-def _ends_table(remover: Selector) -> Table:
+def ends_table(remover: Selector) -> Table:
+    """Makes a table of items that show their first and last step with those before, and their name."""
     data = {
         "first": FromStep(_NUMBER, Select.FIRST),
         "first_before": FromStep(_NUMBER, Select.FIRST, 2),
@@ -78,7 +79,8 @@ def _ends_table(remover: Selector) -> Table:
     return Table("ends", layout, 7, remover=remover)
 
 
-def _sequence_table(remover: Selector) -> Table:
+def sequence_table(remover: Selector) -> Table:
+    """Makes a table of sequences of two steps, with those before, and their name."""
     data = {
         "all": FromStep(_NUMBER, Select.ALL),
         "before": FromStep(_NUMBER, Select.ALL, 3),
@@ -115,7 +117,7 @@ def _check(data: dict[str, np.ndarray], item: int, expected: dict[str, Any]) -> 
     for key, numbers in expected.items():
         found = data[key][item]
         if key == "image":
-            images = [make_step(n)["image"] if n else np.zeros((40, 40, 2), np.uint8) for n in numbers]
+            images = [make_image_step(n)["image"] if n else np.zeros((40, 40, 2), np.uint8) for n in numbers]
             np.testing.assert_array_equal(found, images)
         else:
             np.testing.assert_array_equal(found, numbers)

@@ -21,6 +21,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # The last line each prints, and the least number in it that shows learning: a random policy gets about -0.6
 # on catch, and misses the temperature by 11 degrees.
 PRINTS = {
+    "attention_window": (r"after \d+ steps: return (-?[\d.]+) ", 0.9),
     "custom_network": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
     "dqn_by_hand": (r"\d+ updates: return (-?[\d.]+) ", 0.5),
     "equinox_torso": (r"after \d+ steps: return (-?[\d.]+) ", 0.5),
@@ -64,6 +65,16 @@ def test_fits_on_a_page_and_teaches(path):
 @pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn", "reinforce_with_baseline"])
 def test_learns_catch(name):
     assert last_number(name, run(name)) >= PRINTS[name][1]
+
+
+@pytest.mark.one_stack
+@pytest.mark.slow
+def test_attention_over_a_window_remembers_what_dqn_does_not():
+    """The right answer is worth 1; without memory it is chance, whose mean is 0."""
+    output = run("attention_window")
+    without = re.search(PRINTS["attention_window"][0], output.splitlines()[0])
+    assert without and float(without.group(1)) < 0.6
+    assert last_number("attention_window", output) >= PRINTS["attention_window"][1]
 
 
 @pytest.mark.one_stack

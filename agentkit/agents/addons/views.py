@@ -59,10 +59,11 @@ def _with_reach(experience: Experience, reach: Reach) -> Experience:
     if isinstance(experience, WithRateLimiter | DroppingExtras):
         return dataclasses.replace(experience, experience=_with_reach(experience.experience, reach))
     if not isinstance(experience, Transitions | Sequences | Segments) or experience.reach is not None:
+        twice = " with views" if isinstance(experience, Transitions | Sequences | Segments) else ""
         raise ConfigError(
             "Views look into transitions, sequences or segments as an agent keeps them in order, once; found "
-            f"{type(experience).__name__}{' with views' if hasattr(experience, 'reach') else ''}. Give all views in one "
-            "with_views, and leave out what keeps experience in another way (with_her)."
+            f"{type(experience).__name__}{twice}. Give all views in one with_views, and leave out what keeps "
+            "experience in another way (with_her)."
         )
     if isinstance(experience, Segments) and experience.completes_episodes:
         raise ConfigError(
@@ -136,7 +137,9 @@ class MakePolicy(Generic[AgentNetworks]):
             new = ViewState(
                 agent_state,
                 jax.tree.map(lambda rows: rows[1:], observations),
-                () if reach.action is None else jax.tree.map(lambda rows, a: _append(rows[1:], a), state.actions, action),
+                ()
+                if reach.action is None
+                else jax.tree.map(lambda rows, a: _append(rows[1:], a), state.actions, action),
                 jnp.minimum(state.num_steps + 1, reach.start + 1),
             )
             return action, new, extras

@@ -67,7 +67,9 @@ def show_batch(views: Views, data: Nest) -> Transition | Step:
     """
     if isinstance(data, Transition) and isinstance(data.observation, Past):
         look = _batched(views, 1)
-        shown, next_shown = (_first(look(_with_time(past, views))) for past in (data.observation, data.next_observation))
+        shown, next_shown = (
+            _first(look(_with_time(past, views))) for past in (data.observation, data.next_observation)
+        )
         return data._replace(observation=shown, next_observation=next_shown)
     if isinstance(data, Step):
         start, rows = data.start_of_episode, data.action

@@ -72,7 +72,9 @@ class View:
         if isinstance(self.shift, str):
             match = _RANGE.fullmatch(self.shift.replace(" ", ""))
             if match is None or int(match[1]) > int(match[2]):
-                raise ConfigError(f"A range of shifts is '-50:-1', from the oldest to the newest; found {self.shift!r}.")
+                raise ConfigError(
+                    f"A range of shifts is '-50:-1', from the oldest to the newest; found {self.shift!r}."
+                )
             return tuple(range(int(match[1]), int(match[2]) + 1))
         shifts = self.shift if isinstance(self.shift, tuple) else (self.shift,)
         if not shifts or not all(isinstance(shift, int) and not isinstance(shift, bool) for shift in shifts):
@@ -137,9 +139,7 @@ class Views:
         """Returns how far back the views look."""
         actions = [-min(view.shifts) for _, view in self.parts if view.column == "action"]
         # The reward r_t is in the row of o_t, one later than that of a_{t-1}, which it is for.
-        others = [
-            -min(view.shifts) - (view.column == "reward") for _, view in self.parts if view.column != "action"
-        ]
+        others = [-min(view.shifts) - (view.column == "reward") for _, view in self.parts if view.column != "action"]
         start = max(-min(view.shifts) for _, view in self.parts)
         return Reach(max(others, default=0), start, max(actions) if actions else None)
 

@@ -219,9 +219,7 @@ class SharedTables:
             tables = [x for x in self.items.values() if x.store is store]
             writers = [np.array(h, np.int64) for h in histories if h.store == index]
 
-            def held(
-                tables: list[ItemTable] = tables, writers: list[np.ndarray] = writers
-            ) -> Iterator[np.ndarray]:
+            def held(tables: list[ItemTable] = tables, writers: list[np.ndarray] = writers) -> Iterator[np.ndarray]:
                 for items in tables:
                     yield from items.held_rows()
                 yield from writers

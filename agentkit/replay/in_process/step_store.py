@@ -122,7 +122,9 @@ class StepStore:
         """
         found = np.empty((rows.shape[0], count + 1), np.intp)
         found[:, count] = rows
-        before = np.frombuffer(self._before, np.int32) if self._before is not None else np.zeros(self.num_rows, np.int32)
+        before = (
+            np.frombuffer(self._before, np.int32) if self._before is not None else np.zeros(self.num_rows, np.int32)
+        )
         for i in range(count, 0, -1):
             found[:, i - 1] = before.take(found[:, i])
         return found

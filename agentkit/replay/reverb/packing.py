@@ -110,7 +110,12 @@ class Packing:
         self.parts = parts
         self._leaves = [
             _Leaf(
-                i, _rows_of(parts[i], more), start - parts[i].start, stop - parts[i].start, spec.dtype, tuple(spec.shape)
+                i,
+                _rows_of(parts[i], more),
+                start - parts[i].start,
+                stop - parts[i].start,
+                spec.dtype,
+                tuple(spec.shape),
             )
             for (i, start, stop, spec), more in zip(leaves, taken, strict=True)
         ]

@@ -1,7 +1,9 @@
 """Views: acting, storing and learning see what a plain loop over the episodes sees, and what cannot be is refused."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import pathlib
+import re
+from typing import Any, ClassVar, NamedTuple
 
 import dm_env
 import jax
@@ -11,14 +13,24 @@ import tree
 
 from agentkit import specs
 from agentkit.actors import Policy
+from agentkit.adders import Hindsight
 from agentkit.agents import dqn, ppo, r2d2
 from agentkit.agents.addons import View, with_her, with_views
+from agentkit.agents.common.past import show_batch
 from agentkit.agents.common.views import Views
+from agentkit.datasets.offline import ItemStore
 from agentkit.errors import ConfigError
-from agentkit.learning import Update, UpdateOutput
+from agentkit.experiment import ExperimentConfig, read_config, run
+from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.replay import InProcessReplay
-from agentkit.types import FIRST, LAST, MID, Step, Transition
+from agentkit.replay.rate_limiter import MinSize
+from agentkit.testing.learning import learns
+from agentkit.types import FIRST, LAST, MID, ReplaySample, Step, Transition
 from agentkit.wrappers.observation_action_reward import OAR
+from tests.agents.on_policy_training import KEY, Training, rows_of
+from tests.experiment.resumed import check_resumes
+
+pytestmark = pytest.mark.one_stack
 
 SPEC = specs.EnvironmentSpec(
     {
@@ -59,22 +71,27 @@ def expected_view(view: View, episode: Episode, t: int) -> Any:
     """What the view shows at step t, by a plain loop."""
     column, *path = view.column.split(".")
     rows = {"observation": episode.observations, "action": episode.actions, "reward": episode.rewards}[column]
-    # Rewards count from the step that they came with: the newest, shift -1, is that of the last action.
-    steps = [t + shift for shift in view.shifts]
+    known = t + 1 if column == "observation" else t  # What is known at step t: rows 0 to known - 1.
     found = []
-    for step in steps:
-        value = rows[max(step, 0)] if (step >= 0 or view.fill == "first") and len(rows) > max(step, 0) else None
-        if value is None or (column != "observation" and max(step, 0) >= t):
-            value, fill = rows[0], 0 if isinstance(view.fill, str) else view.fill
-            value = tree.map_structure(lambda x, fill=fill: np.full_like(x, fill), value)
-        elif step < 0 and view.fill != "first":
-            raise AssertionError
+    for shift in view.shifts:
+        if t + shift >= 0:
+            value = rows[t + shift]
+        elif view.fill == "first" and known > 0:
+            value = rows[0]
+        else:
+            fill = 0 if isinstance(view.fill, str) else view.fill
+            value = tree.map_structure(lambda x, fill=fill: np.full_like(x, fill), rows[0])
         for name in path:
             value = value[name]
         found.append(value)
     if isinstance(view.shift, int):
         return found[0]
     return tree.map_structure(lambda *leaves: np.stack(leaves), *found)
+
+
+def expected_views(views: dict[str, View], episodes: dict[int, Episode], number: int) -> dict[str, Any]:
+    """What the views show at the step of this id."""
+    return {name: expected_view(view, episodes[number], number % 100) for name, view in views.items()}
 
 
 def play(agent: Any, spec: specs.EnvironmentSpec, adder: Any, seed: int, num_episodes: int) -> tuple[dict, dict]:
@@ -100,12 +117,12 @@ def play(agent: Any, spec: specs.EnvironmentSpec, adder: Any, seed: int, num_epi
             if t:
                 last = t == length
                 step = dm_env.TimeStep(LAST if last else MID, episode.rewards[-1], np.float32(number % 2), observation)
-                adder.add(episode.actions[-1], step, extras)  # noqa: F821  # Of the step before.
+                adder.add(episode.actions[-1], step)
             else:
                 adder.add_first(dm_env.TimeStep(FIRST, None, None, observation))
             if t < length:
                 key = jax.random.PRNGKey(rng.integers(1 << 30))
-                action, state, extras = act((), key, observation, state)
+                action, state, _ = act((), key, observation, state)
                 seen[100 * (number + 1) + t] = jax.device_get(state.agent)
                 action = np.asarray(action)
                 episode.actions.append(action)
@@ -143,17 +160,16 @@ AGENTS = {
 }
 
 
-def check(agent: Any, spec: Any, views: dict[str, View], replay: Any, seed: int) -> int:
-    """Returns how many observations of batches were compared."""
+def check(
+    agent: Any, spec: specs.EnvironmentSpec, views: dict[str, View], replay: Any, draw: Any, seed: int = 0
+) -> int:
+    """Returns how many observations of a batch were compared; `draw` takes the batch from what the adder wrote to."""
     adder = agent.make_adder(replay, spec)
     episodes, seen = play(agent, spec, adder, seed, num_episodes=24)
     for number, shown in seen.items():
-        expected = {name: expected_view(view, episodes[number], number % 100) for name, view in views.items()}
-        tree.map_structure(np.testing.assert_array_equal, shown, expected)
+        tree.map_structure(np.testing.assert_array_equal, shown, expected_views(views, episodes, number))
     update = agent.make_update(agent.make_networks(spec))
-    sampler = replay.sampler(agent.batch_plan.table, agent.batch_plan.batch_size)
-    data = jax.jit(update.update)((), next(sampler).sample)[1].metrics
-    sampler.close()
+    data = jax.jit(update.update)((), draw())[1].metrics
     adder.close()
     compared = 0
     for shown in [data.observation, data.next_observation] if isinstance(data, Transition) else [data.observation]:
@@ -161,8 +177,7 @@ def check(agent: Any, spec: Any, views: dict[str, View], replay: Any, seed: int)
         for at in np.ndindex(*axes):
             if isinstance(data, Step) and at[1] + 1 == axes[1] and data.start_of_episode[at]:
                 continue  # Behind a segment that ends with its episode is nothing to bootstrap from.
-            number = int(shown["id"][at])
-            expected = {name: expected_view(view, episodes[number], number % 100) for name, view in views.items()}
+            expected = expected_views(views, episodes, int(shown["id"][at]))
             tree.map_structure(lambda x, e, at=at: np.testing.assert_array_equal(x[at], e), shown, expected)
             compared += 1
     if isinstance(data, Step):
@@ -172,22 +187,192 @@ def check(agent: Any, spec: Any, views: dict[str, View], replay: Any, seed: int)
     return compared
 
 
+def drawing(agent: Any, replay: Any) -> Any:
+    """Draws a batch of the agent's."""
+
+    def draw() -> Any:
+        sampler = replay.sampler(agent.batch_plan.table, agent.batch_plan.batch_size)
+        sample = next(sampler).sample
+        sampler.close()
+        return sample
+
+    return draw
+
+
 @pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed: int) -> None:
     """Random declarations, over episodes of all lengths; rows are used again and others' items are removed."""
     spec = WITH_REWARDS if seed % 2 else SPEC
     views = random_views(np.random.default_rng(10 * seed + len(kind)), rewards=spec is WITH_REWARDS)
     agent = recording_agent(AGENTS[kind], views)
     with InProcessReplay(agent.make_tables(spec)) as replay:
-        assert check(agent, spec, views, replay, seed) >= 64
+        assert check(agent, spec, views, replay, drawing(agent, replay), seed) >= 64
 
 
-@pytest.mark.parametrize("kind", AGENTS)
-def test_so_they_do_on_reverb(kind: str) -> None:
-    """The same, by items that refer to steps on a server."""
-    reverb = pytest.importorskip("agentkit.replay.reverb.single_process", exc_type=ImportError)
-    views = random_views(np.random.default_rng(len(kind)), rewards=True)
-    agent = recording_agent(AGENTS[kind], views)
-    with reverb.SingleProcessReverbReplay(agent.make_tables(WITH_REWARDS)) as replay:
-        assert check(agent, WITH_REWARDS, views, replay, seed=0) >= 64
+def test_so_does_learning_from_data() -> None:
+    """The transitions of episodes from a file, which are in a store of their own."""
+    views = random_views(np.random.default_rng(7), rewards=True)
+    agent = recording_agent(AGENTS["transitions"], views)
+    store = ItemStore(agent.make_tables(WITH_REWARDS)[0])
+    assert check(agent, WITH_REWARDS, views, store, lambda: ReplaySample((), store.take(np.arange(len(store))))) >= 200
+
+
+def test_what_ppo_stored_on_acting_is_what_it_computes_on_learning() -> None:
+    """The densities of actions, at each update: environments' windows are kept apart, and begin with their episodes."""
+    views = {"window": View("observation", "-5:0"), "last": View("action", [-3, -1], fill=-1)}
+    config = ppo.Config(hidden_sizes=(8,), segment_length=8, num_minibatches=1, num_epochs=1, learning_rate=0.01)
+    training = Training(with_views(ppo.make_agent(config), views), "agentkit:memory_chain", num_envs=3)
+
+    @jax.jit
+    def densities(state: Any, data: Any) -> Any:
+        rows = rows_of(training.networks.agent, config, state, show_batch(Views.of(views), data))
+        distribution, _ = training.networks.agent.apply(state.variables.params, rows.observation)
+        return distribution.log_prob(rows.extras.sample), rows
+
+    for _ in range(3):
+        batch = training.next_batch()
+        log_prob, rows = densities(training.state, batch.data)
+        mask = rows.mask > 0
+        np.testing.assert_allclose(log_prob[mask], rows.extras.log_prob[mask], rtol=1e-4, atol=1e-5)
+        assert np.std(log_prob[mask]) > 1e-4
+
+
+class TestRuns:
+    """Trainings with views go on where they stopped."""
+
+    cases: ClassVar[dict[str, Any]] = {
+        "replay": (dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8, replay_size=50)), 2),
+        "sequences": (
+            r2d2.make_agent(
+                r2d2.Config(
+                    hidden_sizes=(4,),
+                    batch_size=4,
+                    lstm_size=4,
+                    burn_in=2,
+                    sequence_length=6,
+                    sequence_period=3,
+                    min_replay_size=3,
+                )
+            ),
+            1,
+        ),
+        "segments": (ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=6, num_minibatches=1)), 2),
+    }
+
+    @pytest.mark.parametrize("case", ["replay", "segments", pytest.param("sequences", marks=pytest.mark.slow)])
+    def test_it_resumes_to_the_bit(self, case: str, tmp_path: pathlib.Path) -> None:
+        """In mid-episode, from its folder's config.json."""
+        agent, num_envs = self.cases[case]
+        views = {"window": View("observation", "-4:0", fill="first"), "last": View("action", -1, fill=-1)}
+
+        def trained(directory: str, num_steps: int, resume: bool = False) -> Any:
+            experiment = ExperimentConfig(
+                with_views(agent, views),
+                "agentkit:memory_chain",
+                num_steps,
+                run_directory=tmp_path / directory,
+                num_envs=num_envs,
+                evaluation_period=0,
+                checkpoint_period=20,
+            )
+            return run(read_config(tmp_path / directory, num_steps=num_steps) if resume else experiment, resume=resume)
+
+        check_resumes(trained, tmp_path, 80)
+
+
+def test_a_window_solves_what_needs_memory() -> None:
+    """1 is the right answer each time; without memory no policy's mean exceeds 0 (`MemoryChain`)."""
+    config = dqn.Config(
+        n_step=3, hidden_sizes=(32,), min_replay_size=100, batch_size=32, epsilon=Linear(1.0, 0.05, 400)
+    )
+    agent = with_views(dqn.make_agent(config), {"window": View("observation", "-5:0")})
+    assert learns(agent, "agentkit:memory_chain", 500, 0.99) == [1.0] * 3
+
+
+@pytest.mark.parametrize("size, most", [(17, 1.05), (4, 1.1)])
+def test_a_window_of_50_steps_costs_under_a_tenth_of_plain_storage(size: int, most: float) -> None:
+    """The bytes of steps and items, and the number of rows, which are as many as there are steps."""
+    num_items, found = 20_000, []
+    spec = SPEC._replace(observations=specs.Array((size,), np.float32))
+    agent = dqn.make_agent(dqn.Config(n_step=1, replay_size=num_items))
+    for each in (agent, with_views(agent, {"window": View("observation", "-50:0")})):
+        tables = [dataclasses.replace(table, rate_limiter=MinSize(1)) for table in each.make_tables(spec)]
+        with InProcessReplay(tables) as replay:
+            adder, observation = each.make_adder(replay, spec), np.zeros(size, np.float32)
+            for _ in range(num_items // 400 + 5):
+                adder.add_first(dm_env.TimeStep(FIRST, None, None, observation))
+                for t in range(400):
+                    adder.add(np.int32(0), dm_env.TimeStep(LAST if t == 399 else MID, 0.0, 1.0, observation))
+            assert replay.info("transitions").size == num_items
+            found.append((replay.nbytes, replay._shared.stores[0].num_rows))
+    (plain, plain_rows), (window, rows) = found
+    assert plain < window < most * plain
+    assert rows <= plain_rows + 51  # Those that the oldest items look at.
+
+
+def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
+    """A view of the observation shows no masks, which the networks would add up."""
+    mask = specs.Array((5,), np.int8, "mask")
+    spec = SPEC._replace(observations={"board": specs.Array((2,), np.float32), specs.ACTION_MASK: mask})
+    seen = Views.of({"window": View("observation", "-2:0")}).spec(spec)
+    assert seen == {"window": {"board": specs.Array((3, 2), np.float32)}, specs.ACTION_MASK: mask}
+    policy_sees = with_views(dqn.make_agent(), {"window": View("observation", "-2:0")})
+    policy = policy_sees.make_policy(networks := policy_sees.make_networks(spec), True)
+    params = networks.agent.init(jax.random.PRNGKey(0))
+    state = policy.init(jax.random.PRNGKey(0))
+    act = jax.jit(policy.act)
+    for legal in (3, 1, 4):
+        observation = {"board": np.zeros(2, np.float32), specs.ACTION_MASK: np.eye(5, dtype=np.int8)[legal]}
+        action, state, _ = act(params, jax.random.PRNGKey(0), observation, state)
+        assert action == legal
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("observation", 1), "shifts of at most 0, found 1: a policy cannot look ahead"),
+        (("action", "-3:0"), "shifts of at most -1, found 0"),
+        (("reward", [-2, 0]), "shifts of at most -1, found 0"),
+        (("info", -1), "found 'info'"),
+        (("action.x", -1), "found 'action.x'"),
+        (("observation", "-1:-5"), "from the oldest to the newest; found '-1:-5'"),
+        (("observation", []), "whole numbers"),
+        (("observation", [-1.5]), "whole numbers"),
+        (("observation", -1, "last"), "found 'last'"),
+        (("observation", -1, float("nan")), "found nan"),
+    ],
+)
+def test_impossible_views_are_refused(arguments: tuple, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        View(*arguments)
+
+
+@pytest.mark.parametrize(
+    "view, words",
+    [
+        (View("reward", -1), "Put rewards there by the wrapper observation_action_reward"),
+        (View("observation.y", -1), "no part 'y'; found ['id', 'x']"),
+        (View("observation.x.b", -1, -1), "a uint8 cannot be -1, its fill"),
+        (View("action", -1, 0.5), "a int32 cannot be 0.5"),
+    ],
+)
+def test_what_an_environment_has_not_is_refused_with_its_networks(view: View, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        with_views(dqn.make_agent(), {"view": view}).make_networks(SPEC)
+
+
+def test_agents_that_keep_no_order_are_refused() -> None:
+    """Hindsight changes what was; and views are given once."""
+    views = {"view": View("action", -1)}
+    hindsight = Hindsight(lambda *args: args[0], None)
+    for agent in (with_her(dqn.make_agent(dqn.Config(n_step=1)), hindsight), with_views(dqn.make_agent(), views)):
+        with pytest.raises(ConfigError, match="as an agent keeps them in order, once; found"):
+            with_views(agent, views)
+    with pytest.raises(ConfigError, match="Expected views by name"):
+        with_views(dqn.make_agent(), {})
+    plain = dqn.make_agent().make_update
+    update = with_views(dqn.make_agent(), views).make_update
+    networks = with_views(dqn.make_agent(), views).make_networks(SPEC)
+    with pytest.raises(ConfigError, match="without the past"):
+        update(networks).update(plain(networks.agent).init(KEY), ReplaySample((), Transition((), (), (), (), ())))

@@ -25,6 +25,7 @@ from agentkit.replay import (
     Uniform,
 )
 from agentkit.testing.replay import make_step, pair_layout, pair_table, sequence_layout
+from agentkit.testing.replay_history import ends_table, make_image_step, sequence_table
 from tests.replay.in_process.moving import make_writers, moved
 
 SELECTORS = [Uniform(), Fifo(), Lifo(), MinHeap(), MaxHeap(), Prioritized(0.0), Prioritized(0.7)]
@@ -178,19 +179,51 @@ def test_replay_does_what_the_oracle_does(sampler, remover, operations, max_size
         _check_no_leak(replay, [writer])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_histories_are_kept_as_long_as_items_look_at_them(seed, tmp_path):
+    """Of two tables, whose items are removed in any order, also after a restore, and until they are reset."""
+    rng = np.random.default_rng(seed)
+    tables = [ends_table(Uniform()), sequence_table(Fifo())]
+
+    def write(replay, writer, num_episodes):
+        for _ in range(num_episodes):
+            for i in range(int(rng.integers(1, 15))):
+                writer.append(make_image_step(i))
+                writer.create_item("ends", 1.0, max(0, i - int(rng.integers(0, 8))), i + 1, np.int32(i))
+                if i and rng.integers(2):
+                    writer.create_item("sequences", 1.0, i - 1, i + 1, np.int32(i))
+            _check_no_leak(replay, [writer])
+            writer.end_episode()
+
+    with InProcessReplay(tables) as replay, InProcessReplay(tables) as restored:
+        write(replay, replay.writer(13), 10)
+        assert replay._shared.stores[0].num_rows < 120, "rows are used again"
+        replay.save(tmp_path)
+        restored.restore(tmp_path)
+        np.testing.assert_array_equal(restored._shared.stores[0]._references, replay._shared.stores[0]._references)
+        writer = restored.writer(13)
+        write(restored, writer, 10)
+        writer.close()
+        for table in tables:
+            restored.reset(table.name)
+        _check_no_leak(restored, [])
+        assert restored._shared.stores[0].num_free == restored._shared.stores[0].num_rows - 1
+
+
 def _check_no_leak(replay: InProcessReplay, writers) -> None:
     """Every row is free, in an item, or in a writer's history; references are what these add up to."""
     for store in replay._shared.stores:
         expected = np.zeros(len(store._references), np.int64)
         for items in replay._shared.items.values():
-            np.add.at(expected, items.held_rows().reshape(-1), 1)
+            for rows in items.held_rows():
+                np.add.at(expected, rows.reshape(-1), 1)
         for writer in writers:
             np.add.at(expected, list(writer._history), 1)
         np.testing.assert_array_equal(store._references[1 : store.num_rows], expected[1 : store.num_rows])
         free = 1 + np.flatnonzero(expected[1 : store.num_rows] == 0)
         assert sorted(store._free) == free.tolist()
         for column in store.columns:
-            assert not column[0].any(), "the padding row stays zero"
+            assert not column.take(np.zeros(1, np.intp), 0).any(), "the padding row stays zero"
 
 
 def many_tables() -> list[Table]:
