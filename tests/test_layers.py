@@ -52,6 +52,7 @@ OPTIONAL = {
     "minatar": "envs/minatar.py",
     "minigrid": "envs/minigrid.py",
     "h5py": "datasets/episode_files.py",
+    "minari": "datasets/minari_sets.py",
     "tensorboardX": "loggers/tensorboard.py",
     "wandb": "loggers/wandb.py",
     "mlflow": "loggers/mlflow.py",

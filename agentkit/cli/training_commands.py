@@ -72,7 +72,9 @@ def add_offline(commands: Commands[Parser]) -> None:
     )
     add_run(offline, "UPDATES", "--updates")
     offline.add_argument(
-        "--data", metavar="FILE", help="HDF5 in Minari's layout, as 'agentkit export' writes it, or .npz; see docs"
+        "--data",
+        metavar="FILE",
+        help="HDF5 in Minari's layout, as 'agentkit export' writes it, or D4RL's, .npz, or minari:ID; see docs",
     )
     offline.add_argument("--updates", type=positive, metavar="N", help="gradient updates in all")
     add_resume(offline, "only --updates, the new total, may be given with it")
@@ -89,6 +91,4 @@ def add_offline(commands: Commands[Parser]) -> None:
     export.add_argument("--episodes", type=positive, metavar="N", help="how many to play; default: 100")
     export.add_argument("--explore", action="store_true", help="play with the policy that explores")
     export.add_argument("--seed", type=natural, metavar="N", help="of what is played; default: 0")
-    export.add_argument(
-        "--replay", action="store_true", help="play nothing: write the episodes in the run's replay (n_step=1 only)"
-    )
+    export.add_argument("--replay", action="store_true", help="play nothing: write the episodes in the run's replay")

@@ -13,6 +13,7 @@ from agentkit.datasets.episodes import (
 from agentkit.datasets.filling import fill_replay
 from agentkit.datasets.offline import Columns, ItemStore, TransitionsDataset
 from agentkit.datasets.replay import ReplayDataset
+from agentkit.datasets.transition_columns import split_transitions
 
 __all__ = [
     "Columns",
@@ -29,5 +30,6 @@ __all__ = [
     "read_episodes",
     "scale_rewards",
     "split_steps",
+    "split_transitions",
     "write_episodes",
 ]

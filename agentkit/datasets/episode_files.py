@@ -1,4 +1,4 @@
-"""Files of episodes: HDF5 in Minari's layout, written and read; columns of steps in a .npz file, read.
+"""Files of episodes: HDF5 in Minari's layout, written and read; columns of D4RL's or RLDS's in HDF5 and .npz, read.
 
 The layout (Farama's Minari, storage "hdf5")::
 
@@ -20,12 +20,14 @@ import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, split_steps
+from agentkit.datasets.minari_sets import PREFIX, find_minari
+from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.types import Nest
 
@@ -105,23 +107,25 @@ def _write(group: Any, name: str, nest: Nest) -> None:
 
 
 def read_episodes(path: str | pathlib.Path) -> EpisodeData:
-    """Reads a file, or the folder of a Minari data set, into memory.
+    """Reads a file, or a Minari data set, into memory.
 
     Args:
-        path: an HDF5 file in Minari's layout, a folder that has one as ``main_data.hdf5`` or as
-            ``data/main_data.hdf5``, or a ``.npz`` file of the columns that `split_steps` takes, with a leaf of a
-            nested observation as ``observation/position``.
+        path: an HDF5 file in Minari's layout, or a folder that has one as ``main_data.hdf5`` or as
+            ``data/main_data.hdf5``; ``minari:ID``, for a data set by its name; or columns in HDF5 or ``.npz``: those
+            that `split_transitions` takes (D4RL's), or `split_steps` (RLDS's, ``.npz`` alone), with a leaf of a
+            nested observation as ``observations/position``.
 
     Raises:
-        ConfigError: no such file, one of another kind or layout, or one that is damaged.
+        ConfigError: no such file, one of another kind or layout, or one that is damaged; or Minari has no such set.
         SpecError: an episode's parts do not go together.
-        MissingExtraError: h5py is not installed.
+        MissingExtraError: h5py, or minari for a download, is not installed.
     """
-    path = pathlib.Path(path)
+    name = str(path)
+    path = find_minari(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else pathlib.Path(path)
     if path.is_dir():
         path = _in_folder(path)
     if not path.is_file():
-        raise ConfigError(f"There is no file {path}. Expected HDF5 in Minari's layout, or a .npz of columns of steps.")
+        raise ConfigError(f"There is no file {path}. Expected HDF5 in Minari's layout or D4RL's, or .npz.")
     data = EpisodeData(_read_npz(path), None) if path.suffix == ".npz" else _read_hdf5(path)
     for number, episode in enumerate(data.episodes):
         check_episode(episode, f"{path}, episode {number}")
@@ -160,10 +164,14 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
 def _read_hdf5(path: pathlib.Path) -> EpisodeData:
     try:
         with _h5py().File(path, "r") as file:
+            if are_transitions(file):
+                columns = {name: _read(file[name]) for name in TRANSITION_COLUMNS if name in file}
+                return EpisodeData(_split(path, split_transitions, columns), None)
             names = sorted((n for n in file if n.startswith("episode_")), key=lambda n: int(n.rpartition("_")[2]))
             if not names:
                 raise ConfigError(
-                    f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), found {sorted(file)[:8]}."
+                    f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), or the columns "
+                    f"{list(TRANSITION_COLUMNS[:4])} (D4RL's), found {sorted(file)[:8]}."
                 )
             episodes = [_read_group(file[name], f"{path}, {name}") for name in names]
             return EpisodeData(episodes, _read_action_space(path, file.attrs.get("action_space")))
@@ -213,8 +221,14 @@ def _read_npz(path: pathlib.Path) -> list[Episode]:
                 place[last] = file[name]
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path} cannot be read as a .npz file: {error}.") from error
+    return _split(path, split_transitions if are_transitions(columns) else split_steps, columns)
+
+
+def _split(
+    path: pathlib.Path, split: Callable[[Mapping[str, Any]], list[Episode]], columns: Mapping[str, Any]
+) -> list[Episode]:
     try:
-        return split_steps(columns)
+        return split(columns)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from error
 

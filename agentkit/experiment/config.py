@@ -154,7 +154,7 @@ class ExperimentConfig:
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         for name in ("init_from", "data"):
-            object.__setattr__(self, name, _absolute(name, getattr(self, name)))
+            object.__setattr__(self, name, absolute(name, getattr(self, name)))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -235,6 +235,7 @@ class ExperimentConfig:
         }
 
 
+<<<<<<< HEAD
 def _checked(environment: Any) -> Any:
     """Returns the environment, whose function may have put wrappers around it; closes one that is refused."""
     try:
@@ -246,6 +247,9 @@ def _checked(environment: Any) -> Any:
 
 
 def _absolute(name: str, path: Any) -> str | None:
+=======
+def absolute(name: str, path: Any) -> str | None:
+>>>>>>> data
     """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
     if path is None:
         return None

@@ -30,6 +30,7 @@ from agentkit.experiment import callback_record
 from agentkit.experiment.config import (
     ExperimentConfig,
     Seed,
+    absolute,
     check_run_directory,
     experiment_from_record,
     read_record,
@@ -333,7 +334,7 @@ def _build(
     if directory is not None:
         check_code(experiment, directory)
         is_file = isinstance(config.dataset, str | pathlib.Path)
-        path = str(pathlib.Path(str(config.dataset)).absolute()) if is_file else None
+        path = absolute("dataset", config.dataset) if is_file else None
         of_data = {"dataset": path, "evaluates": config.environment is not None}
         write_config(experiment, directory, offline=of_data)
     choose_dispatch(shapes)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
-import tree
 
 from agentkit import checkpoint
 from agentkit.actors.batches import SplitAdder
+from agentkit.agents.addons.prior_data import PriorData
+from agentkit.agents.common.experience import Sequences, Transitions
 from agentkit.datasets.episode_files import EpisodeData
-from agentkit.datasets.episodes import Episode, EpisodeRecorder, describe_actions
+from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, scale_rewards
+from agentkit.datasets.replay_contents import join_sequences, join_transitions
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
-from agentkit.experiment.config import read_config
+from agentkit.experiment.config import ExperimentConfig, read_config
 from agentkit.experiment.evaluate import restore_policy
 from agentkit.replay import InProcessReplay
 from agentkit.specs import is_batched, make_environment_spec
-from agentkit.types import Transition
 from agentkit.variables import VariableClient
+from agentkit.wrappers.reward_scale import RewardScale
 
 
 def record_episodes(
@@ -62,25 +66,28 @@ def record_episodes(
 def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
+    Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of unfinished ones is left out.
+
     Args:
         run_directory: the run folder.
         **options: see `read_config`.
 
     Raises:
-        ConfigError: not a run folder, or a run whose replay is not in process, or holds other items than
-            transitions of one step.
+        ConfigError: not a run folder, or a run whose replay is not in process, or holds neither transitions nor
+            sequences.
         CheckpointError: it has no readable checkpoint.
     """
     experiment = read_config(run_directory, **options)
     found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints", holding="replay")
     if found is None:
         raise CheckpointError(f"The run {run_directory} has no checkpoint with a replay. Record episodes instead.")
-    config = experiment.agent.config
-    one_step = getattr(config, "n_step", None) == 1
-    if experiment.replay != "in_process" or found.state.get("launched") or not one_step:
+    experience: Any = experiment.agent.experience
+    if isinstance(experience, PriorData):
+        experience = experience.experience
+    if experiment.replay != "in_process" or found.state.get("launched") or not _can_join(experience):
         raise ConfigError(
-            f"Episodes are read from an in-process replay with n_step=1; the run {run_directory} has "
-            f"{experiment.replay} and n_step={getattr(config, 'n_step', None)}. Record episodes instead."
+            "Episodes are read from an in-process replay of transitions or sequences; the run "
+            f"{run_directory} has {type(experience).__name__} in {experiment.replay}. Record episodes instead."
         )
     with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
         spec = make_environment_spec(environment)
@@ -88,31 +95,20 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     with replay:
         replay.restore(found.path / "replay")
         items, rows = replay.contents(experiment.agent.batch_plan.table)
-    return EpisodeData(_join(items, rows, config.discount), describe_actions(spec.actions))
+    if isinstance(experience, Sequences):
+        episodes = join_sequences(items, rows)
+    else:
+        episodes = join_transitions(items, rows, experience.config.n_step, experience.config.discount)
+    return EpisodeData(scale_rewards(episodes, 1.0 / _reward_scale(experiment)), describe_actions(spec.actions))
 
 
-def _join(items: Transition, rows: np.ndarray, discount: float) -> list[Episode]:
-    """Joins transitions ``[N, ...]`` to episodes: one follows another where it begins in the row that that ended in.
+def _can_join(experience: Any) -> bool:
+    if not isinstance(experience, Transitions | Sequences):
+        return False
+    return isinstance(experience, Sequences) or experience.config.n_step == 1 or experience.config.discount > 0
 
-    Args:
-        items: of one step each.
-        rows: of the first and the last step of each, ``[N, 2]``.
-        discount: gamma, above 0, which the transitions' discounts have in them.
-    """
-    starting_in = {int(first): index for index, first in enumerate(rows[:, 0])}
-    next_of = [starting_in.get(int(last), -1) for last in rows[:, 1]]
-    episodes: list[Episode] = []
-    for start in sorted(set(range(len(rows))) - set(next_of)):
-        chain = [start]
-        while next_of[chain[-1]] >= 0:
-            chain.append(next_of[chain[-1]])
-        ended = np.zeros((2, len(chain)), bool)
-        ended[0 if discount > 0 and items.discount[chain[-1]] == 0 else 1, -1] = True
-        observations = tree.map_structure(
-            lambda before, after, chain=chain: np.concatenate([before[chain], after[chain[-1:]]]),
-            items.observation,
-            items.next_observation,
-        )
-        actions = tree.map_structure(lambda x, chain=chain: x[chain], items.action)
-        episodes.append(Episode(observations, actions, np.asarray(items.reward[chain], np.float64), *ended))
-    return episodes
+
+def _reward_scale(experiment: ExperimentConfig) -> float:
+    """Returns by how much the run's wrappers multiply rewards."""
+    partials = [wrapper for wrapper in experiment.wrappers if isinstance(wrapper, functools.partial)]
+    return math.prod(x.args[0] if x.args else x.keywords["scale"] for x in partials if x.func is RewardScale)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -102,9 +103,12 @@ def test_online_it_does_not_lose_what_it_had(tmp_path: pathlib.Path) -> None:
 def test_stopped_and_resumed_it_ends_as_if_never_stopped(
     trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    settings = {"init_from": trained("iql"), **scaled(trained("iql"))}
+    """The source is read once: it is gone when the run goes on."""
+    source = shutil.copytree(trained("iql"), tmp_path / "source")
+    settings = {"init_from": source, **scaled(source)}
     agentkit.run(online(OFFLINE["iql"], tmp_path / "whole", **settings))
     agentkit.run(online(OFFLINE["iql"], tmp_path / "run", 30, **settings))
+    shutil.rmtree(source)
     agentkit.resume(tmp_path / "run", num_steps=60)
     assert_same(*(state_of(tmp_path / name)["learner"] for name in ("run", "whole")))
     with pytest.raises(ResumeError, match="init_from"):

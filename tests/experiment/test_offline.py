@@ -1,6 +1,7 @@
 """Training from data alone: exact counts, determinism, evaluation, resuming, refusals; and data out of runs."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import tree
 
 import agentkit
 from agentkit import checkpoint, datasets
-from agentkit.agents import bc, discrete_cql, dqn, iql, ppo, td3_bc
+from agentkit.agents import bc, discrete_cql, dqn, iql, ppo, r2d2, td3_bc
 from agentkit.datasets.episodes import infer_spec
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import (
@@ -27,6 +28,7 @@ from agentkit.experiment import (
 )
 from agentkit.experiment.offline import load_dataset, run_offline
 from agentkit.loggers import read_csv
+from agentkit.wrappers.reward_scale import RewardScale
 from tests.agents import offline_data
 
 EPISODES = offline_data.make_episodes(offline_data.CATCH, 20, [0.5])
@@ -262,12 +264,33 @@ def test_what_a_replay_holds_can_be_learned_from(online: pathlib.Path) -> None:
     assert run_offline(make_config(dataset=data.episodes, environment=None)).updates == 40
 
 
-def test_a_replay_of_longer_returns_has_no_episodes(tmp_path: pathlib.Path, whole: pathlib.Path) -> None:
+def test_rewards_that_were_summed_or_scaled_are_the_environments_own_again(tmp_path: pathlib.Path) -> None:
     agent = dqn.make_agent(dqn.Config(**SMALL, n_step=3, min_replay_size=20))
-    agentkit.run(
-        agentkit.ExperimentConfig(agent, offline_data.CATCH, 30, evaluation_period=0, run_directory=tmp_path / "run")
-    )
-    with pytest.raises(ConfigError, match="n_step=3"):
+    settings: dict[str, Any] = {"wrappers": [functools.partial(RewardScale, scale=4.0)], "evaluation_period": 0}
+    agentkit.run(agentkit.ExperimentConfig(agent, offline_data.CATCH, 30, run_directory=tmp_path / "run", **settings))
+    episodes = read_replay(tmp_path / "run").episodes
+    assert [len(episode.rewards) for episode in episodes] == [9, 9, 9, 1]  # Of the last one, one reward is known.
+    for episode in episodes[:3]:
+        assert np.all(np.abs(episode.rewards[:-1]) < 1e-6) and abs(episode.rewards[-1]) == pytest.approx(1.0)
+        assert episode.terminations[-1]
+
+
+def test_sequences_are_episodes_again(tmp_path: pathlib.Path) -> None:
+    config = r2d2.Config(
+        hidden_sizes=(8,), lstm_size=4, batch_size=2, burn_in=1, sequence_length=4, sequence_period=3, n_step=1,
+        min_replay_size=100,
+    )  # fmt: skip
+    settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "run"}
+    agentkit.run(agentkit.ExperimentConfig(r2d2.make_agent(config), offline_data.CATCH, 30, **settings))
+    *whole, _ = read_replay(tmp_path / "run").episodes
+    assert [len(episode.rewards) for episode in whole] == [9, 9, 9]
+    assert all(episode.terminations[-1] and abs(episode.rewards[-1]) == 1.0 for episode in whole)
+
+
+def test_what_has_no_episodes_says_so(tmp_path: pathlib.Path, whole: pathlib.Path) -> None:
+    settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "run"}
+    agentkit.run(agentkit.ExperimentConfig(ppo.make_agent(), offline_data.CATCH, 10, **settings))
+    with pytest.raises(ConfigError, match="has Segments in in_process"):
         read_replay(tmp_path / "run")
     with pytest.raises(CheckpointError, match="no checkpoint with a replay"):
         read_replay(whole)
