@@ -235,7 +235,6 @@ class ExperimentConfig:
         }
 
 
-<<<<<<< HEAD
 def _checked(environment: Any) -> Any:
     """Returns the environment, whose function may have put wrappers around it; closes one that is refused."""
     try:
@@ -246,10 +245,7 @@ def _checked(environment: Any) -> Any:
     return environment
 
 
-def _absolute(name: str, path: Any) -> str | None:
-=======
 def absolute(name: str, path: Any) -> str | None:
->>>>>>> data
     """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
     if path is None:
         return None
