@@ -6,7 +6,6 @@ from typing import Any, final
 
 import dm_env
 
-from agentkit import nests
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
 from agentkit.wrappers.base import EnvironmentWrapper
@@ -71,7 +70,7 @@ class SoftHorizon(EnvironmentWrapper):
         timestep = self._environment.step(action)
         self._num_steps += 1
         if self._num_steps >= self._max_steps and not timestep.last():
-            self._observation = nests.copy_nest(timestep.observation)
+            self._observation = timestep.observation
             timestep = timestep._replace(step_type=dm_env.StepType.LAST)
         self._reset_next_step = timestep.last()
         return timestep
