@@ -56,8 +56,8 @@ class Episode(NamedTuple):
 def random_views(rng: np.random.Generator, rewards: bool) -> dict[str, View]:
     columns = ["observation", "observation.x", "observation.x.a", "action"] + ["reward"] * rewards
     found = {"id": View("observation.id", 0)}
-    for i in range(rng.integers(1, 5)):
-        column = str(rng.choice(columns))
+    for i in range(12):
+        column = columns[i % len(columns)]
         newest = 0 if column.startswith("observation") else -1
         shifts = rng.integers(-REACH, newest + 1, rng.integers(1, 4)).tolist()
         low, high = min(shifts), max(shifts)
@@ -215,7 +215,16 @@ def test_so_does_learning_from_data() -> None:
     views = random_views(np.random.default_rng(7), rewards=True)
     agent = recording_agent(AGENTS["transitions"], views)
     store = ItemStore(agent.make_tables(WITH_REWARDS)[0])
-    assert check(agent, WITH_REWARDS, views, store, lambda: ReplaySample((), store.take(np.arange(len(store))))) >= 200
+
+    def draw() -> ReplaySample:
+        return ReplaySample((), store.take(np.arange(len(store))))
+
+    assert check(agent, WITH_REWARDS, views, store, draw) >= 200
+    past = draw().data.observation
+    numbers, starts = past.observation.observation["id"], past.start_of_episode
+    before = np.cumsum(starts, axis=1)[:, -numbers.shape[1] :] == 0
+    before &= starts.any(axis=1)[:, None]
+    assert before.any() and not numbers[before].any()
 
 
 def test_what_ppo_stored_on_acting_is_what_it_computes_on_learning() -> None:
