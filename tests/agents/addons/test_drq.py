@@ -192,6 +192,17 @@ def test_other_settings_take_the_place_of_the_defaults() -> None:
         drq.Config(max_shift=-1)
 
 
+@pytest.mark.one_stack
+@pytest.mark.parametrize("name", ["cql", "crr", "droq", "iql", "redq", "td3_bc"])
+def test_other_agents_with_critics_take_it(name: str) -> None:
+    agent = make(name, {}, drq.Config())
+    update = agent.make_update(agent.make_networks(IMAGES))
+    state = jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
+    after, output = jax.eval_shape(update.update, state, a_batch())
+    assert "critic_loss" in output.metrics
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+
 def test_what_cannot_have_it_is_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="networks with a policy"):
         with_drq(dqn.make_agent()).make_networks(IMAGES._replace(actions=specs.DiscreteArray(2)))
