@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentkit.envs import dm_control
+from agentkit.errors import ConfigError
 from agentkit.wrappers.action_repeat import ActionRepeat
 from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.pixels import Pixels
@@ -40,6 +41,11 @@ def make(
         UnknownNameError: if the suite has no such task.
         ConfigError: MuJoCo cannot draw here, or a setting is impossible.
     """
-    environment = ActionRepeat(dm_control.make(name, seed, **kwargs), action_repeat)
+    environment = dm_control.make(name, seed, **kwargs)
     camera = _CAMERAS.get(name.partition("/")[0], 0) if camera_id is None else camera_id
-    return FrameStack(Pixels(environment, size, camera), num_frames)
+    count = environment.physics.model.ncam
+    if not 0 <= camera < count:
+        raise ConfigError(f"camera_id: expected 0 to {count - 1}, the cameras of {name}, found {camera}.")
+    frames = FrameStack(Pixels(ActionRepeat(environment, action_repeat), size, camera), num_frames)
+    environment.render(size, size, camera)  # Where nothing can be drawn, it is said before a run begins.
+    return frames

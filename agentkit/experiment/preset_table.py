@@ -20,6 +20,7 @@ _TABLE = "docs/results/table.md"
 _BSUITE = "docs/results/bsuite.md"
 _ZOO = "RL Baselines3 Zoo 22e3ff2, hyperparams/{}.yml"
 _CLEANRL = "CleanRL, ppo_continuous_action.py and its table for dm_control"
+_DRQ = "github.com/denisyarats/drq, config.yaml"
 _PYTORCH_SAC = "github.com/denisyarats/pytorch_sac, config/agent/sac.yaml"
 
 
@@ -230,6 +231,21 @@ PRESETS = (
             "initial_temperature": 0.1,
             "tau": 0.0025,  # Theirs moves by 0.005 at every second update.
             "min_log_std": -5.0,
+        },
+    ),
+    Preset(
+        "sac",
+        ("dm_control_pixels:*",),
+        _DRQ,
+        500_000,
+        {
+            "hidden_sizes": (1024, 1024),
+            "learning_rate": 1e-3,
+            "batch_size": 512,
+            "initial_temperature": 0.1,
+            "tau": 0.005,  # Theirs moves by 0.01 at every second update.
+            "num_random_steps": 1_000,
+            "replay_size": 100_000,
         },
     ),
     # TD3

@@ -1,5 +1,6 @@
 """A point to be steered to the middle of an image, and a small encoder of such images."""
 
+from collections.abc import Callable
 from typing import Any
 
 import haiku as hk
@@ -37,3 +38,12 @@ def narrow_torso(image: Any) -> Any:
     """Makes 4 numbers of an image: random ones say too little of where the point is, and have to be learned."""
     x = jax.nn.relu(hk.Conv2D(8, 3, stride=2, name="own_convolution")(image))
     return hk.Linear(4, name="own_linear")(hk.Flatten()(x))
+
+
+def run_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function compiled without most of XLA's optimisations, which take longer than what runs once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        return jax.jit(function)(*arguments)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)

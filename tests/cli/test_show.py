@@ -125,6 +125,18 @@ def test_the_network_in_an_environment_fits_the_terminal_and_adds_up(columns, ca
     assert table[-1] == ["total", f"{24 + 36 + 40 + 9}"]
 
 
+@pytest.mark.one_stack
+def test_the_encoder_of_images_is_shown_once_before_what_shares_it(capsys):
+    words = ["--wrapper", "pixels(size=16)", "--set", "hidden_sizes=8"]
+    assert main(["show", "td3", "--env", "agentkit:point_mass", *words]) == 0
+    lines = capsys.readouterr().out.partition("Network in agentkit:point_mass:")[2].splitlines()
+    rows = [line.split() for line in lines]
+    names = [row[0] for row in rows if row and row[0].startswith("[")]
+    assert names == ["[encoder]", "[agent/policy]", "[agent/critic]"]
+    assert sum(row[:2] == ["drq_torso/conv2_d", "16x16x3"] for row in rows) == 1
+    assert sum(row[:3] == ["trunk", "2048", "50"] for row in rows) == 2  # Of the policy, and of the first critic.
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -31,9 +31,8 @@ def test_every_row_is_possible_and_says_its_source(preset):
         rows = plan.batch_size * experiment.agent.experience.segment_length
         assert rows % agent.config.num_minibatches == 0
     assert preset.source.startswith(("docs/results/", "RL Baselines3 Zoo", "CleanRL", "github.com/"))
-    assert all(
-        name.split(":")[0] in ("atari", "gymnasium", "envpool", "dm_control", "bsuite") for name in preset.environments
-    )
+    known = ("atari", "gymnasium", "envpool", "dm_control", "dm_control_pixels", "bsuite")
+    assert all(name.split(":")[0] in known for name in preset.environments)
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=label)
