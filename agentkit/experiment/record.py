@@ -66,7 +66,8 @@ def record_episodes(
 def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
     """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
 
-    Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of unfinished ones is left out.
+    Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of
+    unfinished ones is left out.
 
     Args:
         run_directory: the run folder.
