@@ -42,7 +42,11 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
 
 
 def returns(directory: str | os.PathLike[str]) -> list[str]:
-    """Returns a line about the best and the last evaluation of a run; of a run without any, none."""
+    """Returns a line about the best and the last evaluation of a run; of a run without any, none.
+
+    The best one is that whose policy is kept, which is not always the one with the highest return.
+    """
+    from agentkit import checkpoint
     from agentkit.experiment.run_folder import open_run
 
     rows: list[dict[str, float]] = []
@@ -54,8 +58,11 @@ def returns(directory: str | os.PathLike[str]) -> list[str]:
         ]
     if not rows:
         return []
-    best, last = max(rows, key=lambda row: row["episode_return"]), rows[-1]
+    kept, last = checkpoint.steps(Path(directory) / "best")[-1:], rows[-1]
+    best = next((row for row in rows if [int(row["steps"])] == kept), None)
+    best = best or max(rows, key=lambda row: row["episode_return"])
     said = f"Evaluation return: {last['episode_return']:,.1f} at step {last['steps']:,.0f}, the last"
-    if best["episode_return"] <= last["episode_return"]:
+    if best is last or best["episode_return"] == last["episode_return"]:
         return [f"{said} and best."]
-    return [f"{said}; {best['episode_return']:,.1f} at step {best['steps']:,.0f}, the best."]
+    label = "the best" if best["episode_return"] > last["episode_return"] else "kept as the best"
+    return [f"{said}; {best['episode_return']:,.1f} at step {best['steps']:,.0f}, {label}."]
