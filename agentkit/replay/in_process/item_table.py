@@ -13,9 +13,10 @@ from agentkit.errors import CheckpointError, SpecError
 from agentkit.nests import LeafReader, make_builder
 from agentkit.replay.base import FIRST_PRIORITY
 from agentkit.replay.in_process import arrays
+from agentkit.replay.in_process.histories import Histories
 from agentkit.replay.in_process.selectors import SlotSelector, make_selector, max_priority
 from agentkit.replay.in_process.slots import Slots
-from agentkit.replay.in_process.step_store import PADDING_ROW, StepStore, make_columns
+from agentkit.replay.in_process.step_store import StepStore, make_columns
 from agentkit.replay.table import (
     Fifo,
     FromStep,
@@ -67,9 +68,7 @@ class ItemTable:
         # Made when it is needed: most uniform tables never see a priority but 1.
         self._priorities: np.ndarray | None = np.zeros(0, np.float64) if uses_priority else None
         self._inline = make_columns(table.layout.inline, "inline")
-        layout = table.layout
-        self._history = layout.history()
-        self._first_history, self._last_history = layout.history(Select.FIRST, Select.ALL), layout.history(Select.LAST)
+        self._histories = Histories(table.layout, store)
         self._clear()
 
     def _clear(self) -> None:
@@ -129,8 +128,8 @@ class ItemTable:
             self.store.add_references(self._rows[slot])
         else:
             self.store.add_end_references(rows[0], rows[1])
-        if self._history:
-            self.store.add_row_references(self._rows_before(slot))
+        if self._histories:
+            self.store.add_row_references(self._histories.rows_before(int(rows[0]), int(rows[-1])))
         for column, leaf in zip(self._inline, inline, strict=True):
             column[slot] = leaf
         self._times[slot] = 0
@@ -161,21 +160,9 @@ class ItemTable:
         self._priorities = np.ones(self._times.shape[0], np.float64)
         return self._priorities
 
-    def _rows_before(self, slot: int) -> list[int]:
-        """Returns the rows before those of an item that it looks at, and so keeps."""
-        first, last = int(self._rows[slot, 0]), int(self._rows[slot, -1])
-        walk, first_history, last_history = self.store.walk_back, self._first_history, self._last_history
-        if not last_history or last == PADDING_ROW:
-            return walk(first, first_history)
-        rows = walk(last, last_history)
-        if first == last or first in rows:  # Most of the history of the first is that of the last, too.
-            more = first_history + (0 if first == last else 1 + rows.index(first)) - last_history
-            return rows + walk(rows[-1], more) if more > 0 and rows else rows
-        return rows + walk(first, first_history)
-
     def _remove(self, slot: int) -> None:
         self._forget(slot)
-        if self._history:
+        if self._histories:
             self._release([slot])
         elif self.takes_all:
             self.store.release_references(self._rows[slot])
@@ -184,10 +171,13 @@ class ItemTable:
 
     def _release(self, slots: Sequence[int] | np.ndarray) -> None:
         """Takes back the references of items that are gone, or are to go."""
-        rows_before = [row for slot in slots for row in self._rows_before(int(slot))] if self._history else []
+        before = [row for slot in slots for row in self._rows_before(slot)] if self._histories else []
         self.store.release_references(self._rows[slots])
-        for row in rows_before:
+        for row in before:
             self.store.release(row)
+
+    def _rows_before(self, slot: int) -> list[int]:
+        return self._histories.rows_before(int(self._rows[slot, 0]), int(self._rows[slot, -1]))
 
     def _forget(self, slot: int) -> None:
         """Removes an item, and keeps its rows for the batch that it is still to be in."""
@@ -300,15 +290,7 @@ class ItemTable:
         if self.takes_all:
             rows = rows.astype(np.intp)
         at = {Select.FIRST: first, Select.LAST: last, Select.ALL: rows}
-        # With the steps before, [B, history + 1] or [B, history + T]: the longest that is needed, of which a leaf
-        # takes the end.
-        past = {}
-        if self._first_history:
-            past[Select.FIRST] = self.store.histories(first, self._first_history)
-            if self.takes_all:
-                past[Select.ALL] = np.concatenate([past[Select.FIRST][:, :-1], rows], axis=1)
-        if self._last_history:
-            past[Select.LAST] = self.store.histories(last, self._last_history)
+        past = self._histories.gather(first, last, rows) if self._histories else {}
         columns = self.store.columns
         leaves = []
         for source in self._sources:
@@ -317,8 +299,7 @@ class ItemTable:
             elif not source.history:
                 leaves.append(columns[source.column].take(at[source.select], 0))
             else:
-                most = self._last_history if source.select is Select.LAST else self._first_history
-                leaves.append(columns[source.column].take(past[source.select][:, most - source.history :], 0))
+                leaves.append(columns[source.column].take(self._histories.cut(past, source), 0))
         return self._build(iter(leaves))
 
     def contents(self) -> tuple[Any, np.ndarray]:
@@ -332,9 +313,9 @@ class ItemTable:
         """Yields the rows that the items refer to: ``[size, T or 2]``, and of each item the rows of its history."""
         slots = self._slots.by_age()
         yield self._rows[slots]
-        if self._history:
+        if self._histories:
             for slot in slots:
-                yield np.array(self._rows_before(int(slot)), np.int64)
+                yield np.array(self._rows_before(slot), np.int64)
 
     @property
     def nbytes(self) -> int:
