@@ -12,7 +12,7 @@ Differences from the paper:
   * Smaller networks, and a learning rate that fits short trainings (the paper's is 1e-4).
   * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
-  * Images are seen by one encoder, as in DrQ-v2: `addons/drq.py`.
+  * Images are seen by one encoder, as in DrQ-v2: `common/drq.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (

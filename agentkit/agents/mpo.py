@@ -14,7 +14,7 @@ Differences from the papers:
   * Orthogonal initial weights, small in the policy's last layer; ReLU layers of 256, no layer normalisation.
   * One update a step and a learning rate of 3e-4, for trainings of some 200,000 steps.
   * Truncated episodes bootstrap.
-  * Images are seen by one encoder, as in DrQ-v2: `addons/drq.py`.
+  * Images are seen by one encoder, as in DrQ-v2: `common/drq.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Positive, Sizes, check_order

@@ -8,7 +8,7 @@ Differences from the paper:
   * All three gradients are taken at the parameters from before the update.
   * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.
-  * Images are seen by one encoder, as in DrQ-v2: `addons/drq.py`.
+  * Images are seen by one encoder, as in DrQ-v2: `common/drq.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import CountFromZero, Finite, Positive, Rate, Sizes, check_order

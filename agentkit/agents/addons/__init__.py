@@ -1,11 +1,11 @@
 """Add-ons: functions from an agent to one with other goals, rewards, scales, data, encoders or a view of its past."""
 
-from agentkit.agents.addons.drq import with_drq
 from agentkit.agents.addons.gail import with_gail
 from agentkit.agents.addons.her import with_her
 from agentkit.agents.addons.normalization import with_normalization
 from agentkit.agents.addons.prior_data import with_prior_data
 from agentkit.agents.addons.rnd import with_rnd
+<<<<<<< HEAD
 from agentkit.agents.addons.views import with_views
 from agentkit.agents.common.views import View
 
@@ -19,3 +19,9 @@ __all__ = [
     "with_rnd",
     "with_views",
 ]
+=======
+from agentkit.agents.common import drq
+from agentkit.agents.common.drq import with_drq
+
+__all__ = ["drq", "with_drq", "with_gail", "with_her", "with_rnd"]
+>>>>>>> pixels
