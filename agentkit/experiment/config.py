@@ -15,7 +15,7 @@ import numpy as np
 
 from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
-from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Range, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
 from agentkit.envs import given
 from agentkit.envs.registry import registered
@@ -30,6 +30,13 @@ from agentkit.wrappers.base import check_order, observes_rewards, without_traini
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
+WhichCheckpoint = Annotated[
+    str | int,
+    Range(
+        "'newest', 'best' or a step",
+        lambda which: which in ("newest", "best") if isinstance(which, str) else type(which) is int and which >= 0,
+    ),
+]
 _PACKAGES = (
     "jax",
     "jaxlib",
@@ -112,7 +119,7 @@ class ExperimentConfig:
     callbacks: Sequence[Callback] = ()
     video_period: CountFromZero = 0
     init_from: str | pathlib.Path | None = None
-    init_checkpoint: str | int = "newest"
+    init_checkpoint: WhichCheckpoint = "newest"
     data: str | pathlib.Path | None = None
 
     def __post_init__(self) -> None:
