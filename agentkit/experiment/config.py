@@ -16,7 +16,7 @@ import numpy as np
 
 from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
-from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges, whole
+from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Range, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
 from agentkit.envs import given
 from agentkit.envs.columns import ColumnSource, check_columns
@@ -38,6 +38,13 @@ from agentkit.wrappers.base import (
 
 REPLAYS = ("in_process", "reverb")
 Seed = Annotated[int, whole("a whole number in [0, 2**31)", lambda value: 0 <= value < 2**31)]
+WhichCheckpoint = Annotated[
+    str | int,
+    Range(
+        "'newest', 'best' or a step",
+        lambda which: which in ("newest", "best") if isinstance(which, str) else type(which) is int and which >= 0,
+    ),
+]
 _PACKAGES = (
     "jax",
     "jaxlib",
@@ -126,7 +133,7 @@ class ExperimentConfig:
     columns: Sequence[str] = ()
     evaluation_samples: bool = False
     init_from: str | pathlib.Path | None = None
-    init_checkpoint: str | int = "newest"
+    init_checkpoint: WhichCheckpoint = "newest"
     data: str | pathlib.Path | None = None
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ from agentkit.experiment import callback_record
 from agentkit.experiment.config import (
     ExperimentConfig,
     Seed,
+    WhichCheckpoint,
     absolute,
     check_run_directory,
     experiment_from_record,
@@ -111,7 +112,7 @@ class OfflineConfig:
     on_nan: OnNan = "stop"
     callbacks: Sequence[Callback] = ()
     init_from: str | pathlib.Path | None = None
-    init_checkpoint: str | int = "newest"
+    init_checkpoint: WhichCheckpoint = "newest"
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
