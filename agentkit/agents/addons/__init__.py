@@ -5,12 +5,14 @@ from agentkit.agents.addons.her import with_her
 from agentkit.agents.addons.normalization import with_normalization
 from agentkit.agents.addons.prior_data import with_prior_data
 from agentkit.agents.addons.rnd import with_rnd
-<<<<<<< HEAD
 from agentkit.agents.addons.views import with_views
+from agentkit.agents.common import drq
+from agentkit.agents.common.drq import with_drq
 from agentkit.agents.common.views import View
 
 __all__ = [
     "View",
+    "drq",
     "with_drq",
     "with_gail",
     "with_her",
@@ -19,9 +21,3 @@ __all__ = [
     "with_rnd",
     "with_views",
 ]
-=======
-from agentkit.agents.common import drq
-from agentkit.agents.common.drq import with_drq
-
-__all__ = ["drq", "with_drq", "with_gail", "with_her", "with_rnd"]
->>>>>>> pixels
