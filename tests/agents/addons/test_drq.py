@@ -16,6 +16,7 @@ from agentkit.agents import dqn, registry, sac
 from agentkit.agents.addons import drq, with_drq
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
+from agentkit.learning import Update, UpdateOutput
 from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents.images import SIZE, drawn_point_mass, narrow_torso, run_once
@@ -122,6 +123,22 @@ def test_the_encoders_step_is_adams_on_the_critics_loss_of_the_shifted_images() 
     step, _ = adam.update(grads, adam.init(before.encoder))
     expected = optax.apply_updates(before.encoder, step)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state.encoder, expected)
+
+
+@pytest.mark.parametrize("field", ["observation", "next_observation"])
+def test_targets_train_nobody(field: str) -> None:
+    """The loss of an update that looks at one of both: it moves the encoder by the observations alone."""
+
+    def update(state: Any, batch: Any) -> Any:
+        return state, UpdateOutput({"critic_loss": jnp.sum(getattr(batch.data, field))})
+
+    encoder = nets.Network(lambda key: jnp.ones(()), lambda params, x: params * x)
+    whole = drq.learn_from_images(Update(lambda key: (), update, lambda state: {}), encoder, optax.sgd(1.0), None)
+    batch = a_batch()
+    vectors = np.ones((4, 3), np.float32)
+    batch = batch._replace(data=batch.data._replace(observation=vectors, next_observation=vectors))
+    state, _ = whole.update(whole.init(KEY), batch)
+    assert state.encoder == (1 - vectors.sum() if field == "observation" else 1)
 
 
 def test_policies_see_the_images_as_they_are_through_the_published_encoder() -> None:
