@@ -17,6 +17,7 @@ from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Range, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
+from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs import given
 from agentkit.envs.registry import registered
 from agentkit.envs.workers import check_workers
@@ -146,7 +147,8 @@ class ExperimentConfig:
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         for name in ("init_from", "data"):
-            object.__setattr__(self, name, absolute(name, getattr(self, name)))
+            path = getattr(self, name)
+            object.__setattr__(self, name, None if path is None else lasting_path(name, path))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -215,17 +217,6 @@ class ExperimentConfig:
             },
             "callbacks": callback_record.describe(self.callbacks),
         }
-
-
-def absolute(name: str, path: Any) -> str | None:
-    """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
-    if path is None:
-        return None
-    if not isinstance(path, str | pathlib.Path):
-        raise ConfigError(
-            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
-        )
-    return str(path) if str(path).startswith("minari:") else str(pathlib.Path(path).absolute())
 
 
 def check_environment_settings(config: Any) -> None:
