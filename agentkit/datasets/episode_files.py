@@ -132,6 +132,23 @@ def read_episodes(path: str | pathlib.Path) -> EpisodeData:
     return data
 
 
+def lasting_path(name: str, path: Any) -> str:
+    """Returns a path that names the same wherever it is used later: absolute, or a data set of Minari's.
+
+    Args:
+        name: of the setting, for errors.
+        path: a string or a path.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(path, str | pathlib.Path):
+        raise ConfigError(
+            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
+        )
+    return str(path) if str(path).startswith(PREFIX) else str(pathlib.Path(path).absolute())
+
+
 def _in_folder(folder: pathlib.Path) -> pathlib.Path:
     """Returns the file of a Minari data set: its HDF5, whether that is there or not."""
     for inner in (folder, folder / "data"):

@@ -18,6 +18,7 @@ from agentkit import __version__, checkpoint, envs
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Range, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
+from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs import given
 from agentkit.envs.columns import ColumnSource, check_columns
 from agentkit.envs.registry import registered
@@ -161,7 +162,8 @@ class ExperimentConfig:
         object.__setattr__(self, "loggers", check_names(self.loggers))
         object.__setattr__(self, "agent", self.agent.with_num_envs(self.num_envs or 1))
         for name in ("init_from", "data"):
-            object.__setattr__(self, name, absolute(name, getattr(self, name)))
+            path = getattr(self, name)
+            object.__setattr__(self, name, None if path is None else lasting_path(name, path))
         self._check_devices()
 
     def _check_devices(self) -> None:
@@ -242,6 +244,7 @@ class ExperimentConfig:
         }
 
 
+<<<<<<< HEAD
 def _checked(environment: Any) -> Any:
     """Returns the environment, whose function may have put wrappers around it; closes one that is refused."""
     try:
@@ -263,6 +266,8 @@ def absolute(name: str, path: Any) -> str | None:
     return str(path) if str(path).startswith("minari:") else str(pathlib.Path(path).absolute())
 
 
+=======
+>>>>>>> data
 def check_environment_settings(config: Any) -> None:
     """Refuses arguments and wrappers that are of no use to an environment.
 

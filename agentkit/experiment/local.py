@@ -243,13 +243,11 @@ def _build(
             "uninterrupted one."
         )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
-    if initial.message:
-        logs.message(initial.message)
     replay = stack.enter_context(_make_replay(experiment, spec))
     contents = {"replay": replay.save}
     if found is not None:
         replay.restore(found.path / "replay")
-    for message in fill(replay, fillings):
+    for message in filter(None, (initial.message, *fill(replay, fillings))):
         logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))

@@ -14,7 +14,7 @@ from agentkit import checkpoint
 from agentkit.agents.common.agent import Agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, check_ranges
 from agentkit.callbacks import Callback
-from agentkit.datasets.episode_files import EpisodeData, read_episodes
+from agentkit.datasets.episode_files import EpisodeData, lasting_path, read_episodes
 from agentkit.datasets.episodes import (
     Episode,
     add_episode,
@@ -31,7 +31,6 @@ from agentkit.experiment.config import (
     ExperimentConfig,
     Seed,
     WhichCheckpoint,
-    absolute,
     check_run_directory,
     experiment_from_record,
     read_record,
@@ -335,7 +334,7 @@ def _build(
     if directory is not None:
         check_code(experiment, directory)
         is_file = isinstance(config.dataset, str | pathlib.Path)
-        path = absolute("dataset", config.dataset) if is_file else None
+        path = lasting_path("dataset", config.dataset) if is_file else None
         of_data = {"dataset": path, "evaluates": config.environment is not None}
         write_config(experiment, directory, offline=of_data)
     choose_dispatch(shapes)
