@@ -244,7 +244,6 @@ class ExperimentConfig:
         }
 
 
-<<<<<<< HEAD
 def _checked(environment: Any) -> Any:
     """Returns the environment, whose function may have put wrappers around it; closes one that is refused."""
     try:
@@ -255,19 +254,6 @@ def _checked(environment: Any) -> Any:
     return environment
 
 
-def absolute(name: str, path: Any) -> str | None:
-    """Returns a path that names the same wherever the run goes on later; a data set of Minari's keeps its name."""
-    if path is None:
-        return None
-    if not isinstance(path, str | pathlib.Path):
-        raise ConfigError(
-            f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
-        )
-    return str(path) if str(path).startswith("minari:") else str(pathlib.Path(path).absolute())
-
-
-=======
->>>>>>> data
 def check_environment_settings(config: Any) -> None:
     """Refuses arguments and wrappers that are of no use to an environment.
 
