@@ -67,8 +67,8 @@ def random_shift(observation: Nest, key: jax.Array, max_shift: int | None = None
 def default_shift(shape: tuple[int, ...]) -> int:
     """Returns by how many pixels an image of this shape is shifted at most: DrQ-v2's 4 of 84, to scale.
 
-    >>> [default_shift((size, size, 3)) for size in (10, 24, 84)]
-    [0, 1, 4]
+    >>> tuple(default_shift((size, size, 3)) for size in (10, 24, 84))
+    (0, 1, 4)
     """
     return round(_SHIFT_OF_84 * min(shape[axis] for axis in image_axes(shape)) / 84)
 
