@@ -9,10 +9,10 @@ from typing import Generic, NamedTuple, TypeVar, final
 import jax
 import jax.numpy as jnp
 
+from agentkit import losses  # Loads rlax when one is used.
 from agentkit.actors import Policy
 from agentkit.agents.common.agent import PolicyOf
 from agentkit.errors import ConfigError
-from agentkit.losses import masked_mean
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Array, Nest, Step, Transition, has_action
 
@@ -71,7 +71,7 @@ def with_rewards(data: Transition | Step, reward: Array) -> Transition | Step:
 
 def mean(x: Array, mask: Array | None) -> Array:
     """Returns the mean ``[]`` of `x` ``[N]`` where there is an action."""
-    return jnp.mean(x) if mask is None else masked_mean(x, mask)
+    return jnp.mean(x) if mask is None else losses.masked_mean(x, mask)
 
 
 def _merge(x: Array) -> Array:
