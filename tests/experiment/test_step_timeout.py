@@ -84,12 +84,12 @@ def test_a_call_that_does_not_hear_ends_its_process():
     ids=["python", "c"],
 )
 def test_a_run_whose_environment_hangs_ends_and_keeps_its_checkpoints(tmp_path, hang, code):
-    trouble = f"def trouble(count):\n    if count == 140:\n        {hang}\n"
-    process = start(trouble, tmp_path, "--checkpoint-every", "60", "--step-timeout", "3")
+    trouble = f"def trouble(count):\n    if count == 1040:\n        {hang}\n"
+    process = start(trouble, tmp_path, "--checkpoint-every", "100", "--step-timeout", "3")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert "The environment troubled:catch has not returned from " in errors and "--step-timeout" in errors
-    assert checkpoint.read_latest(folder(tmp_path) / "checkpoints").step == 120
+    assert checkpoint.read_latest(folder(tmp_path) / "checkpoints").step == 1000
 
 
 HANGING = """
