@@ -222,7 +222,7 @@ def test_the_data_stay_and_the_agents_own_steps_say_how_often_it_learns(data: pa
 def _dive(num_episodes: int) -> list[datasets.Episode]:
     """Episodes of deep sea: every second one finds the treasure, the others wander about."""
     rng, recorder = np.random.default_rng(0), datasets.EpisodeRecorder()
-    environment = agentkit.envs.make("agentkit:deep_sea", seed=0, size=6)
+    environment = agentkit.envs.make("agentkit:deep_sea", seed=0, size=8)
     for number in range(num_episodes):
         timestep = environment.reset()
         recorder.add_first(timestep)
@@ -234,7 +234,7 @@ def _dive(num_episodes: int) -> list[datasets.Episode]:
 
 
 def test_sac_learns_what_it_would_not_find_alone() -> None:
-    """The treasure of deep sea, which a random policy finds once in 64 episodes, in 50 episodes: for three seeds."""
+    """The treasure of deep sea, which a random policy finds once in 256 episodes, in 50 episodes: for three seeds."""
     config = discrete_sac.Config(
         hidden_sizes=(16,), batch_size=16, min_replay_size=20, learning_rate=3e-3, discount=0.9, updates_per_step=4.0,
         updates_per_call=4,
@@ -242,9 +242,9 @@ def test_sac_learns_what_it_would_not_find_alone() -> None:
     agent = discrete_sac.make_agent(config)
     returns = {}
     for name, which in (("alone", agent), ("with data", with_prior_data(agent, _dive(10)))):
-        plan: dict[str, Any] = {"environment": "agentkit:deep_sea", "environment_settings": {"size": 6}}
-        plan |= {"evaluation_period": 300, "evaluation_episodes": 1}
-        found = [agentkit.run(make_experiment(which, 300, seed=seed, **plan)) for seed in range(3)]
+        plan: dict[str, Any] = {"environment": "agentkit:deep_sea", "environment_settings": {"size": 8}}
+        plan |= {"evaluation_period": 400, "evaluation_episodes": 1}
+        found = [agentkit.run(make_experiment(which, 400, seed=seed, **plan)) for seed in range(3)]
         returns[name] = [result.evaluations[0]["episode_return"] for result in found]
     assert min(returns["with data"]) > 0.9 > max(returns["alone"]) + 0.5
 
