@@ -233,6 +233,7 @@ def _dive(num_episodes: int) -> list[datasets.Episode]:
     return recorder.episodes
 
 
+@pytest.mark.one_stack
 def test_sac_learns_what_it_would_not_find_alone() -> None:
     """The treasure of deep sea, which a random policy finds once in 256 episodes, in 50 episodes: for three seeds."""
     config = discrete_sac.Config(
