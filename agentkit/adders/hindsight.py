@@ -14,7 +14,7 @@ from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import ConfigError, SpecError
 from agentkit.replay.base import Writer
-from agentkit.replay.table import FromInline, FromStep, Layout, Select
+from agentkit.replay.table import FromInline, FromStep, Layout, Select, number_leaves
 from agentkit.types import Nest, Transition
 
 GOAL_KEYS = ("achieved_goal", "desired_goal", "observation")
@@ -159,7 +159,7 @@ class HindsightAdder(core.Adder):
         check_goals(spec)
         goalless = {key: spec.observations[key] for key in GOAL_KEYS if key != "desired_goal"}
         row = specs.to_arrays(HindsightRow(goalless, spec.actions, extras_spec))
-        columns = tree.unflatten_as(row, list(range(len(tree.flatten(row)))))
+        columns = number_leaves(row)
         reward = spec.rewards if np.issubdtype(spec.rewards.dtype, np.floating) else specs.Array((), np.float32)
         inline = specs.to_arrays(HindsightInline(reward, spec.discounts, spec.observations["desired_goal"]))
 

@@ -14,7 +14,7 @@ from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay.base import Writer
-from agentkit.replay.table import FromInline, FromStep, Layout, Select
+from agentkit.replay.table import FromInline, FromStep, Layout, Select, number_leaves
 from agentkit.types import Nest, Transition
 
 
@@ -129,7 +129,7 @@ class NStepAdder(core.Adder):
         """
         start = specs.Array((), bool, "start_of_episode") if marks_starts else ()
         row = specs.to_arrays(NStepRow(spec.observations, spec.actions, extras_spec, start))
-        columns = tree.unflatten_as(row, list(range(len(tree.flatten(row)))))
+        columns = number_leaves(row)
         returns = tree.map_structure(_floating, NStepReturn(spec.rewards, spec.discounts))
         inline = tree.unflatten_as(returns, [FromInline(i) for i in range(len(tree.flatten(returns)))])
 

@@ -115,6 +115,11 @@ class Layout:
         return tree.map_structure(leaf, self.data)
 
 
+def number_leaves(step: Nest) -> Nest:
+    """Returns a nest like `step` that has each leaf's number in its place, for `FromStep.column`."""
+    return tree.unflatten_as(step, list(range(len(tree.flatten(step)))))
+
+
 def row_layout(step: Nest) -> Layout:
     """Returns the layout of items that are one step each, as it was appended: for data that is no trajectory.
 

@@ -11,7 +11,7 @@ import tree
 from agentkit.adders.n_step import NStepRow
 from agentkit.agents.common.views import Past, Reach, Views, ages, show
 from agentkit.errors import ConfigError
-from agentkit.replay.table import FromStep, Layout, Select
+from agentkit.replay.table import FromStep, Layout, Select, number_leaves
 from agentkit.types import Array, Nest, Step, Transition
 
 
@@ -22,7 +22,7 @@ def past_of_transitions(layout: Layout, reach: Reach) -> Layout:
         layout: `NStepAdder.layout` with ``marks_starts``.
         reach: how many steps before theirs they show.
     """
-    columns: NStepRow = _numbered(layout.step)
+    columns: NStepRow = number_leaves(layout.step)
     observation, next_observation = (_past(columns, reach, select) for select in (Select.FIRST, Select.LAST))
     data: Transition = layout.data
     return dataclasses.replace(layout, data=data._replace(observation=observation, next_observation=next_observation))
@@ -36,11 +36,8 @@ def past_of_sequences(layout: Layout, reach: Reach) -> Layout:
         reach: how many rows before their first they show.
     """
     data: Step = layout.data
-    return dataclasses.replace(layout, data=data._replace(observation=_past(_numbered(layout.step), reach, Select.ALL)))
-
-
-def _numbered(step: Nest) -> Nest:
-    return tree.unflatten_as(step, list(range(len(tree.flatten(step)))))
+    observation = _past(number_leaves(layout.step), reach, Select.ALL)
+    return dataclasses.replace(layout, data=data._replace(observation=observation))
 
 
 def _past(columns: NStepRow | Step, reach: Reach, select: Select) -> Past:
