@@ -69,16 +69,14 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
             )
     from agentkit import experiment
     from agentkit.agents import registry
-    from agentkit.agents.addons import with_views
     from agentkit.experiment import by_name, run_loggers
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
     imports = import_packages(arguments.imports)
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
-    agent = by_name.normalized(registry.make(arguments.agent, words, torso), arguments.normalize or ())
-    if views := find_views(arguments):
-        agent = with_views(agent, views)
+    made = registry.make(arguments.agent, words, torso)
+    agent = by_name.with_addons(made, arguments.normalize or (), find_views(arguments))
     check_is_data(arguments.data)
     tenth = max(arguments.updates // 10, 1)
     given = {

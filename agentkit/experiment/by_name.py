@@ -127,31 +127,32 @@ def plan(
     if torso is not None and not isinstance(agent, str):
         raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
     made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
-    made = normalized(made, normalize)
-    if views:  # Around the rest, which then sees the views.
-        made = with_views(made, views)
-    return ExperimentConfig(made, environment, num_steps, **settings)
+    return ExperimentConfig(with_addons(made, normalize, views), environment, num_steps, **settings)
 
 
 NORMALIZED = ("observations", "rewards")
 
 
-def normalized(agent: Agent, names: str | Sequence[str]) -> Agent:
-    """Returns the agent with what is named normalised; itself where nothing is.
+def with_addons(agent: Agent, normalize: str | Sequence[str] = (), views: Mapping[str, View] | None = None) -> Agent:
+    """Returns the agent with the add-ons that a command's words ask for; itself where they ask for none.
 
     Args:
         agent: any.
-        names: of `NORMALIZED`, with commas or as a list.
+        normalize: of `NORMALIZED`, with commas or as a list.
+        views: see `with_views`.
 
     Raises:
-        ConfigError: the agent does so already.
-        UnknownNameError: for another name.
+        ConfigError: the agent normalises already, or has no use for the views.
+        UnknownNameError: for another name than those in `NORMALIZED`.
     """
-    words = [word.strip() for each in ([names] if isinstance(names, str) else names) for word in each.split(",")]
+    given = [normalize] if isinstance(normalize, str) else normalize
+    words = [word.strip() for each in given for word in each.split(",")]
     for word in words:
         if word not in NORMALIZED:
             raise unknown_name("part to normalise", word, NORMALIZED)
-    return with_normalization(agent, "observations" in words, "rewards" in words) if words else agent
+    if words:
+        agent = with_normalization(agent, "observations" in words, "rewards" in words)
+    return with_views(agent, views) if views else agent  # Around the rest, which then sees the views.
 
 
 def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
