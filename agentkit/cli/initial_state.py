@@ -68,7 +68,9 @@ def check_is_data(data: str) -> None:
     Raises:
         ConfigError: saying what to do.
     """
-    if not data.startswith("minari:") and not Path(data).exists():
+    from agentkit.datasets.minari_sets import PREFIX
+
+    if not data.startswith(PREFIX) and not Path(data).exists():
         raise ConfigError(f"--data: there is no file {data!r}. 'agentkit export RUN' writes one.")
 
 
