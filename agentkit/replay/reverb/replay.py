@@ -64,14 +64,14 @@ class ReverbReplay(Replay):
     was saved, but the random choices are new and an unfinished episode is lost. The largest priority, which new items
     get, is that of the updates by this object: where another process updates, `largest_priorities` wants telling.
 
-    Attributes:
-        largest_priorities: that this object gave, by table, and 1 at least; what its writers' new items get.
-
     Security: Reverb has neither authentication nor encryption, and whoever reaches its port can crash
     its clients. So a server of this class listens to this machine alone, unless `listen` says otherwise.
 
     Never fork a process that holds one: Reverb's threads do not survive it. Start processes with
     `spawn`.
+
+    Attributes:
+        largest_priorities: that this object gave, by table, and 1 at least; what its writers' new items get.
     """
 
     resumable = False
