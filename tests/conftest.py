@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import time
 
 import hypothesis
 import pytest
@@ -77,9 +78,33 @@ ON_BOTH = (
     "savedmodel",
 )
 
+# Where one case of a test takes seconds: cases after the first run behind what has only one, with the slow tests.
+CASES_TAKE_SECONDS = ("tests/agents/", "tests/envs/", "tests/examples/", "tests/experiment/", "tests/networks/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the time after which what runs last is left out, for .ci/run on a machine that is slow today."""
+    says = "seconds since 1970 after which tests marked later are skipped; by default none is"
+    parser.addoption("--later-until", type=float, default=float("inf"), metavar="TIME", help=says)
+
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest selects by marks.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is run on one stack only, and what runs behind all else: further cases, then slow tests."""
+    places, functions = {}, set()
     for item in items:
         if item.nodeid.startswith(ONE_STACK) and not any(part in item.nodeid for part in ON_BOTH):
             item.add_marker(pytest.mark.one_stack)
+        function = item.nodeid.partition("[")[0]
+        further = function in functions and function.startswith(CASES_TAKE_SECONDS)
+        places[item] = 2 if item.get_closest_marker("slow") else int(further)
+        functions.add(function)
+        if places[item]:
+            item.add_marker(pytest.mark.later)
+    items.sort(key=places.__getitem__)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leaves out what runs last once its time is up."""
+    if item.get_closest_marker("later") and time.time() > item.config.getoption("--later-until"):
+        pytest.skip("the time for what runs last was up (--later-until)")
