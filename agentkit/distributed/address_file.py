@@ -40,6 +40,9 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
     """
     path = pathlib.Path(run_directory) / "board.json"
     if not path.is_file():
-        raise ConfigError(f"No launched program runs in {run_directory}: it has no board.json.")
+        raise ConfigError(
+            f"No launched program runs in {run_directory}: it has no board.json. "
+            "Only 'agentkit launch' and 'agentkit node' make one; for a run of 'agentkit train', see 'agentkit plot'."
+        )
     record = json.loads(path.read_text())
     return RunStoreClient(record["address"], record["run_id"], timeout=timeout)

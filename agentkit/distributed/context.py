@@ -87,6 +87,7 @@ class NodeContext:
         self._patience = patience or Patience()
         self._num_calls = 0
         self._counts: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
         self._gauges: dict[str, float] = {}
         self._totals: dict[str, int] = {}
         self._last_heartbeat = time.monotonic()
@@ -164,9 +165,13 @@ class NodeContext:
         """Returns the program's counts, as the store had them at the last heartbeat (half a second ago, at most)."""
         return self._totals
 
+    def unsent(self, name: str) -> int:
+        """Returns what this node has counted of a name since the last heartbeat; `totals` does not have it yet."""
+        return self._counts.get(name, 0) - self._sent.get(name, 0)
+
     def request_stop(self, reason: str) -> None:
-        """Asks the whole program to stop, in order."""
-        self.store.command("stop", reason=reason)
+        """Asks the whole program to stop, in order; nodes that have work at the end are waited for."""
+        self.store.command("stop", reason=reason, node=self.name)
 
     def sync(self, leaving: bool = False) -> None:
         """Sends a heartbeat now; the counts so far are then in the run store.
@@ -178,9 +183,9 @@ class NodeContext:
             RunStoreError: the run store does not answer.
         """
         with self._lock:
-            idle = time.monotonic() - self._last_heartbeat
-            reply = self.store.heartbeat(self._counts, self._gauges, idle, ready=self._ready, leaving=leaving)
-        self._totals = reply["totals"]
+            idle, counts = time.monotonic() - self._last_heartbeat, self._counts
+            reply = self.store.heartbeat(counts, self._gauges, idle, ready=self._ready, leaving=leaving)
+        self._totals, self._sent = reply["totals"], counts
         if reply["stop"]:
             self._stop.set()
 

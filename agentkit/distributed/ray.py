@@ -3,9 +3,9 @@
 Ray is optional, and imported in this file alone. Where the machines are is Ray's business; when a node is
 restarted is the supervisor's: Ray restarts none of them.
 
-What protects it: Ray's ports are open on every interface, and whoever may use them runs code. Ray cannot be
-confined to loopback, so its token is what keeps strangers out. The engine turns it on (``RAY_AUTH_MODE=token``)
-and makes one for a Ray of its own. On an existing cluster give every machine the same token, in
+What protects it: whoever may use Ray's ports runs code. A Ray of the engine's own listens on loopback alone. A
+cluster's ports are open on every interface, and its token is what keeps strangers out. The engine turns it on
+(``RAY_AUTH_MODE=token``), and makes one for a Ray of its own. On a cluster give every machine the same token, in
 ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, and keep the cluster on a private network:
 the token travels unencrypted unless Ray's TLS is set up. The run store listens on this machine's cluster address.
 
@@ -19,7 +19,6 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import signal
 import sys
 import uuid
@@ -34,6 +33,7 @@ from agentkit.distributed.ray_cluster import check_address, check_fits, check_sa
 from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
 from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
 from agentkit.errors import ConfigError, missing_extra
+from agentkit.scratch import remove_scratch
 
 __all__ = ["RayEngine", "RayVariables", "RunningActor"]
 
@@ -52,9 +52,11 @@ class RayEngine:
 
     Attributes:
         store_host: where the run store listens: an address of this machine that the cluster reaches.
+        confined: whether Ray's own servers listen on loopback alone.
     """
 
     store_host: str
+    confined: bool
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class RayEngine:
         self._ray = import_ray()
         self._actor_class = self._ray.remote(_NodeActor)
         self._running: list[RunningActor] = []
-        self._folder: str | None = None
+        self._folder: pathlib.Path | None = None
         self._counts_cpus = address is not None or num_cpus is not None
         self._autoscaling = autoscaling
         if address is not None:
@@ -100,7 +102,9 @@ class RayEngine:
             self._folder = start_private(self._ray, namespace, num_cpus, object_store_bytes or 256 << 20)
         else:
             connect(self._ray, address, namespace)
-        self.store_host = "127.0.0.1" if address is None else self._ray.util.get_node_ip_address()
+        own_address = self._ray.util.get_node_ip_address()
+        self.confined = own_address == "127.0.0.1"  # Where a newer Ray does not heed what `start_private` asked for.
+        self.store_host = "127.0.0.1" if address is None else own_address
         self._here = self._ray.get_runtime_context().get_node_id()
         self._holder = self._start_holder()
         use_holder(self._ray, self._holder)
@@ -144,7 +148,7 @@ class RayEngine:
         use_holder(self._ray, None)
         self._running = []
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
 
     def _start_holder(self) -> Any:
         """Starts the process that holds the parameters, on this machine; it ends with this engine or this process."""

@@ -11,23 +11,22 @@ import os
 import pathlib
 import re
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.scratch import make_scratch, remove_scratch
 
 
 class RayStartError(AgentkitError, RuntimeError):
     """Says that Ray could not be started on this machine."""
 
 
-def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> str:
-    """Starts a Ray of this process's own, with a token.
+def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_bytes: int) -> pathlib.Path:
+    """Starts a Ray of this process's own, with a token, whose servers listen on 127.0.0.1 alone.
 
     Args:
         ray: the package.
@@ -36,7 +35,7 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
         object_store_bytes: bytes.
 
     Returns:
-        The folder that it keeps its files in, to be deleted after ``ray.shutdown()``.
+        The folder that it keeps its files in, for `remove_scratch` after ``ray.shutdown()``.
 
     Raises:
         RayStartError: it did not come up.
@@ -44,12 +43,14 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
     if not _has_token():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ["RAY_AUTH_MODE"] = "token"
+    # As important as any other process, as on the other engines: Ray would give way to all (15), and next to a busy
+    # program its nodes would take minutes to start.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # A folder of its own: in /tmp/ray, other programs' address="auto" would find this Ray. A short path, as it
-    # holds sockets, whose paths are limited; so not TMPDIR. kill -9 of this process leaves it behind.
-    prefix = f"agentkit-ray-{os.getpid()}-"
-    folder = tempfile.mkdtemp(prefix=prefix, dir="/tmp" if os.path.isdir("/tmp") else None)
+    # holds sockets, whose paths are limited; so not TMPDIR. The next one removes what kill -9 leaves behind.
+    folder = make_scratch("ray", "/tmp" if os.path.isdir("/tmp") else None)
     try:
-        with _own_sigterm_handler():
+        with _own_sigterm_handler(), _on_loopback(ray):
             ray.init(
                 address="local",
                 num_cpus=1 if num_cpus is None else num_cpus,  # Ray starts as many processes in advance.
@@ -58,11 +59,12 @@ def start_private(ray: Any, namespace: str, num_cpus: int | None, object_store_b
                 namespace=namespace,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=folder,
+                _temp_dir=str(folder),
+                _node_ip_address="127.0.0.1",
             )
     except BaseException as error:  # Too slow a start on a busy machine, or Ctrl-C meanwhile.
         ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_scratch(folder)
         if not isinstance(error, Exception):
             raise
         raise RayStartError(
@@ -159,6 +161,27 @@ def _has_token() -> bool:
     if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return True
     return pathlib.Path("~/.ray/auth_token").expanduser().is_file()
+
+
+@contextlib.contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Lets Ray take 127.0.0.1 for this machine's address: its servers listen there alone then.
+
+    On Linux it takes the address by which the machine reaches the internet instead, unless it is told that it runs
+    no clusters, as it is by itself on macOS. The variable is for the processes that it starts, and for this one where
+    it was not imported yet; the constant is for this one where it was.
+    """
+    constants, variable = ray._private.ray_constants, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    before, set_before = constants.ENABLE_RAY_CLUSTER, os.environ.get(variable)
+    constants.ENABLE_RAY_CLUSTER, os.environ[variable] = False, "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        if set_before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = set_before
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 A node goes waiting -> starting (loading, then waiting for those it depends on) -> ready, back to
 restarting when it dies, and ends as done or failed. The program ends when its stop was asked for, when
 every node is done, or at the first fault that no restart mends; then nodes stop role by role, lowest
-`Role.stop_order` first.
+`Role.stop_order` first. Who has work at the end (`Role.finishes`) gets ready first, if a node asked for the stop.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import errno
 import json
 import pathlib
 import secrets
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from agentkit.distributed.address_file import write_address_file
@@ -26,6 +25,7 @@ from agentkit.distributed.program import Program
 from agentkit.distributed.pulse import Pulse, diagnose
 from agentkit.distributed.restarts import FROM_OUTSIDE, TooManyRestartsError, describe_end
 from agentkit.distributed.run_store import RunStore
+from agentkit.distributed.stop_signals import signals_ask_to_stop
 from agentkit.distributed.watched import Watched
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
@@ -34,10 +34,6 @@ TICK_SECONDS = 0.05
 
 STALL_SECONDS = 5.0
 """A supervisor that has not looked for this long was stopped itself (SIGSTOP, a machine that slept)."""
-
-ECHO_SECONDS = 0.5
-"""A second signal that follows this soon is the first one's echo."""
-
 
 PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 """What the system says where it is short of something for a while: a start is tried again, as after a death."""
@@ -79,6 +75,7 @@ class Supervisor:
         self.run_id = run_id or secrets.token_hex(16)
         self._first_error: str | None = None
         self._stopping = False
+        self._waits = False  # For those that have work at the end: nobody who asked for the stop is in a hurry.
         self._polled = self._awake_since = time.monotonic()
         self.store = RunStore(self.run_id, host=engine.store_host, port=store_port, program=program.name)
         self._nodes = {name: Watched(node, program.roles[node.role]) for name, node in program.nodes.items()}
@@ -104,7 +101,7 @@ class Supervisor:
             KeyboardInterrupt: killed by a second signal.
         """
         next_tick = 0.0
-        with _signals_ask_to_stop(self.store):
+        with signals_ask_to_stop(self.store):
             while not self._finished():
                 self._poll()
                 if on_tick is not None and time.monotonic() >= next_tick:
@@ -166,7 +163,7 @@ class Supervisor:
     # --- one look round --------------------------------------------------------------------------
 
     def _finished(self) -> bool:
-        if any(w.running is not None for w in self._nodes.values()):
+        if any(w.running is not None or self._awaited(w) for w in self._nodes.values()):
             return False
         return self._stopping or all(w.state == "done" for w in self._nodes.values())
 
@@ -181,7 +178,7 @@ class Supervisor:
         for watched in list(self._nodes.values()):
             if watched.running is not None:
                 self._check(watched)
-            elif not self._stopping and self._due(watched):
+            elif self._due(watched) and (not self._stopping or self._awaited(watched)):
                 self._start(watched)
         if self._stopping:
             self._stop_in_order()
@@ -190,6 +187,7 @@ class Supervisor:
         while not self.store.commands.empty():
             name, arguments = self.store.commands.get()
             if name == "stop":
+                self._waits = "node" in arguments and (self._waits or self.store.stop_reason is None)
                 self.store.stop(str(arguments.get("reason") or "asked to stop"))
             elif name == "scale":
                 with contextlib.suppress(AgentkitError):
@@ -290,7 +288,7 @@ class Supervisor:
         if record is not None and record["incarnation"] != watched.incarnation:
             record = None
         why = why or describe_end(watched.node.name, code, record)
-        if self._stopping:
+        if self._stopping and not self._awaited(watched):
             watched.state = "failed"
             self._note(watched, last_error=why)
             if code == EXIT_FATAL and self._first_error is None:
@@ -336,17 +334,22 @@ class Supervisor:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(json.dumps(record, indent=1) + "\n")
         self.store.stop(why)
-        self._stopping = True
+        self._stopping, self._waits = True, False
 
     # --- the end -----------------------------------------------------------------------------------
 
+    def _awaited(self, watched: Watched) -> bool:
+        return self._waits and watched.role.finishes and watched.state in ("waiting", "starting", "restarting")
+
     def _stop_in_order(self) -> None:
         """Asks the nodes of the lowest order that still run to stop; the next order waits for them."""
+        awaited = [w.node for w in self._nodes.values() if self._awaited(w)]
+        kept = {name for node in awaited for name in (node.name, *node.dependencies())}
         running = [w for w in self._nodes.values() if w.running is not None]
         if running:
             order = min(w.role.stop_order for w in running)
             for watched in running:
-                if watched.role.stop_order == order:
+                if watched.role.stop_order == order and watched.node.name not in kept:
                     self._ask_to_stop(watched)
 
     def _ask_to_stop(self, watched: Watched) -> None:
@@ -368,34 +371,3 @@ class Supervisor:
             supervised=True,
             **changes,
         )
-
-
-@contextlib.contextmanager
-def _signals_ask_to_stop(store: RunStore) -> Iterator[None]:
-    """SIGINT, SIGTERM, SIGHUP stop the program, a second one kills it; only in the main thread, where signals go."""
-    previous: dict[int, Any] = {}
-    seen: list[float] = []
-
-    def handle(number: int, frame: Any) -> None:
-        if seen:
-            # Some senders (`timeout`, schedulers) signal the process and its group: that is one word, not two. A
-            # closed terminal's come from the shell and from the system, whenever they like.
-            if number != signal.SIGHUP and time.monotonic() - seen[0] > ECHO_SECONDS:
-                raise KeyboardInterrupt
-            return
-        seen.append(time.monotonic())
-        # Not store.stop: its lock may be held by the very code that was interrupted.
-        store.commands.put(("stop", {"reason": f"stopped by {signal.Signals(number).name}"}))
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # nohup
-            previous[number] = signal.signal(number, handle)
-    except ValueError:
-        previous.clear()  # Not the main thread.
-    try:
-        yield
-    finally:
-        for restored, handler in previous.items():
-            signal.signal(restored, handler)

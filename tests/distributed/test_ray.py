@@ -1,5 +1,6 @@
 """The Ray engine and its parameters, on a real cluster of two raylets and on a private Ray."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -43,6 +44,7 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)  # The address of this cluster is nobody else's business.
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # The other tests are busy.
         patch.setenv("RAY_health_check_period_ms", "500")  # A dead machine is noticed in 2 s, not in 15.
         patch.setenv("RAY_health_check_failure_threshold", "3")
         patch.setenv("RAY_health_check_initial_delay_ms", "500")
@@ -101,6 +103,26 @@ def session(leader):
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
             except OSError:
                 continue
+    return found
+
+
+def ray_folders(pid):
+    """The folders of the private Rays that a driver holds."""
+    names = [os.readlink(entry) for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+    return {pathlib.Path(*pathlib.Path(name).parts[:3]) for name in names if name.startswith("/tmp/agentkit-ray-")}
+
+
+def listening(leader):
+    """Where the processes in a driver's session listen for TCP: (name of the process, address) of each port."""
+    import ray  # noqa: F401 (brings psutil along)
+    from psutil import CONN_LISTEN, NoSuchProcess, process_iter
+
+    found = []
+    for process in process_iter():
+        with contextlib.suppress(ProcessLookupError, NoSuchProcess):  # It has just ended.
+            if os.getsid(process.pid) == leader:
+                sockets = process.net_connections("tcp")
+                found += [(process.name(), each.laddr.ip) for each in sockets if each.status == CONN_LISTEN]
     return found
 
 
@@ -255,6 +277,12 @@ def test_ctrl_c_stops_saves_and_leaves_nothing_behind(request, tmp_path, on_clus
     try:
         pids = wait_for_nodes(tmp_path)
         assert any("raylet" in name for name in session(driver.pid)) is not on_cluster
+        folders = ray_folders(driver.pid)
+        assert len(folders) == (0 if on_cluster else 1)
+        if not on_cluster:  # Whoever may use a port of Ray's runs code.
+            ports = listening(driver.pid)
+            assert {"gcs_server", "raylet"} <= {name for name, _ in ports} and len(ports) >= 6, ports
+            assert {address for _, address in ports} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, ports
         os.killpg(driver.pid, signal.SIGINT)  # A terminal sends it to the whole group.
         begun = time.monotonic()
         output, _ = driver.communicate(timeout=60.0)
@@ -265,7 +293,7 @@ def test_ctrl_c_stops_saves_and_leaves_nothing_behind(request, tmp_path, on_clus
     assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["stay-0.saved", "stay-1.saved"]
     wait_until(lambda: not any(is_alive(pid) for pid in pids), 10.0)
     wait_until(lambda: not session(driver.pid), 10.0)
-    assert not list(pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"))
+    assert not any(folder.exists() for folder in folders)
 
 
 @slow_ray
@@ -275,13 +303,14 @@ def test_nodes_do_not_outlive_a_driver_that_is_killed(request, tmp_path, on_clus
     driver = start_driver(tmp_path, *address)
     try:
         pids = wait_for_nodes(tmp_path)
+        folders = ray_folders(driver.pid)
     finally:
         driver.kill()
         driver.communicate(timeout=10.0)
     wait_until(lambda: not any(is_alive(pid) for pid in pids), 30.0)
     # Two of Ray's agents stay until they have missed the rest for a minute; they run nobody's code.
     wait_until(lambda: not [name for name in session(driver.pid) if "Agent" not in name], 30.0)
-    for left in pathlib.Path("/tmp").glob(f"agentkit-ray-{driver.pid}-*"):
+    for left in folders:  # The next private Ray's start would do it.
         shutil.rmtree(left, ignore_errors=True)
 
 

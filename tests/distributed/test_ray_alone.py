@@ -5,6 +5,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import types
 
 import pytest
 
@@ -63,6 +65,7 @@ def test_a_ray_that_does_not_start_is_an_error_that_says_what_to_do(monkeypatch)
 
     class Slow:
         stopped = False
+        _private = types.SimpleNamespace(ray_constants=types.SimpleNamespace(ENABLE_RAY_CLUSTER=True))
 
         def init(self, **settings):
             self.folder = pathlib.Path(settings["_temp_dir"])
@@ -71,12 +74,15 @@ def test_a_ray_that_does_not_start_is_an_error_that_says_what_to_do(monkeypatch)
         def shutdown(self):
             self.stopped = True
 
+    killed = pathlib.Path(tempfile.mkdtemp(prefix=f"agentkit-ray-{os.getuid()}-", dir="/tmp"))
+    os.utime(killed, (0, 0))  # Left by a program that was killed long ago.
     slow = Slow()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(RayStartError, match=r"timed out during startup.*Try again.*--ray-address"):
         start_private(slow, "n", 1, 1 << 20)
-    assert slow.stopped and not slow.folder.exists()
+    assert slow.stopped and not slow.folder.exists() and not killed.exists()
+    assert slow._private.ray_constants.ENABLE_RAY_CLUSTER  # A cluster may be joined later.
 
 
 def test_variables_without_an_engine_are_refused():

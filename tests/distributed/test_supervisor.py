@@ -245,6 +245,46 @@ def test_roles_stop_in_their_order():
     assert reason == "enough" and max(times[:2]) < times[2] < times[3]
 
 
+def judge(context, server, dies):
+    """Takes a while to be ready, and has something to say at the end if what it depends on is still there."""
+    if dies and context.incarnation == 0:
+        os._exit(1)
+    time.sleep(1.5)
+    served = "stopped/server-0" not in context.store.status()["values"]
+    context.ready()
+    while not context.wait(0.05):
+        pass
+    context.store.put("judged", served)
+
+
+def reach_goal(context, waits):
+    while context.store.status()["nodes"]["judge-0"]["state"] != waits:
+        time.sleep(0.02)
+    context.ready()
+    context.request_stop("reached")
+    while not context.wait(0.05):
+        pass
+
+
+@pytest.mark.parametrize(("state", "hurry"), [("starting", False), ("restarting", False), ("starting", True)])
+def test_who_has_work_at_the_end_is_waited_for_unless_somebody_is_in_a_hurry(state, hurry):
+    program = Program("test")
+    program.add_role(Role("goal"))
+    program.add_role(Role("server", stop_order=1))
+    program.add_role(Role("judge", stop_order=2, finishes=True, restart=QUICK))
+    server = program.add_node("server", wait_for_stop)
+    program.add_node("judge", judge, server, state == "restarting")
+    program.add_node("goal", reach_goal, state)
+
+    def watch(supervisor, status):
+        if hurry and status["stop"] is not None:
+            supervisor.store.commands.put(("stop", {"reason": "stopped by SIGINT"}))
+
+    reason, status = run(program, watch=watch)
+    assert reason == "reached" and status["values"].get("judged") == (None if hurry else True)
+    assert {node["state"] for node in status["nodes"].values()} == {"done"}
+
+
 def never_stop(context):
     context.ready()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
