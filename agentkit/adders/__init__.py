@@ -2,7 +2,6 @@
 
 from agentkit.adders.base import PriorityFn, Tables
 from agentkit.adders.columns import ColumnsAdder, with_columns
-from agentkit.adders.complete_episode import CompleteEpisodeAdder
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
@@ -13,7 +12,6 @@ from agentkit.adders.tee import TeeAdder, WithoutExtras
 __all__ = [
     "BatchedSegmentAdder",
     "ColumnsAdder",
-    "CompleteEpisodeAdder",
     "EpisodeAdder",
     "Hindsight",
     "HindsightAdder",

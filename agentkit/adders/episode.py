@@ -5,36 +5,51 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import dm_env
+import numpy as np
+import tree
 
-from agentkit import core, specs
-from agentkit.adders.base import StepWriter, Tables, read, step_layout
-from agentkit.errors import ConfigError
+from agentkit import core, nests, specs
+from agentkit.adders.base import (
+    Tables,
+    check_extras,
+    check_first,
+    check_next,
+    make_cast,
+    parse_tables,
+    read,
+    read_list,
+)
+from agentkit.adders.segment import segment_layout
+from agentkit.errors import CheckpointError, ConfigError
 from agentkit.replay.base import Writer
 from agentkit.replay.table import Layout
-from agentkit.types import Nest
+from agentkit.types import Nest, Step
 
-TooLong = Literal["split", "error"]
+TooLong = Literal["error", "split"]
 
 
 class EpisodeAdder(core.Adder):
-    """Writes every episode as one `Step` of ``[max_length, ...]``, padded with zeros.
+    """Writes every episode as a `Step` of ``[length + 1, ...]`` when it ends (RLlib's complete_episodes).
 
-    An episode of L actions is L + 1 rows; what a row holds, and how termination and truncation
-    differ, is said in `SequenceAdder`. Padding rows are zeros: the rows that hold an action are those
-    up to and without the final one, which is the last row whose observation is real.
+    The rows of an episode of L steps are those of `SegmentAdder`: L rows with an action, and one with the final
+    observation only. The rows behind these are padding: they repeat the final observation, with action, reward,
+    discount and extras of zero, and with ``start_of_episode``. So `agentkit.types.has_action` marks the rows with an
+    action, and what learns from segments learns from these, too; `agentkit.types.has_observation` marks the rows that
+    are no padding. Every item takes the room of `length` steps in replay.
 
-    An episode of more than `max_length` rows is, by `too_long`,
+    An episode of more than `length` steps is, by `too_long`,
 
-    * ``"split"``: written in pieces of `max_length` rows that share no row, the last one padded. Only
-      the first piece has ``start_of_episode``; a piece that does not end the episode has no final
-      row, so nothing can be bootstrapped beyond its last action.
-    * ``"error"``: refused with a `ConfigError` at its first row too many; nothing of it is written.
+    * ``"error"``: refused with a `ConfigError` at its first step too many; nothing of it is written.
+    * ``"split"``: written in pieces of `length` steps, as segments are: the observation that follows a piece is its
+      last row, and the next one's first. Only the first piece begins with ``start_of_episode``.
 
-    Example, max_length 4: an episode of L = 2 actions gives ``[0 1 2 -]``; one of L = 5 actions gives
-    ``[0 1 2 3] [4 5 - -]`` when split (- is a row of zeros; 2 and 5 are the final rows).
+    Example, length 3; an episode of L = 2 steps, and one of L = 5 that is split (2 and 5 are the final rows)::
 
-    The item is written at LAST, so `reset` in mid-episode leaves nothing (but pieces already
-    split off). After an error from the writer, call `reset`.
+        observation        0 1 2|2     0 1 2|3   3 4 5|5
+        start_of_episode   1 0 0|1     1 0 0|0   0 0 0|1
+
+    `reset` drops the unfinished episode, but not the pieces that were split off. After an error from the writer, call
+    `reset`.
     """
 
     def __init__(
@@ -43,93 +58,138 @@ class EpisodeAdder(core.Adder):
         spec: specs.EnvironmentSpec,
         *,
         tables: Tables,
-        max_length: int,
-        too_long: TooLong = "split",
+        length: int,
+        too_long: TooLong = "error",
         extras_spec: Nest = (),
     ):
-        """Makes an episode adder.
+        """Makes an `EpisodeAdder`.
 
         Args:
             writer: of a replay whose tables have `EpisodeAdder.layout`, with `EpisodeAdder.history`.
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
-            max_length: rows in an item, the final one included: the longest episode's actions + 1.
+            length: steps of the longest episode, T; items have one row more.
             too_long: see above.
             extras_spec: nest of array specs of the extras given to `add`.
 
         Raises:
             ConfigError: a setting is impossible.
         """
-        if max_length < 2:
-            raise ConfigError(f"max_length counts the final row too and must be at least 2, found {max_length}.")
+        if length < 1:
+            raise ConfigError(f"Expected length >= 1, found {length}.")
         if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be one of {get_args(TooLong)}, found {too_long!r}.")
-        self._stream = StepWriter(writer, spec, tables, max_length, extras_spec)
-        self._max_length = max_length
+        self._writer = writer
+        self._spec = spec
+        self._tables = parse_tables(tables)
+        self._length = length
         self._too_long = too_long
-        self._start = 0  # of this piece
-        self._stop = 0  # rows so far
+        self._extras_spec = extras_spec
+        self._rows: Step = specs.zeros(self.layout(spec, length, extras_spec).signature)  # [T + 1, ...]
+        self._observations = tree.flatten(self._rows.observation)
+        outcomes = (self._rows.action, self._rows.reward, self._rows.discount, self._rows.extras)
+        self._outcomes = tree.flatten(outcomes)
+        parts = {"action": spec.actions, "reward": spec.rewards, "discount": spec.discounts}
+        self._casts = [make_cast(part, name) for name, part in {**parts, "observation": spec.observations}.items()]
+        self._row = -1  # The row whose observation is there and whose action is not; -1 between episodes.
 
     @staticmethod
-    def layout(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns the layout of the items, for `Table.layout`."""
-        return step_layout(spec, max_length, extras_spec)
+    def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
+        """Returns the layout of the items, for `Table.layout`; its `signature` is a `Step` of ``[length + 1, ...]``."""
+        return segment_layout(spec, length, extras_spec)
 
     @staticmethod
-    def signature(spec: specs.EnvironmentSpec, max_length: int, extras_spec: Nest = ()) -> Nest:
-        """Returns the specs of an item's data: `Step` of ``[max_length, ...]``."""
-        return step_layout(spec, max_length, extras_spec).signature
-
-    @staticmethod
-    def history(max_length: int) -> int:
-        """Returns the history that `Replay.writer` needs."""
-        return max_length
+    def history() -> int:
+        """Returns the history that `Replay.writer` needs: an episode is written in one piece."""
+        return 1
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         """Starts an episode."""
-        self._stream.first(timestep)
+        check_first(timestep, self._spec, self._row >= 0)
+        self._rows.start_of_episode[0] = True
+        self._row = 0
+        self._observe(timestep.observation)
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
-        """Stores one row; on LAST the final one too, and creates the item.
+        """Adds a step; on LAST writes the episode.
 
         Raises:
-            ConfigError: the episode is too long and `too_long` is "error".
+            ConfigError: the episode has more than `length` steps, and `too_long` is "error".
         """
-        self._make_room()
-        self._stop = self._stream.append(action, next_timestep, extras) + 1
+        check_next(next_timestep, self._row >= 0)
+        if self._row == self._length:
+            self._split()
+        if self._row == 0:
+            check_extras(extras, self._extras_spec)
+            self._casts[-1](next_timestep.observation)
+        given = [
+            cast(value)
+            for cast, value in zip(self._casts, (action, next_timestep.reward, next_timestep.discount), strict=False)
+        ]
+        for column, leaf in zip(self._outcomes, tree.flatten((*given, extras)), strict=True):
+            column[self._row] = leaf
+        self._row += 1
+        self._observe(next_timestep.observation)
         if next_timestep.last():
-            self._make_room()
-            self._stop = self._stream.append_final() + 1
-            self._stream.create_items(self._start, self._stop)
-            self.reset()
+            self._write()
+            self._row = -1
 
-    def _make_room(self) -> None:
-        """Splits a full piece off, now that one more row is to follow."""
-        if self._stop - self._start < self._max_length:
-            return
+    def _observe(self, observation: Nest) -> None:
+        for column, leaf in zip(self._observations, tree.flatten(observation), strict=True):
+            column[self._row] = leaf
+
+    def _split(self) -> None:
+        """Writes the rows so far as a piece, now that one more step is to follow."""
         if self._too_long == "error":
             raise ConfigError(
-                f"An episode has more than max_length = {self._max_length} rows (its actions and the final "
-                'observation). Raise max_length, limit the steps of an episode, or set too_long="split".'
+                f"An episode has more than {self._length} steps, which there is no room for. Raise length (an agent's "
+                'segment_length), or end episodes sooner: --wrapper "step_limit(max_steps=...)". An EpisodeAdder of '
+                'your own may split it: too_long="split".'
             )
-        self._stream.create_items(self._start, self._stop)
-        self._start = self._stop
+        self._write()
+        for column in self._observations:
+            column[0] = column[self._length]
+        self._rows.start_of_episode[0] = False
+        self._row = 0
+
+    def _write(self) -> None:
+        last = self._row
+        for column in self._observations:
+            column[last + 1 :] = column[last]
+        for column in self._outcomes:
+            column[last:] = 0
+        self._rows.start_of_episode[1:] = np.arange(1, self._length + 1) > last
+        index = self._writer.append(self._rows)
+        for table, function in self._tables:
+            priority = None if function is None else float(function(nests.copy_nest(self._rows)))
+            self._writer.create_item(table, priority, index, index + 1)
+        self._writer.flush()  # Learning from it may be due before the next step.
+        self._writer.end_episode()
 
     def reset(self) -> None:
         """Drops the unfinished episode."""
-        self._stream.forget()
-        self._start = self._stop = 0
+        self._row = -1
+        self._writer.end_episode()
 
     def close(self) -> None:
-        """Confirms everything written and frees the writer. May be called twice."""
-        self._stream.close()
+        """Flushes and closes the writer; an unfinished episode is dropped. May be called twice."""
+        self._writer.close()
 
     def save(self) -> dict[str, Any]:
-        """Returns the state, in mid-episode too (a `Saveable`), with that of the writer."""
-        return {"stream": self._stream.save(), "start": self._start, "stop": self._stop}
+        """Returns the unfinished episode (a `Saveable`), which the writer does not hold."""
+        rows = [column[: self._row + 1].copy() for column in tree.flatten(self._rows)]
+        return {"row": self._row, "rows": {str(i): x for i, x in enumerate(rows)}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the state that `save` returned, after the replay was restored."""
-        stream, start, stop = read(state, "stream", "start", "stop")
-        self._stream.restore(stream)
-        self._start, self._stop = int(start), int(stop)
+        """Restores the state that `save` returned."""
+        row, rows = read(state, "row", "rows")
+        columns, found = tree.flatten(self._rows), read_list(rows)
+        expected = [(column.dtype, (int(row) + 1, *column.shape[1:])) for column in columns]
+        if row > self._length or [(leaf.dtype, leaf.shape) for leaf in found] != expected:
+            raise CheckpointError(
+                f"The saved episode has {row} steps of other columns, or more than {self._length}. Resume with the "
+                "agent that it was saved with."
+            )
+        for column, saved in zip(columns, found, strict=True):
+            column[: row + 1] = saved
+        self._row = int(row)

@@ -213,7 +213,7 @@ class HindsightAdder(core.Adder):
                 self._create_item(index, inline, before, row)
 
     def _items(self, achieved: np.ndarray) -> list[list[HindsightInline]]:
-        """For each step its items' own values; `achieved` are the goals that the L steps led to, ``[L, ...]``."""
+        """Returns each step's items' own values; `achieved` are the goals that the L steps led to, ``[L, ...]``."""
         length, k = len(self._steps), self._num_relabelled
         goals = achieved[self._draw_goals(length)]  # [L, k, ...]
         flat = goals.reshape(length * k, *achieved.shape[1:])
@@ -235,7 +235,7 @@ class HindsightAdder(core.Adder):
         return items
 
     def _draw_goals(self, length: int) -> np.ndarray:
-        """For each of L steps the numbers of k steps whose achieved goals it gets, ``[L, k]`` of 0 ... L - 1."""
+        """Draws for each of L steps the k steps whose achieved goals it gets, ``[L, k]`` of 0 ... L - 1."""
         shape = (length, self._num_relabelled)
         if self._hindsight.strategy == "final":
             return np.full(shape, length - 1)

@@ -122,7 +122,7 @@ class NStepAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, extras_spec: Nest = (), marks_starts: bool = False) -> Layout:
-        """Returns the layout of the items, for `Table.layout`.
+        """Returns the layout of the items, for `Table.layout`; its `signature` is a `Transition` of specs.
 
         Raises:
             SpecError: the discounts do not go with the rewards.
@@ -145,11 +145,6 @@ class NStepAdder(core.Adder):
             extras=take(columns.extras, Select.FIRST),
         )
         return Layout(step=row, data=data, inline=returns)
-
-    @staticmethod
-    def signature(spec: specs.EnvironmentSpec, extras_spec: Nest = ()) -> Nest:
-        """Returns the specs of an item's data, a `Transition`."""
-        return NStepAdder.layout(spec, extras_spec).signature
 
     @staticmethod
     def history(n: int) -> int:
@@ -189,7 +184,7 @@ class NStepAdder(core.Adder):
         return index
 
     def _create_items(self, index: int) -> None:
-        """One item in every table: from the window's first step to row `index`."""
+        """Creates an item in every table, from the window's first step to row `index`."""
         inline = self._returns.sums(self._window, self._gamma)
         for table, function in self._tables:
             priority = None if function is None else float(function(self._data(inline)))
@@ -246,7 +241,7 @@ class NStepAdder(core.Adder):
 
 
 class _Returns:
-    """Sums of rewards and products of discounts: Python floats for scalars, else lists of leaves."""
+    """Sums rewards and multiplies discounts: as Python floats where they are scalars, else as lists of leaves."""
 
     def __init__(self, spec: specs.EnvironmentSpec, inline: NStepReturn):
         self._scalar = base.is_scalar(spec.rewards) and base.is_scalar(spec.discounts)
@@ -272,7 +267,7 @@ class _Returns:
             self._discount_type = inline.discount.dtype.type
 
     def pair(self, reward: Nest, discount: Nest) -> tuple[Any, Any]:
-        """One step's reward and discount, checked, for the window."""
+        """Checks one step's reward and discount, and returns them as the window holds them."""
         if self._scalar:
             if type(reward) is float and type(discount) is float:
                 return reward, discount
@@ -280,7 +275,7 @@ class _Returns:
         return tree.flatten(self._cast_reward(reward)), tree.flatten(self._cast_discount(discount))
 
     def sums(self, window: Sequence[tuple[Any, Any]], gamma: float) -> NStepReturn:
-        """The n-step reward and discount over the window, oldest step first."""
+        """Returns the n-step reward and discount over the window, oldest step first."""
         if self._scalar:
             reward, discount = _discounted(window, gamma)
             return NStepReturn(self._reward_type(reward), self._discount_type(discount))
@@ -292,7 +287,7 @@ class _Returns:
         return tree.unflatten_as(self._inline, leaves)
 
     def unpack(self, state: dict[str, np.ndarray]) -> tuple[Any, Any]:
-        """The pair that was packed in a checkpoint."""
+        """Returns the pair that a checkpoint holds as numbered leaves."""
         reward, discount = nests.restore_from_numbers(state, self._pair_spec, "rewards and discounts")
         if self._scalar:
             return float(reward), float(discount)
@@ -300,7 +295,7 @@ class _Returns:
 
 
 def _discounted(window: Sequence[tuple[Any, Any]], gamma: float) -> tuple[Any, Any]:
-    """``(r_1 + gamma d_1 (r_2 + gamma d_2 (...)), gamma^k d_1 ... d_k)``, from the last step backwards."""
+    """Returns ``(r_1 + gamma d_1 (r_2 + gamma d_2 (...)), gamma^k d_1 ... d_k)``, from the last step backwards."""
     total, factor = 0.0, 1.0
     for reward, discount in reversed(window):
         weight = gamma * discount
@@ -310,7 +305,7 @@ def _discounted(window: Sequence[tuple[Any, Any]], gamma: float) -> tuple[Any, A
 
 
 def _floating(spec: specs.Array) -> specs.Array:
-    """`spec` itself, or as float32 where it is no floating point type: discounted sums are no integers."""
+    """Returns `spec`, as float32 where it is no floating point type: discounted sums are no integers."""
     dtype = spec.dtype if np.issubdtype(spec.dtype, np.floating) else np.dtype(np.float32)
     return specs.Array(spec.shape, dtype, spec.name)
 

@@ -92,13 +92,8 @@ class SequenceAdder(core.Adder):
 
     @staticmethod
     def layout(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Layout:
-        """Returns the layout of the items, for `Table.layout`."""
+        """Returns the layout of the items, for `Table.layout`; its `signature` is a `Step` of ``[length, ...]``."""
         return step_layout(spec, length, extras_spec)
-
-    @staticmethod
-    def signature(spec: specs.EnvironmentSpec, length: int, extras_spec: Nest = ()) -> Nest:
-        """Returns the specs of an item's data: `Step` of ``[length, ...]``."""
-        return step_layout(spec, length, extras_spec).signature
 
     @staticmethod
     def history(length: int) -> int:

@@ -8,8 +8,8 @@ from agentkit import specs
 from agentkit.adders import Hindsight, HindsightAdder, NStepAdder
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay import InProcessReplay
-from agentkit.testing import adder as cases
-from agentkit.testing.adder import RecordingWriter, assert_items, make_table
+from agentkit.testing import adder_cases as cases
+from agentkit.testing.adder import AdderContract, RecordingWriter, assert_items, make_table
 from agentkit.types import Transition
 
 GOAL = specs.Array((1,), np.float32)
@@ -128,13 +128,13 @@ def test_without_relabelling_it_is_the_one_step_adder():
         play(NStepAdder(writer, SPEC, tables="table", n=1, discount=0.5), 4, last)
     expected = [found.data for found in writer.items]
     found = [x for last in (0.0, 1.0) for x in played(4, last, num_relabelled=0)]
-    assert_items(found, expected, NStepAdder.signature(SPEC))
+    assert_items(found, expected, NStepAdder.layout(SPEC).signature)
 
 
 def test_rewards_of_integers_are_stored_as_the_one_step_adder_stores_them():
     spec = SPEC._replace(rewards=specs.Array((), np.int32))
     signature = HindsightAdder.layout(spec).signature
-    assert signature.reward.dtype == NStepAdder.signature(spec).reward.dtype == np.float32
+    assert signature.reward.dtype == NStepAdder.layout(spec).signature.reward.dtype == np.float32
 
 
 def test_goals_depend_on_the_seed_and_on_the_episode():
@@ -221,7 +221,7 @@ def test_saved_in_mid_episode(cut, tmp_path):
         adder.add(cases.action(t), (dm_env.truncation if t == 2 else dm_env.transition)(7.0, observation(t + 1)))
     adder.close()
     with replay:
-        assert_items(cases.AdderContract.read(None, replay, "table"), whole, table.signature)
+        assert_items(AdderContract.read(None, replay, "table"), whole, table.signature)
 
 
 def test_a_restored_adder_goes_on_with_other_goals_than_the_first_episodes():
@@ -246,7 +246,7 @@ def test_on_reverb():
         adder, _ = make(replay.writer(HindsightAdder.history()))
         play(adder, 3)
         adder.close()
-        assert_items(cases.AdderContract.read(None, replay, "table"), played(), table.signature)
+        assert_items(AdderContract.read(None, replay, "table"), played(), table.signature)
 
 
 # What is refused -------------------------------------------------------------------------------------

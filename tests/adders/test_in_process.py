@@ -6,8 +6,9 @@ import pytest
 
 from agentkit.adders import SequenceAdder
 from agentkit.replay import InProcessReplay
-from agentkit.testing import adder as cases
-from agentkit.testing.adder import CASES, AdderContract, assert_items, make_table
+from agentkit.testing import adder_cases as cases
+from agentkit.testing.adder import AdderContract, assert_items, make_table
+from agentkit.testing.adder_cases import CASES
 
 
 class TestAddersInProcess(AdderContract):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from agentkit import specs
 from agentkit.adders import NStepAdder
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.testing import adder as cases
-from agentkit.testing.adder import SPEC, Episode, RecordingWriter, make_table
+from agentkit.testing import adder_cases as cases
+from agentkit.testing.adder import RecordingWriter, assert_items, make_table
+from agentkit.testing.adder_cases import SPEC, Episode
 
 
 def recorder(spec=SPEC, n=1, extras_spec=()):
@@ -23,7 +24,7 @@ def test_hand_computed(case):
     adder = case.make_adder(lambda history: writer)
     for episode in case.episodes:
         cases.play(adder, episode, nested=case.nested, extras=case.extras)
-    cases.assert_items([item.data for item in writer.items], case.items, case.layout.signature)
+    assert_items([item.data for item in writer.items], case.items, case.layout.signature)
     assert writer.save() == {"rows": {}}, "an episode's rows are forgotten with it"
     adder.close()
     assert writer.is_closed
@@ -208,7 +209,7 @@ def test_saved_in_mid_episode(nested, with_priorities, cut):
 
     whole, resumed = run(None), run(cut)
     assert [item.priority for item in whole] == [item.priority for item in resumed]
-    cases.assert_items([i.data for i in resumed], [i.data for i in whole], NStepAdder.signature(spec))
+    assert_items([i.data for i in resumed], [i.data for i in whole], NStepAdder.layout(spec).signature)
 
 
 def test_restoring_what_does_not_fit():

@@ -11,15 +11,13 @@ from agentkit import specs
 from agentkit.adders import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.replay import Fifo, InProcessReplay, Queue, Table
-from agentkit.testing.adder import (
+from agentkit.testing.adder import RecordingWriter, assert_items, make_table
+from agentkit.testing.adder_cases import (
     EXTRAS_SPEC,
     NESTED_SPEC,
     SPEC,
     Episode,
-    RecordingWriter,
-    _steps,
-    assert_items,
-    make_table,
+    expected_steps,
     observation,
     play,
     steps_of,
@@ -88,9 +86,9 @@ def test_one_environment_by_hand():
     play(adder, Episode([3, 4, 5], "truncate", offset=10), extras=True)
     play(adder, Episode([6, 7], "terminate", offset=20), extras=True)
     expected = [
-        _steps("^0:1:1", "1:2:0", "2", "^2", extras=True),
-        _steps("^10:3:1", "11:4:1", "12:5:1", "13", extras=True),
-        _steps("13", "^20:6:1", "21:7:0", "22", extras=True),
+        expected_steps("^0:1:1", "1:2:0", "2", "^2", extras=True),
+        expected_steps("^10:3:1", "11:4:1", "12:5:1", "13", extras=True),
+        expected_steps("13", "^20:6:1", "21:7:0", "22", extras=True),
     ]
     assert_items([item.data for item in writer.items], expected, segment_layout(SPEC, 3, EXTRAS_SPEC).signature)
 
@@ -100,7 +98,7 @@ def test_a_segment_longer_than_its_episodes():
     adder = single(writer, length=7)
     for episode in (Episode([1], "truncate"), Episode([2, 3], "terminate", offset=5), Episode([4, 5, 6], offset=8)):
         play(adder, episode)
-    expected = [_steps("^0:1:1", "1", "^5:2:1", "6:3:0", "7", "^8:4:1", "9:5:1", "10")]
+    expected = [expected_steps("^0:1:1", "1", "^5:2:1", "6:3:0", "7", "^8:4:1", "9:5:1", "10")]
     assert_items([item.data for item in writer.items], expected, segment_layout(SPEC, 7).signature)
 
 
@@ -114,10 +112,10 @@ def test_two_environments_by_hand():
         actions, timesteps = zip(*(s.advance() for s in streams), strict=True)
         adder.add(np.stack(actions), stack(timesteps))
     expected = [
-        _steps("^0:1:1", "1:2:1", "2", "^10"),
-        _steps("^0:5:1", "1:6:1", "2:7:0", "3"),
-        _steps("^10:3:1", "11:3:1", "12:3:1", "13"),
-        _steps("3", "^0:5:1", "1:6:1", "2"),
+        expected_steps("^0:1:1", "1:2:1", "2", "^10"),
+        expected_steps("^0:5:1", "1:6:1", "2:7:0", "3"),
+        expected_steps("^10:3:1", "11:3:1", "12:3:1", "13"),
+        expected_steps("3", "^0:5:1", "1:6:1", "2"),
     ]
     assert_items([item.data for item in writer.items], expected, segment_layout(SPEC, 3).signature)
 
@@ -192,7 +190,7 @@ def test_an_environment_may_reuse_its_buffers():
         buffer[:] = observation(t + 1)
         adder.add(action, timestep._replace(observation=buffer))
         buffer[:] = -1
-    assert_items([writer.items[0].data], [_steps("^0:1:1", "1:2:0", "2")], segment_layout(SPEC, 2).signature)
+    assert_items([writer.items[0].data], [expected_steps("^0:1:1", "1:2:0", "2")], segment_layout(SPEC, 2).signature)
 
 
 @pytest.mark.parametrize("cut", range(6))

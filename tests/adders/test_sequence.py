@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from agentkit.adders import SequenceAdder
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.testing import adder as cases
-from agentkit.testing.adder import SPEC, Episode, RecordingWriter, make_table
+from agentkit.testing import adder_cases as cases
+from agentkit.testing.adder import RecordingWriter, assert_items, make_table
+from agentkit.testing.adder_cases import SPEC, Episode
 
 MODES = ["pad", "truncate", "overlap", "continue"]
 
@@ -24,7 +25,7 @@ def test_hand_computed(case):
     adder = case.make_adder(lambda history: writer)
     for episode in case.episodes:
         cases.play(adder, episode, nested=case.nested, extras=case.extras)
-    cases.assert_items([item.data for item in writer.items], case.items, case.layout.signature)
+    assert_items([item.data for item in writer.items], case.items, case.layout.signature)
 
 
 @hypothesis.settings(deadline=None, max_examples=100)
@@ -119,7 +120,7 @@ def test_saved_in_mid_episode(mode, cut, with_priorities):
 
     whole, resumed = run(None), run(cut)
     assert [item.priority for item in whole] == [item.priority for item in resumed]
-    cases.assert_items([i.data for i in resumed], [i.data for i in whole], SequenceAdder.signature(SPEC, 3))
+    assert_items([i.data for i in resumed], [i.data for i in whole], SequenceAdder.layout(SPEC, 3).signature)
 
 
 def test_restoring_what_does_not_fit():
