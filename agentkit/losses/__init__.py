@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agentkit.losses.policy_gradient import standardize as standardize
     from agentkit.losses.recurrent import loss_mask as loss_mask
     from agentkit.losses.recurrent import n_step_double_q_learning_error as n_step_double_q_learning_error
+    from agentkit.losses.recurrent import n_step_returns as n_step_returns
     from agentkit.losses.recurrent import sequence_priorities as sequence_priorities
     from agentkit.losses.recurrent import signed_hyperbolic as signed_hyperbolic
     from agentkit.losses.recurrent import signed_parabolic as signed_parabolic
@@ -86,6 +87,7 @@ __all__ = [
     "mpo_loss",
     "munchausen_error",
     "n_step_double_q_learning_error",
+    "n_step_returns",
     "n_step_targets",
     "policy_gradient_loss",
     "q_learning_error",

@@ -1,6 +1,6 @@
 """Losses on the distributions of returns, over rlax. Everything is batched.
 
-Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+Importing rlax is slow: actors do not import this.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 

@@ -1,6 +1,6 @@
 """Maximum a posteriori policy optimisation, over rlax: weights of sampled actions, and a policy's fit to them.
 
-Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+Importing rlax is slow: actors do not import this.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 
@@ -34,7 +34,7 @@ class MPOConstraints(NamedTuple):
     """Holds the bounds of the KL divergences, in nats.
 
     Attributes:
-        weights: epsilon, of the weighted samples from the policy that they are of.
+        weights: epsilon, for the weights of samples, by their KL from equal ones.
         mean: of each dimension's mean.
         std: of each dimension's standard deviation.
         penalty: as `weights`, for the weights by the action penalty; None for no such penalty.
@@ -51,7 +51,7 @@ class MPOStats(NamedTuple):
 
     Attributes:
         policy_loss: minus the weighted log-probabilities.
-        weights_kl: of the weighted samples from the policy, which `MPOConstraints.weights` bounds.
+        weights_kl: of the samples' weights from equal ones, which `MPOConstraints.weights` bounds.
         mean_kl: sum over dimensions.
         std_kl: sum over dimensions.
     """

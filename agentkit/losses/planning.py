@@ -1,14 +1,14 @@
 """Losses of agents that learn a model: n-step targets within sequences, and cross-entropies to distributions.
 
-Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+Importing rlax is slow: actors do not import this.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 

@@ -1,15 +1,15 @@
 """Policy gradients on segments of experience, over rlax: advantages by GAE, clipped losses, what measures them.
 
 Segments are ``[B, T]`` here, values ``[B, T + 1]``; losses are one number an element ``[B]``, for the caller
-to average. Importing rlax is slow (it loads TensorFlow where that is installed): actors do not import this.
+to average. Importing rlax is slow: actors do not import this.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 

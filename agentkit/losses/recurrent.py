@@ -1,15 +1,15 @@
 """Losses on sequences of experience that a recurrent network is unrolled over, on top of rlax.
 
-Sequences are ``[B, T]``, values of the rows' successors included ``[B, T + 1]``. Importing rlax is slow (it loads
-TensorFlow where that is installed): actors do not import this.
+Sequences are ``[B, T]``, values of the rows' successors included ``[B, T + 1]``. Importing rlax is slow: actors do
+not import this.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array, has_action
 
 _EPSILON = 1e-3
@@ -80,14 +80,31 @@ def n_step_double_q_learning_error(
     """
     pair = _RESCALED if rescaled else _PLAIN
     v_t = _chosen(q_target_t, jnp.argmax(q_selector_t, axis=-1))
+    returns = n_step_returns(r_t, discount_t, pair.apply_inv(v_t), has_action_tm1, n=n)
+    return jax.lax.stop_gradient(pair.apply(returns)) - _chosen(q_tm1, a_tm1)
+
+
+def n_step_returns(r_t: Array, discount_t: Array, v_t: Array, has_action_tm1: Array, *, n: int) -> jax.Array:
+    """Returns n rewards and the discounted value after them ``[B, T]``, r_t + ... + discount^(n-1) r + discount^n v.
+
+    The sum ends sooner where the sequence does, and before a row without an action, whose value it bootstraps from.
+    Rows without an action get a number that means nothing.
+
+    Args:
+        r_t: rewards ``[B, T]``.
+        discount_t: gamma times the environment's discount ``[B, T]``; 0 in rows without an action.
+        v_t: values of the rows after, ``[B, T]``.
+        has_action_tm1: see `has_action`, ``[B, T]``.
+        n: rewards in a sum at most, >= 1.
+    """
     # What comes after the last row is no part of the sum, whatever lambda is there.
     lambda_t = jnp.concatenate([has_action_tm1[:, 1:], jnp.ones_like(has_action_tm1[:, :1])], axis=1)
 
     def sums(r: Array, discount: Array, v: Array, lambda_: Array) -> jax.Array:
         return rlax.n_step_bootstrapped_returns(r, discount, v, n, lambda_)
 
-    returns = jax.vmap(sums)(r_t, discount_t, pair.apply_inv(v_t), lambda_t)
-    return jax.lax.stop_gradient(pair.apply(returns)) - _chosen(q_tm1, a_tm1)
+    returns: jax.Array = jax.vmap(sums)(r_t, discount_t, v_t, lambda_t)
+    return returns
 
 
 def _chosen(values: Array, action: Array) -> jax.Array:

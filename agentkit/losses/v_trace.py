@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agentkit.losses.library import rlax
 from agentkit.types import Array
 
 

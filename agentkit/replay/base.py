@@ -264,7 +264,7 @@ def check_steps(table: Table, num_steps: int, history: int, start: int, stop: in
             f"Table {table.name!r}: an item needs steps 0 <= start < stop <= {num_steps} (appended in this "
             f"episode), found start={start}, stop={stop}."
         )
-    before = table.layout.history()
+    before = table.layout.longest_history
     if before and start - before < num_steps - history:
         raise SpecError(
             f"Table {table.name!r}: an item from step {start} on takes the {before} steps before, too, and the writer "

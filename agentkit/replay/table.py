@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from typing import Any
 
@@ -63,8 +64,8 @@ class Layout:
     Attributes:
         step: nest of array specs of one appended step.
         data: nest with the structure of the item's data, whose leaves are `FromStep`, `FromInline`.
-        length: T, the number of steps in every item where any leaf selects ALL, else None (items of
-            any number of steps, of which only the first and the last are looked at).
+        length: T, the number of steps in every item; None for items of any number of steps, of which only the first
+            and the last are looked at. Where any leaf selects ALL it is needed.
         inline: nest of array specs of the values that an item itself carries.
     """
 
@@ -74,8 +75,7 @@ class Layout:
     inline: Nest = ()
 
     def __post_init__(self) -> None:
-        takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in tree.flatten(self.data))
-        if takes_all and not (isinstance(self.length, int) and self.length >= 1):
+        if self.takes_all and not (isinstance(self.length, int) and self.length >= 1):
             raise ConfigError(f"A layout with a leaf that selects ALL steps needs length >= 1, found {self.length!r}.")
         if self.length is not None and self.length < 1:
             raise ConfigError(f"A layout's length must be None or at least 1, found {self.length!r}.")
@@ -92,10 +92,20 @@ class Layout:
                     f"({'step' if isinstance(source, FromStep) else 'inline'} leaves, counted from 0)."
                 )
 
+    @property
+    def takes_all(self) -> bool:
+        """Returns whether any leaf selects ALL steps."""
+        return any(isinstance(s, FromStep) and s.select is Select.ALL for s in tree.flatten(self.data))
+
     def history(self, *selects: Select) -> int:
-        """Returns the most steps before those it selects that a leaf takes; of leaves of these selects, or of all."""
+        """Returns the most steps before those it selects that a leaf of these selects takes."""
         steps = [source for source in tree.flatten(self.data) if isinstance(source, FromStep)]
-        return max((source.history for source in steps if not selects or source.select in selects), default=0)
+        return max((source.history for source in steps if source.select in selects), default=0)
+
+    @functools.cached_property
+    def longest_history(self) -> int:
+        """Holds `history` of all leaves; kept, because each item is checked against it."""
+        return self.history(*Select)
 
     @property
     def signature(self) -> Nest:

@@ -46,6 +46,19 @@ def stack_axis(spec: specs.Array) -> Literal[0, 2] | None:
     return axis
 
 
+def bytes_per_step(spec: specs.Array) -> int:
+    """Returns how many bytes a step adds for a leaf: of a stack whose other frames the steps before it have, one frame.
+
+    A stack of a multiple of three is taken for one of coloured frames.
+    """
+    num_bytes = math.prod(spec.shape) * spec.dtype.itemsize
+    axis = stack_axis(spec)
+    if axis is None:
+        return num_bytes
+    num_frames = spec.shape[axis]
+    return num_bytes // (num_frames if num_frames % NUM_COLOURS else num_frames // NUM_COLOURS)
+
+
 class FrameColumn:
     """Stores stacks of frames, a row per step, as the numbers of their frames; exact, whatever the data.
 

@@ -23,7 +23,7 @@ class Histories:
     def __init__(self, layout: Layout, store: StepStore):
         self.first = layout.history(Select.FIRST, Select.ALL)
         self.last = layout.history(Select.LAST)
-        self._takes_all = layout.length is not None
+        self._takes_all = layout.takes_all
         self._store = store
 
     def __bool__(self) -> bool:

@@ -57,7 +57,7 @@ class ItemTable:
         sources = tree.flatten(table.layout.data)
         self._sources = sources
         self._build = make_builder(table.layout.data)
-        self.takes_all = any(isinstance(s, FromStep) and s.select is Select.ALL for s in sources)
+        self.takes_all = table.layout.takes_all
         width = table.layout.length if self.takes_all and table.layout.length else 2
         self._rows: np.ndarray = np.zeros((0, width), np.int32)  # [n, T], or [n, 2]: the first row and the last
         self._keys: np.ndarray = np.zeros(0, np.int64)  # of the item in a slot, or of the next one

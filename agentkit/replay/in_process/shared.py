@@ -81,7 +81,7 @@ class SharedTables:
             if _same_specs(store.spec, spec):
                 return store
         layouts = [table.layout for table in self.tables.values() if _same_specs(table.layout.step, spec)]
-        self.stores.append(StepStore(spec, has_history=any(layout.history() for layout in layouts)))
+        self.stores.append(StepStore(spec, has_history=any(layout.longest_history for layout in layouts)))
         return self.stores[-1]
 
     @property

@@ -22,7 +22,7 @@ WHOLE_ITEM_BYTES = 16 * 1024
 """Items of at most so many bytes are one row of their own. A step is then stored in each item that refers to
 it; what that costs in memory is about what the references cost."""
 
-FORMAT = "bytes-1"
+FORMAT = "bytes-2"
 """Changes whenever rows are laid out in another way, so that nobody reads them wrongly."""
 
 
@@ -72,7 +72,7 @@ class Packing:
     Attributes:
         parts: what an item holds, in this order.
         whole: whether an item is one row with all parts behind each other; else there is a column for each
-            part, which refers to rows of whole steps.
+            part, which refers to rows of whole steps: of items of one length there is one column of all their steps.
         key: the same for packings whose rows may share a column.
     """
 
@@ -102,25 +102,30 @@ class Packing:
         self.num_bytes = sum(part.num_bytes for part in parts)
         self.whole = self.num_bytes <= WHOLE_ITEM_BYTES and not any(histories)
         if not self.whole:
-            sizes = [self.inline_bytes if select is None else self.step_bytes for select in selects]
-            parts = [
-                Part(select, 0, size, n, more)
-                for select, size, n, more in zip(selects, sizes, counts, histories, strict=True)
-            ]
+            parts = self._columns_of_steps(layout, selects)
         self.parts = parts
-        self._leaves = [
-            _Leaf(
-                i,
-                _rows_of(parts[i], more),
-                start - parts[i].start,
-                stop - parts[i].start,
-                spec.dtype,
-                tuple(spec.shape),
-            )
-            for (i, start, stop, spec), more in zip(leaves, taken, strict=True)
-        ]
+        place = {part.select: i for i, part in enumerate(parts)}
+        self._leaves = []
+        for (number, start, stop, spec), more in zip(leaves, taken, strict=True):
+            select = selects[number]
+            i = place[select] if select in place else place[Select.ALL]
+            rows = None if select is None else _rows_of(parts[i], select, more)
+            begin = parts[i].start
+            self._leaves.append(_Leaf(i, rows, start - begin, stop - begin, spec.dtype, tuple(spec.shape)))
         self.key = repr((self.whole, parts, describe_leaves(layout.step), describe_leaves(layout.inline)))
         self._ends = np.cumsum([0] + [part.num_bytes for part in parts]).tolist()
+
+    def _columns_of_steps(self, layout: Layout, selects: Sequence[Select | None]) -> list[Part]:
+        """Returns parts that are rows of whole steps: each costs an item a reference to every chunk that it is in."""
+        fixed = layout.length is not None  # Then all selects are at known places among all steps.
+        parts = []
+        for select in dict.fromkeys(Select.ALL if select and fixed else select for select in selects):
+            if select is None:
+                parts.append(Part(None, 0, self.inline_bytes, None))
+            else:
+                history = layout.longest_history if fixed else layout.history(select)
+                parts.append(Part(select, 0, self.step_bytes, _num_rows(layout, select, history), history))
+        return parts
 
     @property
     def columns(self) -> list[tuple[int, ...]]:
@@ -168,13 +173,15 @@ def _num_rows(layout: Layout, select: Select | None, history: int) -> int | None
     return history + 1 if history else None
 
 
-def _rows_of(part: Part, history: int) -> slice | int | None:
-    """Returns which rows of a part a leaf takes; None for all that there is."""
-    if part.history == history:
+def _rows_of(part: Part, select: Select, history: int) -> slice | int | None:
+    """Returns which rows of a part a leaf takes that selects these steps; None for all that there is."""
+    if part.length is None:
         return None
-    if history or part.select is Select.ALL:
-        return slice(part.history - history, None)
-    return -1
+    first = part.length - 1 if select is Select.LAST else part.history
+    last = part.history if select is Select.FIRST else part.length - 1
+    if select is not Select.ALL and not history:
+        return first
+    return None if last - first + history + 1 == part.length else slice(first - history, last + 1)
 
 
 def to_bytes(leaves: Sequence[Any]) -> bytes:

@@ -36,11 +36,12 @@ from agentkit.replay.base import (
     index_tables,
 )
 from agentkit.replay.reverb import checkpoint
-from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb
+from agentkit.replay.reverb.item_plans import MIN_IN_FLIGHT, check_power, group_tables
+from agentkit.replay.reverb.library import BoundedCalls, quiet_stderr, reverb, sampling
 from agentkit.replay.reverb.sampler import ReverbSampler
 from agentkit.replay.reverb.streams import make_pieces, make_writer
 from agentkit.replay.reverb.tables import describe, is_free, make_table, table_info
-from agentkit.replay.reverb.writer import MIN_IN_FLIGHT, ReverbWriter, check_power, group_tables
+from agentkit.replay.reverb.writer import ReverbWriter
 from agentkit.replay.table import Table
 from agentkit.scratch import make_scratch, remove_scratch
 from agentkit.types import TableInfo
@@ -131,21 +132,22 @@ class ReverbReplay(Replay):
         if address is not None:
             if port is not None or checkpoint_directory is not None:
                 raise ConfigError("port and checkpoint_directory belong to a server; with address there is none here.")
-            self.address = address
-            self._client = reverb.Client(address)
-            self._check_server(check_timeout(connect_timeout, self.default_timeout))
+            self._connect(address, check_timeout(connect_timeout, self.default_timeout))
         else:
-            self._folder = make_scratch("reverb", checkpoint_directory)
-            self._root = self._folder / "server"  # Reverb deletes whatever else it finds in there
-            try:
-                self._start()
-            except BaseException:
-                remove_scratch(self._folder)
-                raise
+            self._serve(checkpoint_directory)
         self._at_exit = _closer(weakref.ref(self))
         atexit.register(self._at_exit)
 
     # --- the server ------------------------------------------------------------------------------
+
+    def _serve(self, checkpoint_directory: pathlib.Path | str | None) -> None:
+        self._folder = make_scratch("reverb", checkpoint_directory)
+        self._root = self._folder / "server"  # Reverb deletes whatever else it finds in there
+        try:
+            self._start()
+        except BaseException:
+            remove_scratch(self._folder)
+            raise
 
     def _start(self) -> None:
         if self._port is not None:
@@ -174,8 +176,10 @@ class ReverbReplay(Replay):
             with quiet_stderr():
                 server.stop()
 
-    def _check_server(self, timeout: float) -> None:
+    def _connect(self, address: str, timeout: float) -> None:
         """Waits for the server at `address`, and compares its tables with ours."""
+        self.address = address
+        self._client = reverb.Client(address)
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -221,6 +225,7 @@ class ReverbReplay(Replay):
         self._check_open()
         description = self.table(table)
         description.check_batch(batch_size)
+        sampling()  # Not in the sampler's thread.
         # What goes when it is drawn is not drawn ahead: it would be lost with the learner, and older when it is used.
         streams = (self._draw_ahead and description.max_times_sampled == 0) or is_free(description)
         sampler = ReverbSampler(

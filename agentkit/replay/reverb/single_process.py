@@ -23,6 +23,7 @@ from agentkit.nests import make_builder
 from agentkit.replay.base import Sampler, check_timeout
 from agentkit.replay.rate_limiter import MinSize
 from agentkit.replay.reverb import checkpoint
+from agentkit.replay.reverb.library import sampling
 from agentkit.replay.reverb.replay import ReverbReplay
 from agentkit.replay.reverb.sampler import Piece, as_batch, cut, join
 from agentkit.replay.reverb.streams import make_pieces
@@ -237,6 +238,7 @@ class SingleProcessReverbReplay(ReverbReplay):
         self._check_open()
         description, size = self.table(table), int(batch_size)
         description.check_batch(batch_size)
+        sampling()  # Not in the thread that asks for a batch, which may be another.
 
         def pieces() -> Iterator[Piece]:
             self._send_all()

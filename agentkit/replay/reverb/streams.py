@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agentkit.replay.reverb.library import pybind, reverb, tf
+from agentkit.replay.reverb.library import TensorShape, pybind, sampling, uint8
 from agentkit.replay.reverb.packing import Packing
 from agentkit.replay.reverb.sampler import Piece
 from agentkit.replay.table import Prioritized, Table, Uniform
@@ -56,17 +56,18 @@ def make_pieces(address: str, table: Table, batch_size: int, streams: bool, num_
     many = isinstance(table.sampler, Uniform | Prioritized) and table.max_times_sampled == 0
     num_workers = 2 if many and batch_size >= LARGE_BATCH else 1
     in_flight = 2 * batch_size if streams else -(-batch_size // num_workers)
-    dataset = reverb.TrajectoryDataset(
+    library = sampling()
+    dataset = library.TrajectoryDataset(
         address,
         table=table.name,
-        dtypes=(tf.uint8,) * len(shapes),
-        shapes=tuple(map(tf.TensorShape, shapes)),
+        dtypes=(uint8,) * len(shapes),
+        shapes=tuple(map(TensorShape, shapes)),
         max_in_flight_samples_per_worker=min(IN_FLIGHT, in_flight),
         num_workers_per_iterator=num_workers,
         max_samples=-1 if streams else batch_size,
         rate_limiter_timeout_ms=LIMITER_TIMEOUT_MS,
     )
-    options = tf.data.Options()
+    options = library.Options()
     # Left to itself, tf.data prefetches: it would draw a batch that nobody asked for.
     options.experimental_optimization.inject_prefetch = False
     # Nothing here is to be tuned or run in parallel.

@@ -9,13 +9,13 @@ from typing import Any
 import tree
 
 from agentkit.replay.rate_limiter import RateLimiter
-from agentkit.replay.reverb.library import reverb, tf
+from agentkit.replay.reverb.library import TensorSpec, reverb, uint8
 from agentkit.replay.reverb.packing import FORMAT, Packing
 from agentkit.replay.table import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Table, Uniform, describe_leaves
 from agentkit.types import TableInfo
 
 
-def make_table(table: Table) -> reverb.Table:
+def make_table(table: Table) -> Any:
     """Makes Reverb's table. Its signature, which the server keeps, is of bytes; its names describe the leaves.
 
     Raises:
@@ -24,7 +24,7 @@ def make_table(table: Table) -> reverb.Table:
     packing = Packing(table)
     leaves = "; ".join(describe_leaves(table.signature))
     signature = tuple(
-        tf.TensorSpec(shape, tf.uint8, f"{FORMAT}, column {i} of: {leaves}") for i, shape in enumerate(packing.columns)
+        TensorSpec(shape, uint8, f"{FORMAT}, column {i} of: {leaves}") for i, shape in enumerate(packing.columns)
     )
     return reverb.Table(
         name=table.name,
@@ -50,7 +50,7 @@ def _selector(selector: Selector) -> Any:
     return made[type(selector)]()
 
 
-def _limiter(limiter: RateLimiter) -> reverb.rate_limiters.RateLimiter:
+def _limiter(limiter: RateLimiter) -> Any:
     most = sys.float_info.max
     return reverb.rate_limiters.RateLimiter(
         samples_per_insert=limiter.samples_per_insert,

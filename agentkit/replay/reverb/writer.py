@@ -7,30 +7,21 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ReplayClosedError, SpecError, unknown_name
 from agentkit.nests import LeafReader
 from agentkit.replay.base import Writer, check_priority, check_steps
-from agentkit.replay.in_process.selectors import max_priority
-from agentkit.replay.reverb.packing import Packing, to_bytes
-from agentkit.replay.table import Select, Table, describe_leaves
+from agentkit.replay.reverb.item_plans import ItemPlan, TableGroup, check_power
+from agentkit.replay.reverb.packing import to_bytes
+from agentkit.replay.table import Select, describe_leaves
 from agentkit.types import Nest
-
-MAX_IN_FLIGHT = 40
-"""Items that may wait for confirmation, so that none queue without bound in an actor. Above 50 Reverb
-prints a warning for every tenth item."""
-
-MIN_IN_FLIGHT = 8
-"""The same where the rate limiter's error buffer is small: what waits here is not counted there."""
 
 SLICE_MS = 100
 """A wait for confirmation is cut in slices, between which a writer notices that its replay closed."""
@@ -38,122 +29,12 @@ SLICE_MS = 100
 CONFIRM_MS = 20
 """How long `try_confirm` waits: many times what a server takes that is not held back."""
 
-CHUNK_BYTES = 1024
-"""Small rows are compressed and sent together, up to so many bytes: less work for writer and server than
-one by one. A sampled item brings all of its chunk, which costs nothing to speak of up to this size."""
-
-MAX_CHUNK = 4
-"""And at most so many rows: with more, a learner that takes turns with its environment would see items late."""
-
 PROMPT_SECONDS = 0.1
 """Items are handed to Reverb's writer some together, which costs it, and the server, less than one by one.
 A writer whose chunks fill more slowly than this sends them as they are; at an episode's end, a tenth of it."""
 
-MAX_SEQUENCE_CHUNK = 32
-"""The most steps compressed together where items take sequences."""
-
 Ref = Any
 """Reverb's reference to a row that was sent, or will be."""
-
-
-class _Plan(NamedTuple):
-    """How items of one table are sent.
-
-    Attributes:
-        table: as described.
-        packing: how its items are laid out.
-        column: of its own rows: of whole items, or of inline values.
-        squeezed: of each of an item's columns, whether it is one row, without a time axis.
-        read_inline: checks and flattens inline values.
-        most: the greatest priority that may be given.
-    """
-
-    table: Table
-    packing: Packing
-    column: int
-    squeezed: list[bool]
-    read_inline: LeafReader
-    most: float
-
-
-class TableGroup:
-    """Defines Reverb's columns for some tables.
-
-    One holds the steps, where items refer to them; each kind of row that items have of their own has another.
-
-    Args:
-        tables: of one step structure.
-    """
-
-    def __init__(self, tables: Sequence[Table]):
-        self.step = tables[0].layout.step
-        self.plans: dict[str, _Plan] = {}
-        packings = {table.name: Packing(table) for table in tables}
-        self.sends_steps = any(not packing.whole for packing in packings.values())
-        self.keeps_steps = any(packing.whole for packing in packings.values())
-        self.chunk_lengths: list[int] = []
-        if self.sends_steps:
-            longest = max(
-                (table.layout.length or 0) + table.layout.history()
-                for table in tables
-                if not packings[table.name].whole
-            )
-            size = next(iter(packings.values())).step_bytes
-            self.chunk_lengths.append(min(longest, MAX_SEQUENCE_CHUNK) or _chunk_length(size))
-        first_of: dict[str, int] = {}  # tables whose rows look alike share their column
-        for table in tables:
-            packing = packings[table.name]
-            if packing.key not in first_of:
-                first_of[packing.key] = len(self.chunk_lengths)
-                if table.layout.history():  # Its rows of steps keep each item waiting anyway.
-                    self.chunk_lengths.append(self.chunk_lengths[0])
-                else:
-                    size = packing.num_bytes if packing.whole else packing.inline_bytes
-                    self.chunk_lengths.append(_chunk_length(size))
-            squeezed = [len(shape) == 1 for shape in packing.columns]
-            reader = LeafReader(table.layout.inline, "inline values")
-            self.plans[table.name] = _Plan(
-                table, packing, first_of[packing.key], squeezed, reader, min(max_priority(table), sys.float_info.max)
-            )
-        self.history = max(table.layout.history() for table in tables)
-        self.max_length = max(table.layout.length or 0 for table in tables)
-        self.max_in_flight = min(_in_flight(table) for table in tables)
-
-
-def _chunk_length(num_bytes: int) -> int:
-    return min(max(CHUNK_BYTES // max(num_bytes, 1), 1), MAX_CHUNK)
-
-
-def _in_flight(table: Table) -> int:
-    """Items that may be on their way without upsetting the rate limiter's balance."""
-    limiter = table.rate_limiter
-    inserts = (limiter.max_difference - limiter.min_difference) / limiter.samples_per_insert
-    if inserts < 2:  # `Lockstep`: a writer waits for samplers at each item, not some items later.
-        return 0
-    return int(min(max(inserts / 4, MIN_IN_FLIGHT), MAX_IN_FLIGHT))
-
-
-def check_power(table: Table, priority: float) -> None:
-    """Refuses a finite priority whose power would overflow in Reverb's sum tree.
-
-    Raises:
-        SpecError: says what fits.
-    """
-    most = max_priority(table)
-    if priority > most:
-        raise SpecError(
-            f"Table {table.name!r}: a priority of {priority:g} is too great for {table.sampler}, "
-            f"{table.remover}; at most {most:g} fits. Scale it down."
-        )
-
-
-def group_tables(tables: Mapping[str, Table]) -> list[TableGroup]:
-    """Returns the tables' columns, one entry for every step structure among them."""
-    groups: dict[str, list[Table]] = {}
-    for table in tables.values():
-        key = repr((describe_leaves(table.layout.step), tree.map_structure(lambda _: 0, table.layout.step)))
-        groups.setdefault(key, []).append(table)
-    return [TableGroup(group) for group in groups.values()]
 
 
 class ReverbWriter(Writer):
@@ -202,7 +83,7 @@ class ReverbWriter(Writer):
         self._readers = [LeafReader(group.step, "step") for group in groups]
         self._fed: set[str] = set()
         self._unconfirmed: dict[str, int] = {}  # at most so many, by table
-        self._pending: collections.deque[tuple[_Plan, float, bytes]] = collections.deque()  # not yet Reverb's
+        self._pending: collections.deque[tuple[ItemPlan, float, bytes]] = collections.deque()  # not yet Reverb's
         self._unchecked = 0  # items since the last wait
         self._sent = 0.0  # when all that was written was last sent
         self._start_episode()
@@ -305,7 +186,7 @@ class ReverbWriter(Writer):
             self._hurry()
         return None
 
-    def _create(self, plan: _Plan, priority: float, trajectory: list[list[Ref]]) -> None:
+    def _create(self, plan: ItemPlan, priority: float, trajectory: list[list[Ref]]) -> None:
         try:
             self._writer.CreateItem(plan.table.name, priority, trajectory, plan.squeezed)
         except (RuntimeError, ValueError) as error:
@@ -320,7 +201,7 @@ class ReverbWriter(Writer):
                 last, ref = row, self._send(plan.column, row)
             self._create(plan, priority, [[ref]])
 
-    def _whole_row(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> bytes:
+    def _whole_row(self, plan: ItemPlan, start: int, stop: int, inline: bytes, padding: int) -> bytes:
         """Returns an item that is a row; the same object where the last item had the same one."""
         which = (plan.column, start, stop, padding, inline)
         if which != self._last[0]:
@@ -331,13 +212,13 @@ class ReverbWriter(Writer):
             self._last = which, plan.packing.row(steps, inline)
         return self._last[1]
 
-    def _trajectory(self, plan: _Plan, start: int, stop: int, inline: bytes, padding: int) -> list[list[Ref]]:
+    def _trajectory(self, plan: ItemPlan, start: int, stop: int, inline: bytes, padding: int) -> list[list[Ref]]:
         """Returns the references of the columns of an item that is not one row."""
         packing = plan.packing
         zeros = min(padding, 1) if plan.table.layout.length is None else padding
         while len(self._padding) < zeros:
             self._padding.append(self._send(0, self._zeros))
-        before = plan.table.layout.history()
+        before = plan.table.layout.longest_history
         begin = start - before - self._num_steps
         rows = self._refs[begin : stop - self._num_steps or None] + self._padding[:zeros]
         trajectory: list[list[Ref]] = []
@@ -354,7 +235,7 @@ class ReverbWriter(Writer):
                 trajectory.append([self._last_inline[1]])
         return trajectory
 
-    def _plan(self, table: str) -> _Plan:
+    def _plan(self, table: str) -> ItemPlan:
         if self._columns is not None and table in self._columns.plans:
             return self._columns.plans[table]
         known = [name for group in self._groups for name in group.plans]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import specs
-from agentkit.replay.in_process.frame_column import MAX_FRAMES, FrameColumn, stack_axis
+from agentkit.replay.in_process.frame_column import MAX_FRAMES, FrameColumn, bytes_per_step, stack_axis
 from agentkit.replay.in_process.step_store import PADDING_ROW, StepStore
 from tests.replay.in_process.frames import KINDS, Camera, Kind, check_frames
 
@@ -44,6 +44,26 @@ def test_rows_come_back_bit_for_bit_after_any_adds_and_releases(kind, seed):
     store.release_references(np.array(list(kept)))
     check_frames(column, [])
     assert len(column._free) == column.num_frames - 1
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_the_memory_of_a_step_is_known_beforehand(kind):
+    """A camera that never stands still; rows beyond a stack's own are what each step adds."""
+    spec, rng = specs.Array(kind.shape, np.uint8), np.random.default_rng(0)
+    column, planes = FrameColumn(kind.shape, kind.axis), kind.num_frames * kind.colours
+    column.frame_numbers = np.zeros((101, planes), np.int32)
+    film = rng.integers(0, 256, (planes + 100 * kind.colours, *kind.size), np.uint8)
+    for row in range(1, 101):
+        stack = film[row * kind.colours :][:planes]
+        column.frame_numbers[row] = column.keep(stack if kind.axis == 0 else np.moveaxis(stack, 0, 2), row - 1)
+    used = (column.num_frames - 1 - planes) * np.prod(kind.size) / 99
+    expected = used if kind.num_frames > 1 else used / kind.colours  # Four planes look like four frames.
+    assert bytes_per_step(spec) == expected
+
+
+def test_what_is_no_stack_takes_all_of_its_memory():
+    for shape, dtype in (((64, 64, 3), np.uint8), ((10, 10, 4), np.uint8), ((84, 84, 4), np.float32), ((), np.int32)):
+        assert bytes_per_step(specs.Array(shape, dtype)) == np.prod(shape) * np.dtype(dtype).itemsize
 
 
 def _check_rows(store: StepStore, kept, kind: Kind, rng: np.random.Generator) -> None:

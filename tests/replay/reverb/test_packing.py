@@ -46,6 +46,38 @@ SOURCES = {
 }
 
 
+def test_items_of_one_length_have_one_column_of_steps():
+    """Whichever of its steps their leaves take, and however far these look back."""
+    sources = {
+        "o": FromStep(1, FIRST, 3),
+        "next o": FromStep(1, LAST, 3),
+        "a": FromStep(0, FIRST),
+        "last a": FromStep(0, LAST, 1),
+        "all d": FromStep(3, ALL, 2),
+        "some e": FromStep(4, LAST),
+        "own": FromInline(1),
+    }
+    layout = make_layout(5, sources, 2)
+    packing = Packing(Table("t", layout, 10))
+    rng = np.random.default_rng(0)
+    steps, inline = [random(layout.step, rng) for _ in range(3 + 2)], random(layout.inline, rng)
+    rows = b"".join(to_bytes(tree.flatten(step)) for step in steps)
+    assert packing.columns == [(5, packing.step_bytes), (packing.inline_bytes,)]
+    columns = [
+        np.frombuffer(x, np.uint8).reshape(1, *shape)
+        for x, shape in zip((rows, to_bytes(tree.flatten(inline))), packing.columns, strict=True)
+    ]
+    found = packing.unpack(columns)
+    expected = {"o": [0, 4], "next o": [1, 5], "a": 3, "last a": [3, 5], "all d": [1, 5], "some e": 4}
+    for name, value in zip(sorted(sources), found, strict=True):
+        if name == "own":
+            np.testing.assert_array_equal(value[0], inline[1])
+            continue
+        column = [tree.flatten(step)[sources[name].column] for step in steps]
+        at = expected[name]
+        np.testing.assert_array_equal(value[0], column[at] if isinstance(at, int) else np.stack(column[slice(*at)]))
+
+
 @pytest.mark.parametrize("size", [3, WHOLE_ITEM_BYTES // 4])
 @pytest.mark.parametrize("name", SOURCES)
 def test_what_is_packed_comes_back(size, name):

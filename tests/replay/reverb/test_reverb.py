@@ -176,7 +176,7 @@ def test_a_checkpoint_of_another_layout_is_refused(tmp_path):
     with ReverbReplay([pair_table()]) as replay:
         replay.save(tmp_path)
         index = tmp_path / "replay.json"
-        index.write_text(index.read_text().replace("agentkit-reverb-2, bytes-1", "agentkit-reverb-1"))
+        index.write_text(index.read_text().replace("agentkit-reverb-2, bytes-2", "agentkit-reverb-1"))
     with ReverbReplay([pair_table()]) as replay, pytest.raises(errors.CheckpointError, match="another way"):
         replay.restore(tmp_path)
 
