@@ -25,13 +25,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentkit.datasets import minari_sets, rlds_sets
 from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, split_steps
-from agentkit.datasets.minari_sets import PREFIX, find_minari
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.types import Nest
 
 _MAIN = "main_data.hdf5"
+_SUFFIXES = (".hdf5", ".h5")
 _INDEX = "_index_"
 
 
@@ -53,18 +54,16 @@ def write_episodes(
     """Writes a new HDF5 file; it is there when it is whole.
 
     Args:
-        path: of the file, which must not exist.
+        path: of the file, which must not exist, and ends in ``.hdf5`` or ``.h5``.
         episodes: at least one.
         actions: their action space, such as `describe_actions` gives.
 
     Raises:
-        ConfigError: the file exists, its folder cannot be written to, or there are no episodes.
+        ConfigError: the file exists, has another suffix, or cannot be written; or there are no episodes.
         SpecError: an episode's parts do not go together.
         MissingExtraError: h5py is not installed.
     """
-    path = pathlib.Path(path)
-    if path.exists():
-        raise ConfigError(f"{path} exists. Choose another file, or delete it first.")
+    path = check_new_file(path)
     if not episodes:
         raise ConfigError(f"Expected at least 1 episode to write to {path}, found none.")
     for number, episode in enumerate(episodes):
@@ -93,6 +92,20 @@ def write_episodes(
     return path
 
 
+def check_new_file(path: str | pathlib.Path) -> pathlib.Path:
+    """Returns the path of a file that `write_episodes` may write.
+
+    Raises:
+        ConfigError: it exists, or its name says that it is no HDF5.
+    """
+    path = pathlib.Path(path)
+    if path.suffix not in _SUFFIXES:
+        raise ConfigError(f"Episodes are written as HDF5: expected a name ending in .hdf5 or .h5, found {path.name}.")
+    if path.exists():
+        raise ConfigError(f"{path} exists. Choose another file, or delete it first.")
+    return path
+
+
 def _write(group: Any, name: str, nest: Nest) -> None:
     if isinstance(nest, dict):
         children = nest
@@ -113,23 +126,30 @@ def read_episodes(path: str | pathlib.Path) -> EpisodeData:
         path: an HDF5 file in Minari's layout, or a folder that has one as ``main_data.hdf5`` or as
             ``data/main_data.hdf5``; ``minari:ID``, for a data set by its name; or columns in HDF5 or ``.npz``: those
             that `split_transitions` takes (D4RL's), or `split_steps` (RLDS's, ``.npz`` alone), with a leaf of a
-            nested observation as ``observations/position``.
+            nested observation as ``observations/position``; or ``rlds:FOLDER``, for RLDS's own files (see
+            `agentkit.datasets.rlds_sets.read_rlds`).
 
     Raises:
         ConfigError: no such file, one of another kind or layout, or one that is damaged; or Minari has no such set.
         SpecError: an episode's parts do not go together.
-        MissingExtraError: h5py, or minari for a download, is not installed.
+        MissingExtraError: h5py, minari for a download, or tensorflow_datasets for RLDS's files, is not installed.
     """
-    name = str(path)
-    path = find_minari(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else pathlib.Path(path)
+    data = _read_any(str(path))
+    for number, episode in enumerate(data.episodes):
+        check_episode(episode, f"{path}, episode {number}")
+    return data
+
+
+def _read_any(name: str) -> EpisodeData:
+    if name.startswith(rlds_sets.PREFIX):
+        return EpisodeData(rlds_sets.read_rlds(name.removeprefix(rlds_sets.PREFIX)), None)
+    is_minari = name.startswith(minari_sets.PREFIX)
+    path = minari_sets.find_minari(name.removeprefix(minari_sets.PREFIX)) if is_minari else pathlib.Path(name)
     if path.is_dir():
         path = _in_folder(path)
     if not path.is_file():
         raise ConfigError(f"There is no file {path}. Expected HDF5 in Minari's layout or D4RL's, or .npz.")
-    data = EpisodeData(_read_npz(path), None) if path.suffix == ".npz" else _read_hdf5(path)
-    for number, episode in enumerate(data.episodes):
-        check_episode(episode, f"{path}, episode {number}")
-    return data
+    return EpisodeData(_read_npz(path), None) if path.suffix == ".npz" else _read_hdf5(path)
 
 
 def lasting_path(name: str, path: Any) -> str:
@@ -146,7 +166,11 @@ def lasting_path(name: str, path: Any) -> str:
         raise ConfigError(
             f"{name}: expected a path, found a {type(path).__name__}. datasets.write_episodes makes a file of episodes."
         )
-    return str(path) if str(path).startswith(PREFIX) else str(pathlib.Path(path).absolute())
+    if str(path).startswith(minari_sets.PREFIX):
+        return str(path)
+    if str(path).startswith(rlds_sets.PREFIX):
+        return rlds_sets.PREFIX + rlds_sets.lasting_name(str(path).removeprefix(rlds_sets.PREFIX))
+    return str(pathlib.Path(path).absolute())
 
 
 def _in_folder(folder: pathlib.Path) -> pathlib.Path:
@@ -228,6 +252,8 @@ def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None
 
 def _read_npz(path: pathlib.Path) -> list[Episode]:
     columns: dict[str, Any] = {}
+    if not zipfile.is_zipfile(path):
+        raise ConfigError(f"{path} cannot be read as a .npz file: it is none, or was cut short.")
     try:
         with np.load(path, allow_pickle=False) as file:
             for name in file.files:

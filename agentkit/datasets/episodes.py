@@ -273,7 +273,7 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     if len(set(lengths.values())) != 1:
         raise SpecError(f"Expected columns of one length, found {lengths}.")
     starts, stops = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"]) + 1
-    if not np.array_equal(starts, np.append([0], stops[:-1])) or (stops.size and stops[-1] != lengths["reward"]):
+    if not np.array_equal(starts, np.append([0], stops[:-1])) or not stops.size or stops[-1] != lengths["reward"]:
         raise SpecError(
             "Expected each is_first right after an is_last, the first row to be one and the last row the other; "
             f"found {len(starts)} is_first and {len(stops)} is_last that are not so."
@@ -304,8 +304,13 @@ def find_reward_scale(episodes: Sequence[Episode]) -> float:
 
 
 def scale_rewards(episodes: Sequence[Episode], scale: float | None = None) -> list[Episode]:
-    """Multiplies rewards by `scale`; by `find_reward_scale` of these episodes where it is None."""
+    """Multiplies rewards by `scale`; by `find_reward_scale` of these episodes where it is None.
+
+    By 1 it returns the episodes themselves.
+    """
     factor = find_reward_scale(episodes) if scale is None else scale
+    if factor == 1.0:
+        return list(episodes)
     return [episode._replace(rewards=np.asarray(episode.rewards, np.float64) * factor) for episode in episodes]
 
 

@@ -77,7 +77,7 @@ class ItemStore:
         Raises:
             ConfigError: its items are sequences of steps.
         """
-        if table.layout.length is not None:
+        if table.layout.takes_all:
             raise ConfigError(
                 f"Expected items of transitions, found {table.layout.length} steps in an item of table "
                 f"{table.name!r}. Use an agent that learns from transitions, such as td3_bc or iql."
@@ -222,7 +222,7 @@ class TransitionsDataset:
         self.num_sampled = 0
 
     def __len__(self) -> int:
-        """How many items there are."""
+        """Returns the number of items."""
         return len(self._items)
 
     def __iter__(self) -> Iterator[DrawnBatch]:

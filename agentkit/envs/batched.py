@@ -17,8 +17,34 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import FIRST, Nest
 
 
+class Batch(dm_env.Environment):
+    """Answers for the specs of a batch, which are those of one environment: a subclass sets `_spec`."""
+
+    _spec: specs.EnvironmentSpec
+
+    def observation_spec(self) -> Nest:
+        """Returns the spec of one environment's observation."""
+        return self._spec.observations
+
+    def action_spec(self) -> Nest:
+        """Returns the spec of one environment's action."""
+        return self._spec.actions
+
+    def reward_spec(self) -> Nest:
+        """Returns the spec of one environment's reward."""
+        return self._spec.rewards
+
+    def discount_spec(self) -> Nest:
+        """Returns the spec of one environment's discount."""
+        return self._spec.discounts
+
+    def columns_spec(self) -> Nest:
+        """Returns the specs of one environment's columns, see `envs.columns`; () for none."""
+        return self._spec.columns
+
+
 @final
-class BatchedEnvironment(dm_env.Environment):
+class BatchedEnvironment(Batch):
     """Runs N environments one after the other; the convention of every batch in agentkit.
 
     Specs are those of one environment. A time step holds arrays: `step_type` int32 ``[N]``, reward
@@ -107,26 +133,6 @@ class BatchedEnvironment(dm_env.Environment):
             discount=self._stack_discount([timestep.discount for timestep in timesteps]),
             observation=self._stack_observation([timestep.observation for timestep in timesteps]),
         )
-
-    def observation_spec(self) -> Nest:
-        """Returns the spec of one environment's observation."""
-        return self._spec.observations
-
-    def action_spec(self) -> Nest:
-        """Returns the spec of one environment's action."""
-        return self._spec.actions
-
-    def reward_spec(self) -> Nest:
-        """Returns the spec of one environment's reward."""
-        return self._spec.rewards
-
-    def discount_spec(self) -> Nest:
-        """Returns the spec of one environment's discount."""
-        return self._spec.discounts
-
-    def columns_spec(self) -> Nest:
-        """Returns the specs of one environment's columns, see `envs.columns`; () for none."""
-        return self._spec.columns
 
     @property
     def info_columns(self) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Gymnasium environments as dm_env environments. The one file that imports gymnasium."""
+"""Gymnasium's environments: classic control, Box2D, MuJoCo and yours. The one file that imports gymnasium."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.rendering import explain_import, prepare_mujoco
+from agentkit.envs.rendering import explain_import, prepare_mujoco, prepare_pygame
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
 
@@ -122,6 +122,18 @@ def transform_observations(
     return gymnasium.wrappers.TransformObservation(environment, function, space)
 
 
+def seeded_by(environment: gymnasium.Env, seed_it: Callable[[int], Any]) -> gymnasium.Env:
+    """Returns the environment with `seed_it(seed)` called before each reset that has a seed."""
+
+    class Seeded(gymnasium.Wrapper):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            if seed is not None:
+                seed_it(seed)
+            return self.env.reset(seed=seed, options=options)
+
+    return Seeded(environment)
+
+
 def find_spec(name: str) -> Any:
     """Returns what gymnasium has registered under a name, for `add_spec` in another process; None for nothing."""
     return gymnasium.registry.get(name)
@@ -153,6 +165,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 def film_settings(name: str, size: int | None) -> dict[str, Any]:
     """Returns the arguments with which gymnasium's environment `name` draws images of a height, as far as it can."""
+    prepare_pygame()
     settings: dict[str, Any] = {"render_mode": "rgb_array"}
     spec = gymnasium.registry.get(name.partition(":")[2] or name)
     if size is not None and spec is not None and "envs.mujoco" in str(spec.entry_point):

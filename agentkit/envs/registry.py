@@ -34,18 +34,20 @@ _OWN = {
     "memory_chain": "memory_chain.MemoryChain",
     "point_mass": "point_mass.PointMass",
 }
-_SIMULATORS = {
+SIMULATORS = {
     "atari": "Breakout",
     "bsuite": "catch/0",
     "dm_control": "cheetah/run",
     "dm_control_pixels": "cheetah/run",
     "envpool": "HalfCheetah-v4",
     "gymnasium": "HalfCheetah-v5",
+    "metaworld": "reach",
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",
     "robotics": "PointMaze_UMaze",
 }
-GYMNASIUM_PREFIXES = ("gymnasium", "atari", "minigrid", "robotics")
+"""Prefixes of simulators, each with the name of one of its environments."""
+GYMNASIUM_PREFIXES = ("gymnasium", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
 _registered: dict[str, Factory] = {}
@@ -67,23 +69,23 @@ def make(
     """Makes an environment, ready for an agent.
 
     Args:
-        name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``,
-            ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol
-            ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``,
+        name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``, ``bsuite:catch/0``,
+            ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol ``atari:Breakout``,
+            ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``, ``metaworld:reach``,
             ``dm_control_pixels:cheetah/run``; see `available`. A class, a function that makes an environment, and an
             instance are taken, too: see `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
-        raw: True gives the simulator as it is, behind dm_env's interface only. False (the default)
-            gives single precision, bounded continuous actions in [-1, 1] (clipped), dm_control's
-            and EnvPool's dict observations as one vector, and `save`/`restore` in mid-episode
-            (`ResumableEnvironment`) where the simulator can be reseeded.
-        num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own);
-            None for a single one. EnvPool is always a batch, of 1 by default.
+        raw: True gives the simulator as it is, behind dm_env's interface only. False (the default) gives single
+            precision, bounded continuous actions in [-1, 1] (clipped), dm_control's and EnvPool's dict observations as
+            one vector, and `save`/`restore` in mid-episode (`ResumableEnvironment`) where it can be reseeded.
+        num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own); None for a single one.
+            EnvPool is always a batch, of 1 by default.
         evaluation: whether the episodes are to be judged by; told to a factory with a parameter of this name, as
             Atari's, which clips rewards in training only.
         workers: processes that the `num_envs` environments are shared out to (`envs.workers.WorkerBatchedEnvironment`);
             0 for this one.
-        ready: of environments in workers, how many are acted for at a time, whichever are ready first; None for all.
+        ready: of environments in workers, or of EnvPool's, how many are acted for at a time, whichever are ready first;
+            None for all.
         wrappers: applied in this order around each single environment, inside the resumable layer.
         **kwargs: go to the environment (e.g. ``render_mode="rgb_array"``, ``size=10``).
 
@@ -95,15 +97,16 @@ def make(
         ConfigError: for impossible settings.
         MissingExtraError: if the simulator is not installed.
     """
-    prefix, rest = _split(name) if isinstance(name, str) else ("", "")
-    if not 0 <= seed < 2**31:
-        raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
-    if num_envs is not None and num_envs < 1:
-        raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
-    if not isinstance(name, str):
+    prefix = rest = ""
+    if isinstance(name, str):
+        prefix, rest = _split(name)  # An unknown one is refused before anything starts.
+    else:
         from agentkit.envs import given
 
         given.check(name, kwargs)
+    _check_numbers(seed, num_envs)
+    if prefix == "envpool" and not workers:
+        return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, kwargs)
     if workers or ready is not None:
         from agentkit.envs.members import Members
 
@@ -111,13 +114,7 @@ def make(
         return _in_workers(members, num_envs, workers, ready)
     if not isinstance(name, str):
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
-    if prefix == "envpool":
-        return _make_envpool(rest, seed, raw, num_envs or 1, wrappers, kwargs)
-    if num_envs is not None:
-        numbers = range(num_envs)
-        return make_members(name, seed, numbers, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
-    fit_out = functools.partial(_fit_out, name=f"{prefix}:{rest}", raw=raw, wrappers=wrappers)
-    return _make_one(_factory_for(prefix, evaluation), prefix, rest, seed, raw, fit_out, kwargs)
+    return _make_named(name, seed, num_envs, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
 
 
 def make_members(
@@ -154,6 +151,31 @@ def make_members(
     return batch if wrappers else fit_out(batch)
 
 
+def _make_named(
+    name: str,
+    seed: int,
+    num_envs: int | None,
+    *,
+    raw: bool,
+    wrappers: Sequence[Wrapper],
+    settings: dict[str, Any],
+    evaluation: bool,
+) -> Any:
+    if num_envs is not None:
+        numbers = range(num_envs)
+        return make_members(name, seed, numbers, raw=raw, wrappers=wrappers, settings=settings, evaluation=evaluation)
+    prefix, rest = _split(name)
+    fit_out = functools.partial(_fit_out, name=f"{prefix}:{rest}", raw=raw, wrappers=wrappers)
+    return _make_one(_factory_for(prefix, evaluation), prefix, rest, seed, raw, fit_out, settings)
+
+
+def _check_numbers(seed: int, num_envs: int | None) -> None:
+    if not 0 <= seed < 2**31:
+        raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
+    if num_envs is not None and num_envs < 1:
+        raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
+
+
 def _factory_for(prefix: str, evaluation: bool) -> Factory:
     factory = _factory(prefix)
     if evaluation and "evaluation" in inspect.signature(factory).parameters:
@@ -186,7 +208,7 @@ def register(prefix: str, factory: Factory) -> None:
     """
     if ":" in prefix or not prefix:
         raise ConfigError(f"A prefix is a word without a colon, found {prefix!r}.")
-    if prefix in _registered or prefix in _SIMULATORS or prefix == "agentkit":
+    if prefix in _registered or prefix in SIMULATORS or prefix == "agentkit":
         raise ConfigError(f"The environment prefix {prefix!r} is taken. Choose another one.")
     _registered[prefix] = factory
 
@@ -218,7 +240,16 @@ def available() -> list[str]:
 
 def prefixes() -> list[str]:
     """Returns the words that may stand before the colon of a name."""
-    return sorted({"agentkit", *_SIMULATORS, *_registered})
+    return sorted({"agentkit", *SIMULATORS, *_registered})
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that is no ``prefix:name``; whether the simulator has it shows when it is made.
+
+    Raises:
+        UnknownNameError: proposes the nearest match.
+    """
+    _split(name)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -229,7 +260,7 @@ def _split(name: str) -> tuple[str, str]:
         raise unknown_name(
             "environment",
             name,
-            [*available(), *(f"{p}:{example}" for p, example in _SIMULATORS.items())],
+            [*available(), *(f"{p}:{example}" for p, example in SIMULATORS.items())],
             "Expected 'prefix:name'.",
         )
     if prefix not in prefixes():
@@ -307,14 +338,32 @@ def _warn_of_raw_frames(name: str, observation: Any) -> None:
 
 
 def _make_envpool(
-    name: str, seed: int, raw: bool, num_envs: int, wrappers: Sequence[Wrapper], kwargs: dict[str, Any]
+    name: str,
+    seed: int,
+    raw: bool,
+    num_envs: int,
+    ready: int | None,
+    wrappers: Sequence[Wrapper],
+    kwargs: dict[str, Any],
 ) -> Any:
-    environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, **kwargs)
+    from agentkit.envs.workers import check_ready
+
+    check_ready(num_envs, ready)
+    environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, ready=ready, **kwargs)
     if not raw:
         environment = prepare(environment, concatenate=True)
     for wrapper in wrappers:
         environment = wrapper(environment)
-    return environment
+        if ready is not None and not environment.stateless:
+            raise ConfigError(
+                f"ready={ready}: expected wrappers that keep nothing from step to step, found "
+                f"{type(environment).__name__}. Leave --ready out, or the wrapper."
+            )
+    if ready is None:
+        return environment
+    from agentkit.envs.envpool import ReadyEnvPool
+
+    return ReadyEnvPool(environment)
 
 
 def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:

@@ -21,6 +21,12 @@ def has_display() -> bool:
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
+def prepare_pygame() -> None:
+    """Lets pygame draw images without a display, where it would print that it looked for one in vain."""
+    if not has_display():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
 def prepare_mujoco(model: Any) -> str | None:
     """Makes a MuJoCo model ready to be drawn; call it before its first image.
 

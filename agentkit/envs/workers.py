@@ -15,7 +15,7 @@ from typing import Any, final
 import dm_env
 import numpy as np
 
-from agentkit.envs.batched import common_spec
+from agentkit.envs.batched import Batch, common_spec
 from agentkit.envs.given import name_of
 from agentkit.envs.members import Members
 from agentkit.envs.shared_columns import SharedColumns, open_shared
@@ -37,6 +37,10 @@ def check_workers(environment: Any, num_envs: int | None, workers: int, ready: i
     Raises:
         ConfigError: it says which of the numbers is impossible, and why.
     """
+    is_envpool = isinstance(environment, str) and environment.startswith("envpool:")
+    if workers == 0 and is_envpool:
+        check_ready(num_envs or 1, ready)
+        return num_envs or 1
     if workers == 0:
         raise ConfigError(
             f"ready={ready}: acting for whoever is ready first is for environments in workers. Give --workers N, too."
@@ -48,20 +52,32 @@ def check_workers(environment: Any, num_envs: int | None, workers: int, ready: i
             f"workers: expected 1 to num_envs={num_envs}, found {workers}. Each worker has at least one of the "
             "environments of --num-envs N."
         )
-    if isinstance(environment, str) and environment.startswith("envpool:"):
+    if is_envpool:
         raise ConfigError(f"workers: {environment} steps its environments in threads of its own. Leave --workers out.")
-    if ready is not None and not 1 <= ready < num_envs:
-        raise ConfigError(
-            f"ready: expected 1 to {num_envs - 1} of num_envs={num_envs}, found {ready}. Without it, all are stepped "
-            "together."
-        )
+    check_ready(num_envs, ready)
     if ready is not None and -(-num_envs // workers) > _MAX_GROUPS:
         raise ConfigError(f"ready: expected at most {_MAX_GROUPS} environments for each worker. Raise --workers.")
     return num_envs
 
 
+def check_ready(num_envs: int, ready: int | None) -> None:
+    """Refuses to act for more environments at a time than can be ready before the last one is.
+
+    Raises:
+        ConfigError: `ready` is out of its range; None is in it.
+    """
+    if ready is None or 1 <= ready < num_envs:
+        return
+    if num_envs == 1:
+        raise ConfigError(f"ready={ready}: there is one environment only. Give --num-envs N, too.")
+    raise ConfigError(
+        f"ready: expected 1 to {num_envs - 1} of num_envs={num_envs}, found {ready}. Without it, all are stepped "
+        "together."
+    )
+
+
 @final
-class WorkerBatchedEnvironment(dm_env.Environment):
+class WorkerBatchedEnvironment(Batch):
     """Runs N environments in worker processes, by the convention of `agentkit.envs.batched.BatchedEnvironment`.
 
     Worker w has about N / workers of them, in the order of their numbers, and steps them one after the other. Seeds,
@@ -200,26 +216,6 @@ class WorkerBatchedEnvironment(dm_env.Environment):
             raise EnvironmentWorkerError(
                 f"An earlier step or reset of {'; '.join(broken)} has not ended well. Make the batch anew."
             )
-
-    def observation_spec(self) -> Nest:
-        """Returns the spec of one environment's observation."""
-        return self._spec.observations
-
-    def action_spec(self) -> Nest:
-        """Returns the spec of one environment's action."""
-        return self._spec.actions
-
-    def reward_spec(self) -> Nest:
-        """Returns the spec of one environment's reward."""
-        return self._spec.rewards
-
-    def discount_spec(self) -> Nest:
-        """Returns the spec of one environment's discount."""
-        return self._spec.discounts
-
-    def columns_spec(self) -> Nest:
-        """Returns the specs of one environment's columns, see `envs.columns`; () for none."""
-        return self._spec.columns
 
     @property
     def info_columns(self) -> dict[str, np.ndarray]:

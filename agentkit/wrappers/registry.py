@@ -18,6 +18,7 @@ _CLASSES = {
     "discretise": "Discretise",
     "flatten_actions": "FlattenActions",
     "frame_stack": "FrameStack",
+    "hide": "Hide",
     "normalize_observations": "NormalizeObservations",
     "observation_action_reward": "ObservationActionReward",
     "one_hot": "OneHot",

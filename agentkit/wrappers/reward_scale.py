@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import final
+from collections.abc import Iterable
+from typing import Any, final
 
 import dm_env
 import numpy as np
@@ -53,3 +55,17 @@ class RewardScale(ObservationWrapper):
         if not isinstance(spec, specs.BoundedArray):
             return specs.Array(spec.shape, dtype, spec.name)
         return specs.BoundedArray(spec.shape, dtype, spec.minimum * self._scale, spec.maximum * self._scale, spec.name)
+
+
+def find_scale(wrappers: Iterable[Any]) -> float | None:
+    """Returns by how much a run's wrappers multiply rewards; None where no `RewardScale` is among them.
+
+    Args:
+        wrappers: functions ``environment -> environment``; a `RewardScale` is there by a `functools.partial`.
+    """
+    scales = [
+        wrapper.args[0] if wrapper.args else wrapper.keywords["scale"]
+        for wrapper in wrappers
+        if isinstance(wrapper, functools.partial) and wrapper.func is RewardScale
+    ]
+    return math.prod(scales) if scales else None

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import dm_env
@@ -162,6 +163,11 @@ def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
     path = write_episodes(tmp_path / "data.hdf5", EPISODES)
     with pytest.raises(ConfigError, match="exists"):
         write_episodes(path, EPISODES)
+    with pytest.raises(ConfigError, match=r"ending in \.hdf5 or \.h5, found data\.npz"):
+        write_episodes(tmp_path / "data.npz", EPISODES)
+    shutil.copy(path, tmp_path / "data.npz")
+    with pytest.raises(ConfigError, match=r"cannot be read as a \.npz file: it is none"):
+        read_episodes(tmp_path / "data.npz")
     with pytest.raises(ConfigError, match="at least 1 episode"):
         write_episodes(tmp_path / "other.hdf5", [])
     (tmp_path / "file").write_text("")
@@ -289,6 +295,7 @@ def test_columns_of_steps_are_split_into_episodes(tmp_path: pathlib.Path) -> Non
         ({"is_terminal": None}, r"\['is_terminal'\] are missing"),
         ({"reward": np.zeros(4)}, "one length"),
         ({"is_last": np.bool_([0, 0, 1, 0, 0])}, "is_first right after an is_last"),
+        ({"is_first": np.bool_([1, 0, 0, 0, 0]), "is_last": np.zeros(5, bool)}, "is_first right after an is_last"),
         ({"is_first": np.bool_([1, 0, 0, 0, 0])}, "is_first right after an is_last"),
     ],
 )

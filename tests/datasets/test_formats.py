@@ -146,3 +146,14 @@ def test_a_data_set_of_minaris_is_found_by_name(tmp_path: pathlib.Path, monkeypa
     for name in ("", "../etc", "/etc/passwd", "hf://group/set-v0"):
         with pytest.raises(ConfigError, match="expected a data set's name"):
             read_episodes(f"minari:{name}")
+
+
+@pytest.mark.parametrize("package", ["tensorflow_datasets", "tensorflow"])
+def test_what_rlds_files_need_is_named_with_its_extra(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for name in ("dataset_info.json", "features.json"):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"agentkit-rl\[rlds\]"):
+        read_episodes(f"rlds:{tmp_path}")

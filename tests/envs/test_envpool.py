@@ -1,14 +1,19 @@
 """The EnvPool adapter: the batch contract, and discounts at the ends of episodes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 pytest.importorskip("envpool")
 
 from agentkit import envs
+from agentkit.agents import registry
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.environment import BatchedEnvironmentContract
+from agentkit.wrappers.base import EnvironmentWrapper
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "HalfCheetah-v4", "CheetahRun-v1", "FrozenLake-v1"])
@@ -74,7 +79,92 @@ def test_refusals():
         envs.make("envpool:HalfChetah-v4")
     with pytest.raises(ConfigError, match=r"refused the settings \['foo'\].*max_episode_steps"):
         envs.make("envpool:CartPole-v1", foo=1)
-    with pytest.raises(ConfigError, match="batch_size: expected num_envs=4, found 2"):
+    with pytest.raises(ConfigError, match=r"batch_size: expected num_envs=4, found 2.*--ready 2"):
         envs.make("envpool:CartPole-v1", num_envs=4, batch_size=2)
     with pytest.raises(ConfigError, match="found a batch of 2"):
         ResumableEnvironment(envs.make("envpool:CartPole-v1", num_envs=2))
+
+
+def rounds(environment, count):
+    """Yields what `recv` gave in so many rounds; environments of odd numbers always take 1, the others 0."""
+    environment.async_reset()
+    spec = environment.action_spec()
+    for _ in range(count):
+        numbers, timestep = environment.recv()
+        yield numbers, timestep
+        odd = (numbers % 2).reshape(-1, *[1] * len(spec.shape))
+        environment.send(np.broadcast_to(odd, (len(numbers), *spec.shape)).astype(spec.dtype), numbers)
+
+
+def test_whoever_is_ready_has_the_episodes_that_it_has_in_step():
+    num_envs, ready, seed = 5, 2, 3
+    together = envs.make("envpool:CartPole-v1", seed=seed, num_envs=num_envs)
+    expected = [together.reset()]
+    expected += [together.step(np.arange(num_envs) % 2) for _ in range(600)]
+    environment = envs.make("envpool:CartPole-v1", seed=seed, num_envs=num_envs, ready=ready)
+    assert (environment.num_envs, environment.num_ready) == (num_envs, ready)
+    counts = np.zeros(num_envs, int)
+    for numbers, timestep in rounds(environment, 600):
+        assert len(numbers) == ready and np.all(np.diff(numbers) > 0)
+        for row, number in enumerate(numbers):
+            for leaf, other in zip(timestep, expected[counts[number]], strict=True):
+                np.testing.assert_array_equal(leaf[row], other[number])
+            counts[number] += 1
+        if counts.min() > 11:  # Episodes of 9 or 10 steps have ended in each.
+            return
+    raise AssertionError(f"an environment was passed over for long: {counts} steps")
+
+
+def test_bounds_and_dtypes_are_those_of_a_pool_in_step():
+    settings = {"seed": 1, "num_envs": 3, "max_episode_steps": 4}
+    together = envs.make("envpool:Pendulum-v1", **settings)
+    environment = envs.make("envpool:Pendulum-v1", **settings, ready=2)
+    assert environment.action_spec() == together.action_spec() and environment.action_spec().maximum == 1
+    steps = [timestep for _, timestep in rounds(environment, 12)]
+    assert steps[0].observation.dtype == together.observation_spec().dtype == np.float32
+    assert {int(t.step_type[0]) for t in steps} == {0, 1, 2}
+    assert all(t.discount.min() == 1 for t in steps), "Pendulum's episodes are truncated only"
+
+
+def test_an_asynchronous_pool_refuses_what_would_hang_or_mix_environments_up():
+    environment = envs.make("envpool:CartPole-v1", num_envs=3, ready=2)
+    environment.async_reset()
+    numbers, _ = environment.recv()
+    with pytest.raises(ConfigError, match="at least 2 environments at work, found 1"):
+        environment.recv()
+    with pytest.raises(ConfigError, match="Answer each recv"):
+        environment.send(np.zeros(2, np.int32), (numbers + 1) % 3)
+    with pytest.raises(ConfigError, match="Use send and recv"):
+        environment.step(np.zeros(3, np.int32))
+    with pytest.raises(ConfigError, match="Make it anew"):
+        environment.async_reset()
+    with pytest.raises(ConfigError, match="keep nothing from step to step, found RewardStack"):
+        envs.make("envpool:CartPole-v1", num_envs=3, ready=2, wrappers=[RewardStack])
+    for num_envs, ready, expected in ((3, 3, "expected 1 to 2 of num_envs=3, found 3"), (None, 1, "--num-envs N")):
+        with pytest.raises(ConfigError, match=expected):
+            envs.make("envpool:CartPole-v1", num_envs=num_envs, ready=ready)
+
+
+class RewardStack(EnvironmentWrapper):
+    """Says nothing of being stateless."""
+
+    works_on_batches = True
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_agents_learn_from_whoever_is_ready(name, tmp_path):
+    small = {"hidden_sizes": (8,)}
+    few = {"min_replay_size": 20} if name == "dqn" else {"segment_length": 6, "num_minibatches": 1, "num_epochs": 1}
+    experiment = ExperimentConfig(
+        registry.make(name, small | few),
+        "envpool:CartPole-v1",
+        150,
+        num_envs=4,
+        ready=2,
+        evaluation_period=0,
+        run_directory=tmp_path / "run",
+    )
+    first = run(experiment)
+    assert first.steps >= 150 and first.updates > 0
+    again = run(dataclasses.replace(experiment, num_steps=250), resume=True)
+    assert again.steps >= 250 and again.updates > first.updates

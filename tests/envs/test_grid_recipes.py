@@ -99,6 +99,7 @@ def test_minigrids_observations_say_all_that_the_task_says():
         envs.make("minigrid:DoorKey-5x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting"), [("minatar:Breakout", "sticky_action_prob=0.2"), ("minigrid:DoorKey-5x5", "max_steps=20")]
 )

@@ -1,5 +1,7 @@
 """Gymnasium-Robotics."""
 
+import importlib.metadata
+
 import pytest
 
 pytest.importorskip("gymnasium_robotics")
@@ -11,7 +13,11 @@ from agentkit.testing.environment import EnvironmentContract
 pytestmark = pytest.mark.one_stack
 
 
-@pytest.mark.parametrize("name", ["AdroitHandDoor", "PointMaze_UMaze"])
+# Fetch and the Shadow hand take no newer mujoco than .ci/smoke has.
+OF_OLDER_MUJOCO = ["FetchReach", "HandReach"] if importlib.metadata.version("mujoco").startswith("3.3.") else []
+
+
+@pytest.mark.parametrize("name", ["AdroitHandDoor", "PointMaze_UMaze", *OF_OLDER_MUJOCO])
 class TestRobotics(EnvironmentContract):
     num_steps = 12
 

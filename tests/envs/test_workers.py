@@ -208,7 +208,7 @@ def test_errors_of_making_are_those_of_one_process():
 
 def test_whoever_is_ready_is_served_in_its_own_order_and_nobody_is_passed_over():
     num_envs, ready = 5, 2
-    made = envs.make(OneOfThem(4, seed=3, seconds=0.02), seed=3, num_envs=num_envs, workers=3, ready=ready)
+    made = envs.make(OneOfThem(4, seed=3, seconds=0.3), seed=3, num_envs=num_envs, workers=3, ready=ready)
     try:
         made.async_reset()
         rng = np.random.default_rng(0)

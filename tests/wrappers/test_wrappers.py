@@ -18,6 +18,7 @@ from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.canonical_actions import CanonicalActions
 from agentkit.wrappers.concat_observations import ConcatObservations
 from agentkit.wrappers.frame_stack import FrameStack
+from agentkit.wrappers.hide import Hide
 from agentkit.wrappers.normalize_observations import NormalizeObservations
 from agentkit.wrappers.observation_action_reward import OAR, ObservationActionReward
 from agentkit.wrappers.single_precision import SinglePrecision
@@ -69,6 +70,7 @@ WRAPPED = {
     "frame_stack_nested": lambda inner: FrameStack(inner, 2, flatten=False),
     "observation_action_reward": ObservationActionReward,
     "concat_observations": ConcatObservations,
+    "hide": lambda inner: Hide(ConcatObservations(inner), [0]),
     "normalize_observations": NormalizeObservations,
     "many": lambda inner: FrameStack(NormalizeObservations(ConcatObservations(ActionRepeat(inner, 3))), 2),
 }
@@ -331,6 +333,34 @@ def test_observation_action_reward():
     then = environment.step(arm).observation
     assert then.action == arm and then.action.dtype == np.int32 and then.reward == 1.0
     specs.validate(then, environment.observation_spec())
+
+
+def test_hidden_numbers_are_left_out_of_one_environment_and_of_a_batch():
+    inner = PointMass(num_dimensions=3, seed=1)
+    environment = Hide(PointMass(num_dimensions=3, seed=1), columns=[1])
+    spec = environment.observation_spec()
+    assert spec == specs.BoundedArray((2,), np.float32, -1.0, 1.0, "position")
+    action = np.array([0.5, 0.2, -1.0], np.float32)
+    for timestep, all_seen in [(environment.reset(), inner.reset()), (environment.step(action), inner.step(action))]:
+        spec.validate(timestep.observation)
+        np.testing.assert_array_equal(timestep.observation, all_seen.observation[[0, 2]])
+        assert timestep[:3] == all_seen[:3]
+    batch = Hide(envs.make("agentkit:point_mass", num_envs=2, seed=0), columns=[0])
+    assert batch.reset().observation.shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "columns", "found"),
+    [
+        (PointMass(), [2], "columns from 0 to 1, found 2"),
+        (PointMass(), [0, 1], "leave one of 2 columns, found"),
+        (PointMass(), ["x"], "columns from 0 to 1, found 'x'"),
+        (Counter(), [0], "a vector .*found"),
+    ],
+)
+def test_what_cannot_be_hidden_is_refused(environment, columns, found):
+    with pytest.raises((ConfigError, SpecError), match=f"hide: expected .*{found}"):
+        Hide(environment, columns)
 
 
 def test_concat_observations():
