@@ -12,6 +12,7 @@ from agentkit.networks.continuous import (
     tanh_normal_action,
     twin_action_values,
 )
+from agentkit.networks.cores import Core, CoreName, check_core
 from agentkit.networks.distributional import (
     CategoricalNetwork,
     action_outputs,
@@ -25,6 +26,7 @@ from agentkit.networks.dropout import dropout_critic
 from agentkit.networks.drq import DrqTorso, default_shift, drq_torso, random_shift, trunk
 from agentkit.networks.equinox_modules import from_equinox
 from agentkit.networks.flax_modules import from_flax
+from agentkit.networks.gtrxl import GTrXL
 from agentkit.networks.mlp import (
     critic,
     duelling_q_values,
@@ -37,6 +39,7 @@ from agentkit.networks.mlp import (
 from agentkit.networks.network import Network, PolicyCritic, make_network
 from agentkit.networks.noisy import NoisyLinear, noisy_duelling_logits, noisy_mlp
 from agentkit.networks.normalization import (
+    NestStatistics,
     RunningStatistics,
     init_nest_statistics,
     init_statistics,
@@ -91,12 +94,16 @@ __all__ = [
     "AtariTorso",
     "Categorical",
     "CategoricalNetwork",
+    "Core",
+    "CoreName",
     "DiagonalNormal",
     "Distribution",
     "DrqTorso",
+    "GTrXL",
     "GridTorso",
     "Joint",
     "Memory",
+    "NestStatistics",
     "Network",
     "NoisyLinear",
     "OwnTorso",
@@ -114,6 +121,7 @@ __all__ = [
     "actor_critic_networks",
     "as_recurrent",
     "categorical_mean",
+    "check_core",
     "check_policy_actions",
     "critic",
     "default_shift",

@@ -18,7 +18,7 @@ from agentkit.networks.torsos import Torso, torso
 from agentkit.types import Array, Nest
 
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
-"""Of `gaussian_action`; the bounds of IQL's authors."""
+"""Bounds of the log standard deviation of `gaussian_action`: those of IQL's authors."""
 
 
 class ActorCriticNetworks(NamedTuple):
@@ -82,9 +82,9 @@ def tanh_normal_action(
     max_log_std: float,
     torso: Torso = torso,
 ) -> TanhNormal:
-    """Returns a policy's squashed Gaussian of ``[B, A]``, with a deviation for each observation (1812.05905, app.
+    """Returns a policy's squashed Gaussian of ``[B, A]``, whose deviation depends on the observation.
 
-    C).
+    See Haarnoja et al. 2018 (1812.05905), appendix C.
     """
     outputs = orthogonal_mlp(torso(observation), hidden_sizes, 2 * action_size, output_scale=0.01)
     mean, log_std = jnp.split(outputs, 2, axis=-1)

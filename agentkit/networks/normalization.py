@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agentkit import specs
+from agentkit.networks.torsos import is_image
 from agentkit.types import Array, Nest
 
 
@@ -70,14 +72,19 @@ def std(statistics: RunningStatistics, epsilon: float = 1e-6) -> jax.Array:
     return jnp.sqrt(variance + epsilon)
 
 
-def init_nest_statistics(spec: Nest) -> tuple[RunningStatistics, ...]:
-    """Returns empty statistics for the float leaves of nests like `spec`, in flattening order."""
-    return tuple(init_statistics(tuple(leaf.shape)) for leaf in jax.tree.leaves(spec) if _is_float(leaf))
+NestStatistics = tuple[RunningStatistics | tuple[()], ...]
+"""The statistics of each leaf of a nest, in flattening order; ``()`` of one that stays as it is."""
 
 
-def update_nest_statistics(
-    statistics: tuple[RunningStatistics, ...], batch: Nest, mask: Array | None = None
-) -> tuple[RunningStatistics, ...]:
+def init_nest_statistics(spec: Nest) -> NestStatistics:
+    """Returns empty statistics for nests like `spec`: of leaves of floats that are no image.
+
+    Images, choices and all other integers stay as they are: networks scale these by their specs (`encode_inputs`).
+    """
+    return tuple(init_statistics(tuple(leaf.shape)) if _is_vector(leaf) else () for leaf in jax.tree.leaves(spec))
+
+
+def update_nest_statistics(statistics: NestStatistics, batch: Nest, mask: Array | None = None) -> NestStatistics:
     """Takes in a batch, leaves ``[B, ...]``; returns () if there are no statistics.
 
     Args:
@@ -87,24 +94,30 @@ def update_nest_statistics(
     """
     if not statistics:
         return ()
-    leaves = [leaf for leaf in jax.tree.leaves(batch) if _is_float(leaf)]
-    return tuple(update_statistics(s, leaf, mask) for s, leaf in zip(statistics, leaves, strict=True))
+    leaves = jax.tree.leaves(batch)
+    return tuple(update_statistics(s, leaf, mask) if s else () for s, leaf in zip(statistics, leaves, strict=True))
 
 
-def normalize_nest(statistics: tuple[RunningStatistics, ...], nest: Nest, limit: float) -> Nest:
-    """Normalises the float leaves of a nest, or of a batch of nests, and clips them to [-limit, limit].
+def normalize_nest(statistics: NestStatistics, nest: Nest, limit: float, epsilon: float = 1e-6) -> Nest:
+    """Normalises the leaves of a nest, or of a batch of nests, that have statistics.
 
     Returns the nest as it is if there are no statistics.
+
+    Args:
+        statistics: of `init_nest_statistics`.
+        nest: leaves ``[...]``, ``[B, ...]`` or ``[T, B, ...]``.
+        limit: normalised values are clipped to [-limit, limit].
+        epsilon: as for `normalize`.
     """
     if not statistics:
         return nest
-    remaining = iter(statistics)
+    leaves, structure = jax.tree.flatten(nest)
+    normalized = [
+        jnp.clip(normalize(s, leaf, epsilon), -limit, limit) if s else leaf
+        for s, leaf in zip(statistics, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, normalized)
 
-    def leaf(x: Array) -> jax.Array:
-        return jnp.clip(normalize(next(remaining), x), -limit, limit) if _is_float(x) else x
 
-    return jax.tree.map(leaf, nest)
-
-
-def _is_float(leaf: Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
+def _is_vector(spec: specs.Array) -> bool:
+    return jnp.issubdtype(spec.dtype, jnp.floating) and not is_image(tuple(spec.shape))

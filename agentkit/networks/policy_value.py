@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import specs
+from agentkit.networks.cores import Core
 from agentkit.networks.distributions import Distribution
 from agentkit.networks.mlp import orthogonal_mlp
 from agentkit.networks.network import PolicyCritic, make_network
@@ -105,21 +106,24 @@ def recurrent_policy_value(
     environment_spec: specs.EnvironmentSpec,
     hidden_sizes: Sequence[int],
     initial_std: float,
-    lstm_size: int | None,
+    core_size: int | None,
     torso: Torso = torso,
+    core: Core = "lstm",
 ) -> PolicyValue:
-    """Builds ReLU layers and an LSTM that policy and value share, with a linear head each.
+    """Builds ReLU layers and a memory that policy and value share, with a linear head each.
 
     Args:
         environment_spec: of the environment.
         hidden_sizes: units of each layer.
         initial_std: as for `policy_value`.
-        lstm_size: units of the LSTM; None for none, and no memory.
+        core_size: units of the memory; None for none.
         torso: from observations ``[B, ...]`` to features ``[B, F]``, before the ReLU layers.
+        core: the kind of memory, as `recurrent_network` takes it.
 
     Raises:
         SpecError: actions that `policy_head` is not for.
-        ConfigError: an LSTM of less than one unit.
+        ConfigError: a memory of less than one unit, or one whose heads do not divide its units.
+        UnknownNameError: there is no such kind.
     """
 
     def trunk(observation: Nest) -> jax.Array:
@@ -129,7 +133,7 @@ def recurrent_policy_value(
         value = orthogonal_mlp(features, (), 1)[:, 0]
         return policy_head(features, environment_spec.actions, (), initial_std, observation), value
 
-    return _of(environment_spec, recurrent_network(trunk, heads, lstm_size, environment_spec.observations))
+    return _of(environment_spec, recurrent_network(trunk, heads, core_size, environment_spec.observations, core))
 
 
 def separate_policy_value(
@@ -137,7 +141,7 @@ def separate_policy_value(
 ) -> PolicyValue:
     """Builds tanh layers for policy and value that share nothing, so that one can learn and leave the other as it is.
 
-    Their parameters are an `PolicyCritic`, whose critic is the value network. Arguments are those of `policy_value`.
+    Their parameters are a `PolicyCritic`, whose critic is the value network. Arguments are those of `policy_value`.
 
     Raises:
         SpecError: actions that `policy_head` is not for.

@@ -1,4 +1,4 @@
-"""Networks with a memory: an LSTM that is stepped by actors and unrolled by learners, as pure functions.
+"""Networks with a memory: a core, such as an LSTM, that actors step and learners unroll, as pure functions.
 
 State goes along as an argument. Actors begin an episode with `RecurrentNetwork.initial_state` (a `Policy`'s `reset`);
 `unroll` does so by itself at every row with ``start_of_episode``, wherever that is.
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from agentkit import specs
 from agentkit.errors import ConfigError
+from agentkit.networks.cores import Core, check_core, initial_core_state, make_core
 from agentkit.networks.torsos import Torso, encode_inputs, torso
 from agentkit.types import Array, Nest
 
@@ -39,43 +40,47 @@ class RecurrentNetwork(NamedTuple):
 def recurrent_network(
     trunk: Callable[[Nest], Array],
     head: Callable[[Array, Nest], Nest],
-    lstm_size: int | None,
+    core_size: int | None,
     observation_spec: Nest,
+    core: Core = "lstm",
 ) -> RecurrentNetwork:
-    """Builds trunk, LSTM (Hochreiter & Schmidhuber 1997) and head, in this order.
+    """Builds trunk, memory and head, in this order.
 
     Args:
         trunk: observations ``[B, ...]``, by `torsos.encode_inputs`, to features ``[B, F]``; uses Haiku modules.
-        head: features ``[B, lstm_size]`` (without an LSTM, those of the trunk) and observations ``[B, ...]``, which
+        head: features ``[B, core_size]`` (without a memory, those of the trunk) and observations ``[B, ...]``, which
             may have an action mask, to outputs ``[B, ...]``; likewise.
-        lstm_size: units of the LSTM; None for a network without memory, whose `unroll` treats each row alone.
+        core_size: units of the memory; None for a network without one, whose `unroll` treats each row alone.
         observation_spec: nest of specs, without a batch axis.
+        core: the kind of memory: "lstm", "gru", "gtrxl" or a `GTrXL`.
 
     Raises:
-        ConfigError: an LSTM of less than one unit.
+        ConfigError: a memory of less than one unit, or one whose heads do not divide its units.
+        UnknownNameError: there is no such kind.
     """
-    if lstm_size is not None and lstm_size < 1:
-        raise ConfigError(f"lstm_size must be None or at least 1, found {lstm_size}.")
+    check_core(core)
+    if core_size is not None and core_size < 1:
+        raise ConfigError(f"core_size must be None or at least 1, found {core_size}.")
 
     def step(observation: Nest, state: Nest) -> tuple[Any, Nest]:
         features = trunk(encode_inputs(observation_spec, observation))
-        if lstm_size is not None:
-            features, state = hk.LSTM(lstm_size, name="core")(features, state)
+        if core_size is not None:
+            features, state = make_core(core, core_size)(features, state)
         return head(features, observation), state
 
     def unroll(observation: Nest, start_of_episode: Array, state: Nest) -> tuple[Any, Nest]:
         shape = start_of_episode.shape
         observation = jax.tree.map(_merge, observation)
         features = trunk(encode_inputs(observation_spec, observation))  # [B T, F]
-        if lstm_size is not None:
-            core = hk.ResetCore(hk.LSTM(lstm_size, name="core"))
+        if core_size is not None:
+            beginning_anew = hk.ResetCore(make_core(core, core_size))
             rows = (features.reshape(*shape, -1), start_of_episode)
-            features, state = hk.dynamic_unroll(core, rows, state, time_major=False)  # [B, T, lstm_size]
+            features, state = hk.dynamic_unroll(beginning_anew, rows, state, time_major=False)  # [B, T, core_size]
             features = _merge(features)
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), head(features, observation)), state
 
     network: Any = hk.without_apply_rng(hk.multi_transform(lambda: (step, (step, unroll))))
-    initial_state = () if lstm_size is None else hk.LSTMState(jnp.zeros(lstm_size), jnp.zeros(lstm_size))
+    initial_state = () if core_size is None else initial_core_state(core, core_size)
     example, states = _batch_of_one((specs.zeros(observation_spec), initial_state))
     apply_step, apply_unroll = network.apply
     return RecurrentNetwork(lambda key: network.init(key, example, states), apply_step, apply_unroll, initial_state)

@@ -20,7 +20,7 @@ class ResidualTorso(hk.Module):
 
     Three sections of 16, 32 and 32 channels: a convolution, a max-pooling that halves height and width (rounded up),
     and two residual blocks, x + conv(relu(conv(relu(x)))). Then ReLU, a linear layer and ReLU. All windows are 3 x 3
-    and zero-padded, as in the authors' code. The figure's LSTM is a `lstm_size` of the agent.
+    and zero-padded, as in the authors' code. The figure's LSTM is a `core_size` of the agent.
 
     Raises:
         SpecError: images of less than 8 x 8 pixels, whose last pooling would have nothing to halve.

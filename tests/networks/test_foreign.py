@@ -143,7 +143,7 @@ def test_a_flax_module_is_in_agents_with_and_without_a_memory() -> None:
     nn = pytest.importorskip("flax.linen")
     torso = networks.from_flax(nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(4)]))
     environment_spec = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
-    for agent in (ppo.make_agent(ppo.Config(lstm_size=4), torso=torso), dqn.make_agent(torso=torso)):
+    for agent in (ppo.make_agent(ppo.Config(core_size=4), torso=torso), dqn.make_agent(torso=torso)):
         update = agent.make_update(agent.make_networks(environment_spec))
         state = jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
         assert any("sequential" in jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state))

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkit.networks import init_statistics, normalize, update_statistics
+from agentkit import specs
+from agentkit.networks import (
+    init_nest_statistics,
+    init_statistics,
+    normalize,
+    normalize_nest,
+    update_nest_statistics,
+    update_statistics,
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -60,3 +68,25 @@ def test_what_is_masked_is_left_out() -> None:
     nothing = update_statistics(masked, jnp.asarray(data), jnp.zeros(6))
     for found, expected in zip(nothing, masked, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_of_a_nest_only_vectors_of_floats_are_normalised() -> None:
+    spec = {
+        "choice": specs.DiscreteArray(4),
+        "depth": specs.BoundedArray((8, 8, 1), np.float32, 0.0, 255.0),
+        "vector": specs.Array((3,), np.float32),
+    }
+    rng = np.random.default_rng(0)
+    batch = {
+        "choice": np.arange(6) % 4,
+        "depth": np.float32(rng.uniform(0.0, 255.0, (6, 8, 8, 1))),
+        "vector": np.float32(rng.normal(50.0, 2.0, (6, 3))),
+    }
+    statistics = update_nest_statistics(init_nest_statistics(spec), batch)
+    assert [bool(each) for each in statistics] == [False, False, True]
+    found = normalize_nest(statistics, {name: x[None] for name, x in batch.items()}, 1.5)  # [1, 6, ...]
+    for name in ("choice", "depth"):
+        np.testing.assert_array_equal(found[name][0], batch[name])
+    expected = (batch["vector"] - batch["vector"].mean(0)) / batch["vector"].std(0)
+    np.testing.assert_allclose(found["vector"][0], np.clip(expected, -1.5, 1.5), rtol=1e-4, atol=1e-4)
+    assert normalize_nest((), batch, 1.5) is batch and update_nest_statistics((), batch) == ()

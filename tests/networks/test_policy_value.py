@@ -126,5 +126,5 @@ def test_what_they_are_not_for_is_refused() -> None:
     for kind in MAKERS:
         with pytest.raises(SpecError, match=r"found Array"):
             MAKERS[kind](unbounded)
-    with pytest.raises(ConfigError, match="lstm_size must be None or at least 1, found 0"):
+    with pytest.raises(ConfigError, match="core_size must be None or at least 1, found 0"):
         nets.recurrent_policy_value(DISCRETE, (8,), 1.0, 0)

@@ -23,8 +23,8 @@ SPEC = {
 }
 SAID = {
     "image": "an image of 40 x 40 pixels and 3 channels, divided by 255",
-    "stack": "a stack of 2 images of 9 x 8 pixels and 1 channels, divided by 255",
-    "unit": "an image of 9 x 8 pixels and 1 channels",
+    "stack": "a stack of 2 images of 9 x 8 pixels and 1 channel, divided by 255",
+    "unit": "an image of 9 x 8 pixels and 1 channel",
     "cell": "a choice as 7 indicators",
     "cards": "2 choices as 5 indicators",
     "board": "12 numbers as they are",
@@ -40,7 +40,7 @@ def test_each_part_of_an_observation_is_described_as_it_is_encoded() -> None:
     for name, text in SAID.items():
         if "indicators" in text:
             assert encoded[name].shape == (1, int(text.split()[-2]))
-    assert describe_inputs(specs.Array((), np.float32)) == [("observation", "float32", "1 numbers as they are")]
+    assert describe_inputs(specs.Array((), np.float32)) == [("observation", "float32", "1 number as it is")]
 
 
 @pytest.mark.one_stack

@@ -46,6 +46,21 @@ def test_small_images_have_the_one_convolution_of_minatar_and_smaller_arrays_non
         hk.transform(lambda x: networks.AtariTorso()(x)).init(KEY, np.zeros((2, 10, 10, 3), np.float32))
 
 
+def test_the_convolution_of_small_images_is_haikus() -> None:
+    """The first weights of a seed, too, so that checkpoints and seeds mean the same."""
+    image = RNG.random((3, 10, 8, 4), np.float32)
+    theirs = hk.without_apply_rng(
+        hk.transform(lambda x: hk.Flatten()(jax.nn.relu(hk.Conv2D(16, 3, padding="VALID")(x))))
+    )
+    ours = hk.without_apply_rng(hk.transform(lambda x: networks.GridTorso()(x)))
+    params = ours.init(KEY, image)["grid_torso/conv2_d"]
+    expected = theirs.init(KEY, image)["conv2_d"]
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    params["b"] += 0.1
+    found = ours.apply({"grid_torso/conv2_d": params}, image)
+    np.testing.assert_allclose(found, theirs.apply({"conv2_d": params}, image), rtol=1e-4, atol=1e-5)
+
+
 def test_every_part_of_a_nest_is_seen_and_each_image_has_convolutions_of_its_own() -> None:
     nest = {
         "near": RNG.random((2, 40, 40, 3), np.float32),
@@ -63,11 +78,12 @@ def test_every_part_of_a_nest_is_seen_and_each_image_has_convolutions_of_its_own
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(seen))
 
 
-def test_choices_are_indicators_and_pixels_in_the_unit_interval_and_sizes_stay_numbers() -> None:
+def test_choices_are_indicators_and_pixels_and_bytes_in_the_unit_interval_and_sizes_stay_numbers() -> None:
     spec = {
         "cell": specs.DiscreteArray(4),
         "cards": specs.BoundedArray((2,), np.int64, 0, np.array([1, 2])),
         "ram": specs.BoundedArray((3,), np.uint8, 0, 255),
+        "level": specs.BoundedArray((1,), np.uint8, 0, 30),
         "count": specs.BoundedArray((1,), np.int32, 0, 1000),
         "shift": specs.BoundedArray((1,), np.int32, -1, 1),
         specs.ACTION_MASK: specs.BoundedArray((2,), np.int32, 0, 1),
@@ -76,6 +92,7 @@ def test_choices_are_indicators_and_pixels_in_the_unit_interval_and_sizes_stay_n
         "cell": np.int32([2]),
         "cards": np.int64([[1, 0]]),
         "ram": np.uint8([[7, 8, 9]]),
+        "level": np.uint8([[4]]),
         "count": np.int32([[12]]),
         "shift": np.int32([[-1]]),
         specs.ACTION_MASK: np.int32([[0, 1]]),
@@ -83,7 +100,8 @@ def test_choices_are_indicators_and_pixels_in_the_unit_interval_and_sizes_stay_n
     found = networks.encode_inputs(spec, values)
     np.testing.assert_array_equal(found["cell"], [[0, 0, 1, 0]])
     np.testing.assert_array_equal(found["cards"], [[0, 1, 1, 0, 0]])
-    for same in ("ram", "count", "shift", specs.ACTION_MASK):
+    np.testing.assert_allclose(found["ram"], np.float32([[7, 8, 9]]) / 255)
+    for same in ("level", "count", "shift", specs.ACTION_MASK):
         assert found[same] is values[same]
     pixels = specs.BoundedArray((6, 6, 1), np.float32, 0, 255)
     np.testing.assert_allclose(networks.encode_inputs(pixels, np.full((1, 6, 6, 1), 51, np.float32)), 0.2)
@@ -150,7 +168,7 @@ def test_values_that_are_not_one_for_each_action_are_refused_before_the_run_begi
 
         return ExperimentConfig(dqn.make_agent(make_networks=make), Catch, num_steps=10)
 
-    with pytest.raises(SpecError, match=rf"a value for each action, \[B, A\], .* \[1, 3\]; found {found}"):
+    with pytest.raises(SpecError, match=rf"\[1, 3\] .*a value for each action \[B, A\]; found {found}"):
         check_fit(of(function), spec)
     check_fit(of(lambda x, n: hk.Linear(n)(hk.Flatten()(x))), spec)
 
