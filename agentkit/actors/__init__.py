@@ -15,6 +15,7 @@ from agentkit.actors.remote_protocol import InferenceClosedError
 if TYPE_CHECKING:
     from agentkit.actors.actor import BatchedPolicyActor as BatchedPolicyActor
     from agentkit.actors.actor import PolicyActor as PolicyActor
+    from agentkit.actors.compiled import CompiledPolicy as CompiledPolicy
     from agentkit.actors.epsilon_greedy import epsilon_greedy_policy as epsilon_greedy_policy
     from agentkit.actors.epsilon_greedy import epsilon_ladder_policy as epsilon_ladder_policy
     from agentkit.actors.epsilon_greedy import explore as explore
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",
+    "CompiledPolicy": "compiled",
     "InferenceServer": "inference_server",
     "ReadyPolicyActor": "ready",
     **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
@@ -49,6 +51,7 @@ _HOMES = {
 __all__ = [
     "ActorIndex",
     "BatchedPolicyActor",
+    "CompiledPolicy",
     "InferenceClosedError",
     "InferenceServer",
     "Policy",

@@ -6,7 +6,6 @@ parameters and its adders. Choosing an action is one compiled call.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentkit.actors.batches import SplitAdder
-from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state, unchanged
+from agentkit.actors.compiled import CompiledPolicy, compiled
+from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state
 from agentkit.core import Actor, Adder, Parameters
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import FIRST, Nest
@@ -27,7 +27,7 @@ class PolicyActor(Actor):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | CompiledPolicy,
         key: jax.Array,
         client: Parameters,
         adder: Adder | None = None,
@@ -36,7 +36,7 @@ class PolicyActor(Actor):
         """Makes a `PolicyActor`.
 
         Args:
-            policy: how to act.
+            policy: how to act; as a `CompiledPolicy`, what another actor has compiled of it is used again.
             key: PRNG key ``uint32[2]``; equal keys, parameters and observations give equal actions.
             client: where parameters come from; its `params` are given to the policy.
             adder: records the experience; None records nothing (evaluation).
@@ -45,17 +45,12 @@ class PolicyActor(Actor):
         self._client = client
         self._adder = adder
         init_key, self._key = jax.random.split(key)
-        self._state = first_state(policy, init_key, actor_index)
+        program = compiled(policy)
+        self._state = first_state(program.policy, init_key, actor_index)
         self._is_first: np.bool_ = np.True_
         self._extras: Nest = ()
-
-        def act(params: Any, key: Any, observation: Nest, state: Nest) -> tuple:
-            key, act_key = jax.random.split(key)
-            action, state, extras = policy.act(params, act_key, observation, state)
-            return action, key, state, extras
-
-        self._act = jax.jit(act, **compiler_options())
-        self._reset = None if policy.reset is unchanged else jax.jit(policy.reset)
+        self._act = program.act
+        self._reset = program.reset
 
     def select_action(self, observation: Nest) -> Nest:
         """See `core.Actor`."""
@@ -104,7 +99,7 @@ class BatchedPolicyActor(Actor):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | CompiledPolicy,
         key: jax.Array,
         client: Parameters,
         adders: Sequence[Adder] | Adder | None = None,
@@ -115,7 +110,7 @@ class BatchedPolicyActor(Actor):
         """Makes a `BatchedPolicyActor`.
 
         Args:
-            policy: how to act in a single environment; mapped over the N.
+            policy: how to act in a single environment, as for `PolicyActor`; mapped over the N.
             key: PRNG key ``uint32[2]``.
             client: where parameters come from.
             adders: one for the whole batch, one for each environment, or None to record nothing.
@@ -128,23 +123,11 @@ class BatchedPolicyActor(Actor):
             raise ConfigError(f"Expected one adder for each of {num_envs} environments, found {len(self._adders)}.")
         self._client = client
         init_key, self._key = jax.random.split(key)
-        self._state = first_state(policy, init_key, actor_index, num_envs)
+        program = compiled(policy)
+        self._state = first_state(program.policy, init_key, actor_index, num_envs)
         self._is_first = np.ones(num_envs, bool)
         self._extras: Nest = ()
-
-        def act_one(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
-            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
-            return policy.act(params, key, observation, state)
-
-        def act(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
-            key, act_key = jax.random.split(key)
-            keys = jax.random.split(act_key, num_envs)
-            action, state, extras = jax.vmap(act_one, in_axes=(None, 0, 0, 0, 0))(
-                params, keys, observation, state, is_first
-            )
-            return action, key, state, extras
-
-        self._act = jax.jit(act, **compiler_options())
+        self._act = program.act_in_all
 
     def select_action(self, observation: Nest) -> Nest:
         """See `core.Actor`; leaves are ``[N, ...]``."""
@@ -191,25 +174,6 @@ def to_numpy(nest: Nest) -> Nest:
     if isinstance(nest, jax.Array):
         return np.asarray(nest)
     return jax.tree.map(np.asarray, nest) if nest else nest  # Most policies have no extras, (): 5 us less a step.
-
-
-_ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-
-
-@functools.cache
-def compiler_options() -> dict[str, Any]:
-    """Makes XLA run a call's operations one after the other, where this version of JAX can be told so.
-
-    A small policy is done before another thread has woken up: on 4 cores, 64x64 units took 167 us without
-    and 47 us with the option (a matrix product may still use all cores).
-    """
-    if jax.default_backend() != "cpu":
-        return {}
-    try:
-        jax.jit(lambda x: x, compiler_options=_ONE_THREAD)(0)
-    except (TypeError, jax.errors.JaxRuntimeError):  # Older ones have no such argument, or no such option.
-        return {}
-    return {"compiler_options": _ONE_THREAD}
 
 
 def save_actor(key: Any, state: Nest, is_first: np.ndarray, adders: Sequence[Any] | None) -> dict[str, Any]:

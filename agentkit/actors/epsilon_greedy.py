@@ -14,7 +14,7 @@ from agentkit.types import Array, Nest
 
 LADDER_EPSILON = 0.4
 LADDER_ALPHA = 7.0
-"""Of `epsilon_ladder_policy`, as in the paper."""
+"""Epsilon and alpha of `epsilon_ladder_policy`, the paper's."""
 
 
 def explore(key: jax.Array, q: Array, epsilon: Array | float) -> Array:

@@ -28,7 +28,7 @@ import tree
 
 from agentkit import ports, specs
 from agentkit.actors import remote_protocol as protocol
-from agentkit.actors.actor import compiler_options
+from agentkit.actors.compiled import compiler_options
 from agentkit.actors.policy import ActorIndex, Policy, first_state, unchanged
 from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Session
 from agentkit.core import Parameters

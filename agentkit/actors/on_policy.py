@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from agentkit.actors.policy import Params, Policy, PolicyState, unchanged
-from agentkit.networks import PolicyExtras, PolicyValue, RunningStatistics, normalize_nest, step_one
+from agentkit.networks import NestStatistics, PolicyExtras, PolicyValue, normalize_nest, step_one
 from agentkit.types import Nest
 
 MAX_NORMALIZED = 10.0
@@ -19,11 +19,11 @@ class PolicyVariables(NamedTuple):
 
     Attributes:
         params: of the networks.
-        statistics: of the observations' float leaves; ``()`` where they are not normalised.
+        statistics: of the observations' leaves; ``()`` where they are not normalised.
     """
 
     params: Params
-    statistics: tuple[RunningStatistics, ...]
+    statistics: NestStatistics
 
     def normalized(self, observation: Nest) -> Nest:
         """Normalises one observation, or any batch of them, for the networks."""

@@ -7,11 +7,11 @@ from typing import Any, final
 
 import dm_env
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from agentkit.actors.actor import compiler_options, restore_actor, save_actor, to_numpy
+from agentkit.actors.actor import restore_actor, save_actor, to_numpy
 from agentkit.actors.batches import element, index
+from agentkit.actors.compiled import CompiledPolicy, compiled
 from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state
 from agentkit.core import Adder, Parameters
 from agentkit.errors import ConfigError
@@ -28,7 +28,7 @@ class ReadyPolicyActor:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | CompiledPolicy,
         key: jax.Array,
         client: Parameters,
         adders: Sequence[Adder],
@@ -37,7 +37,7 @@ class ReadyPolicyActor:
         """Makes a `ReadyPolicyActor`.
 
         Args:
-            policy: how to act in a single environment; mapped over those that are ready.
+            policy: how to act in a single environment, as for `PolicyActor`; mapped over those that are ready.
             key: PRNG key ``uint32[2]``.
             client: where parameters come from.
             adders: one for each of the N environments.
@@ -49,23 +49,11 @@ class ReadyPolicyActor:
         self._client = client
         self._adders = list(adders)
         init_key, self._key = jax.random.split(key)
-        self._states = first_state(policy, init_key, actor_index, num_envs)  # [N, ...]
+        program = compiled(policy)
+        self._states = first_state(program.policy, init_key, actor_index, num_envs)  # [N, ...]
         self._is_first = np.ones(num_envs, bool)
         self._chosen: list[tuple[Nest, Nest]] = [((), ())] * num_envs  # The newest action and extras of each.
-
-        def act_one(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
-            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
-            return policy.act(params, key, observation, state)
-
-        def act(params: Any, key: Any, observation: Nest, states: Nest, is_first: Any, numbers: Any) -> tuple:
-            key, act_key = jax.random.split(key)
-            keys = jax.random.split(act_key, numbers.shape[0])
-            action, new, extras = jax.vmap(act_one, in_axes=(None, 0, 0, 0, 0))(
-                params, keys, observation, jax.tree.map(lambda x: x[numbers], states), is_first
-            )
-            return action, key, jax.tree.map(lambda old, x: old.at[numbers].set(x), states, new), extras
-
-        self._act = jax.jit(act, **compiler_options())
+        self._act = program.act_in_some
 
     def select_action(self, observation: Nest, numbers: np.ndarray) -> Nest:
         """Returns actions ``[M, ...]`` for observations ``[M, ...]`` of the environments of these numbers."""

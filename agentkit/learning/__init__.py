@@ -1,14 +1,16 @@
 """Learning: an algorithm is an `Update` of pure functions; `Learner` runs any of them."""
 
+from agentkit.learning.compiled import CompiledUpdate, initial_state
 from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.learner import Learner, LearnerCallbacks
 from agentkit.learning.optimizers import adam, global_norm, optimizer_step
 from agentkit.learning.replay_ratio import rate_limit
 from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, value_at, value_in_update
 from agentkit.learning.targets import TargetUpdate, periodic, polyak
-from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, sgd
+from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, sgd
 
 __all__ = [
+    "CompiledUpdate",
     "Cosine",
     "Learner",
     "LearnerCallbacks",
@@ -22,7 +24,9 @@ __all__ = [
     "UpdateOutput",
     "adam",
     "apply_gradients",
+    "check_loss_output",
     "global_norm",
+    "initial_state",
     "optimizer_step",
     "periodic",
     "polyak",

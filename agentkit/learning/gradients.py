@@ -23,7 +23,7 @@ def apply_gradients(update: Update) -> Update:
     if apply is None:
         raise ConfigError(
             "This update keeps its gradients to itself. Expected one of `sgd` without a target network, or an `Update` "
-            "with `gradient` and `apply`."
+            "with `gradient` and `apply`, which one that normalises by running statistics has not."
         )
 
     def step(state: Nest, batch: ReplaySample[Params]) -> tuple[Nest, UpdateOutput]:

@@ -7,7 +7,6 @@ device.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 import warnings
@@ -17,13 +16,14 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from agentkit import nests
 from agentkit.errors import ConfigError, OnNan, tell_not_finite
-from agentkit.learning.finite import add_to_tally, all_finite, describe_bad, start_tally
-from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import DrawnBatch, Nest, ReplaySample
+from agentkit.learning.compiled import CompiledUpdate, make_mesh
+from agentkit.learning.finite import all_finite, describe_bad, start_tally
+from agentkit.learning.update import Update
+from agentkit.types import DrawnBatch, Nest
 
 
 class Publisher(Protocol):
@@ -54,33 +54,13 @@ class LearnerCallbacks:
 MOST_AT_EDGE = 0.1
 """Share of a batch's values at an end of their support, above which the learner warns."""
 
-_QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
-    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-    {"xla_backend_optimization_level": 0},
-)
-
-
-def _run_once(function: Callable[[jax.Array], Nest], key: jax.Array) -> Nest:
-    """Returns ``function(key)``, compiled in a third of the time on a CPU: what runs once need not run fast."""
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        return function(key)  # Line by line, as its user wants to see it.
-    lowered = jax.jit(function).lower(key)
-    for options in _QUICK_TO_COMPILE if jax.default_backend() == "cpu" else ():
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # Not every version of XLA has every option.
-            return lowered.compile(compiler_options=options)(key)
-    return lowered.compile()(key)
-
-
-_Step = Callable[[Nest, ReplaySample[Nest], Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
-"""``(state, batch, tally) -> (state, output, variables, tally)``; the tally as in `finite.start_tally`."""
-
 
 class Learner:
     """Runs an `Update`. Single-threaded: one `step` at a time."""
 
     def __init__(
         self,
-        update: Update,
+        update: Update | CompiledUpdate,
         dataset: Iterator[DrawnBatch[Nest]],
         key: jax.Array,
         *,
@@ -92,7 +72,7 @@ class Learner:
         """Makes a `Learner`.
 
         Args:
-            update: the algorithm.
+            update: the algorithm; as a `CompiledUpdate`, what an earlier learner has compiled of it is used again.
             dataset: batches with leaves ``[B, ...]``, or ``[K, B, ...]`` where `num_updates` K > 1.
             key: PRNG key ``uint32[2]`` for the initial state.
             num_updates: K, updates in one compiled `lax.scan`.
@@ -104,7 +84,7 @@ class Learner:
         """
         if num_updates < 1:
             raise ConfigError(f"num_updates must be at least 1, found {num_updates}.")
-        self._update = update
+        self._update = update if isinstance(update, CompiledUpdate) else CompiledUpdate(update)
         self._dataset = dataset
         self._num_updates = num_updates
         self._callbacks = callbacks or LearnerCallbacks()
@@ -116,10 +96,10 @@ class Learner:
         self._log_time = time.monotonic()
         self._log_version = 0
         self._warned_of_edge = False
-        self._mesh = None if devices is None else Mesh(np.asarray(devices), ("batch",))
-        self._compiled = self._compile()
-        self._state = self._place(_run_once(update.init, key))
-        self._publish(jax.jit(self._variables)(self._state))
+        self._mesh = make_mesh(devices)
+        self._compiled = self._update.step(num_updates, self._mesh)
+        self._state = self._place(self._update.init(key))
+        self._publish(self._update.variables(self._state))
 
     @property
     def state(self) -> Nest:
@@ -130,31 +110,6 @@ class Learner:
     def num_updates_done(self) -> int:
         """Counts updates since the training began, before a restore included."""
         return self._version
-
-    def _compile(self) -> _Step:
-        def run(
-            state: Nest, batch: ReplaySample[Nest], tally: jax.Array
-        ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
-            if self._num_updates == 1:
-                state, output = self._update.update(state, batch._replace(num_updates=tally[0]))
-            else:
-                batch = batch._replace(num_updates=tally[0] + jnp.arange(self._num_updates, dtype=jnp.int32))
-                state, outputs = jax.lax.scan(self._update.update, state, batch)
-                output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
-            return state, output, self._variables(state), add_to_tally(tally, output.metrics, self._num_updates)
-
-        if self._mesh is None:
-            return jax.jit(run, donate_argnums=0)
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        split = NamedSharding(self._mesh, PartitionSpec(*([None] * (self._num_updates > 1)), "batch"))
-        # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        in_shardings = (everywhere, split, everywhere)
-        return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
-
-    def _variables(self, state: Nest) -> dict[str, Nest]:
-        # Copies: the state's buffers are donated to the next step while actors still hold these.
-        copies: dict[str, Nest] = jax.tree.map(jnp.copy, dict(self._update.variables(state)))
-        return copies
 
     def _place(self, state: Nest) -> Nest:
         if self._mesh is None:
@@ -172,7 +127,7 @@ class Learner:
             state: of the structure, shapes and dtypes of `state`.
         """
         self._state = self._place(jax.tree.map(jnp.array, state))
-        self._publish(jax.jit(self._variables)(self._state))
+        self._publish(self._update.variables(self._state))
 
     def step(self) -> None:
         """Takes the next (stacked) batch and runs its updates; returns before the device is done.
@@ -278,4 +233,4 @@ class Learner:
         self._state = self._place(jax.tree.map(jnp.array, restored))
         self._version = self._log_version = int(state["num_updates"])
         self._tally = start_tally(self._version)
-        self._publish(jax.jit(self._variables)(self._state))
+        self._publish(self._update.variables(self._state))

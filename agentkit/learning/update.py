@@ -37,7 +37,8 @@ class Update(NamedTuple):
         update: ``(state, batch) -> (state, UpdateOutput)``, one gradient step on one batch.
         variables: ``state -> {name: params}``, what actors may fetch; "policy" is what they act with.
         gradient: ``(params, batch, key) -> grads``, the first half of `update`, for actors that compute gradients;
-            None where a gradient needs more than the variable "policy", such as a target network.
+            None where a gradient needs more than the variable "policy", such as a target network, or where the update
+            keeps statistics of the data, which gradients do not carry.
         apply: ``(state, grads) -> state``, the second half; None likewise.
     """
 

@@ -152,7 +152,7 @@ def test_environments_that_step_together_count_the_steps_of_all() -> None:
 
 
 def test_a_recurrent_policy_counts_them_too() -> None:
-    agent = r2d2.make_agent(r2d2.Config(hidden_sizes=(4,), lstm_size=4))
+    agent = r2d2.make_agent(r2d2.Config(hidden_sizes=(4,), core_size=4))
     networks = agent.make_networks(make_environment_spec(envs.make("agentkit:catch", seed=0)))
     state = first_state(agent.make_policy(networks), KEY, num_envs=4)
     after = jax.vmap(count_one_more)(state.exploration)

@@ -20,13 +20,13 @@ SPEC = specs.EnvironmentSpec(
 OBSERVATION = np.float32([1.0, -2.0, 0.5])
 
 
-def make(lstm_size: int | None) -> nets.PolicyValue:
-    return nets.recurrent_policy_value(SPEC, (8,), 0.7, lstm_size)
+def make(core_size: int | None) -> nets.PolicyValue:
+    return nets.recurrent_policy_value(SPEC, (8,), 0.7, core_size)
 
 
-@pytest.mark.parametrize("lstm_size", [None, 4])
-def test_it_samples_and_says_with_which_density(lstm_size: int | None) -> None:
-    networks = make(lstm_size)
+@pytest.mark.parametrize("core_size", [None, 4])
+def test_it_samples_and_says_with_which_density(core_size: int | None) -> None:
+    networks = make(core_size)
     params, policy = networks.init(KEY), stochastic_policy(networks)
     core = jax.tree.map(lambda x: x + 0.3, policy.init(KEY))
     draw = jax.vmap(lambda key: policy.act(params, key, OBSERVATION, core))
