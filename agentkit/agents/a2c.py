@@ -32,7 +32,6 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import (
-    Advantages,
     Minibatch,
     MinibatchLoss,
     compute_advantages,
@@ -65,7 +64,7 @@ class Config(SegmentsConfig):
         entropy_cost: beta, weight of the entropy bonus.
         rms_decay: of RMSProp's mean of squared gradients.
         rms_epsilon: added to that mean.
-        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_observations: whether to normalise vectors of floats by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
@@ -148,6 +147,13 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     With nothing normalised or scheduled, which only the learner knows, actors may compute the gradients, as in A3C.
     """
     optimizer = make_optimizer(config)
+    advantages = functools.partial(
+        compute_advantages,
+        networks,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+        normalize_values=config.normalize_values,
+    )
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -156,22 +162,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         variables, returns = PolicyVariables(params, statistics), nets.init_statistics(())
         return State(variables, returns, optimizer.init(params), key, jnp.zeros((), jnp.int32))
 
-    def advantages(
-        variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample[Step]
-    ) -> Advantages:
-        return compute_advantages(
-            networks,
-            variables,
-            returns,
-            batch.data,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-            normalize_values=config.normalize_values,
-        )
-
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, _ = jax.random.split(state.key)
-        rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
+        rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
         num_rows = state.num_updates * float(rows.mask.size)
         current = functools.partial(value_at, steps=num_rows, updates=state.num_updates)
         learning_rate = jnp.asarray(current(config.learning_rate))
@@ -195,7 +188,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         del key
-        rows, *_ = advantages(variables, nets.init_statistics(()), batch)
+        rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
         grads, _ = jax.grad(loss, has_aux=True)(variables.params, config.entropy_cost, rows)
         return variables._replace(params=grads)
 

@@ -8,6 +8,8 @@ Differences from the paper:
   * The penalty's integral is estimated with uniform actions and with the policy's in the same state; the authors'
     code adds the policy's actions in the next state.
   * No first updates that clone the data.
+  * All three gradients are taken at the parameters from before the update.
+  * Orthogonal initial weights; those of the policy's last layer are small.
   * Step sizes, three layers and targets without SAC's entropy term are those of the authors' code; the TD errors have
     the paper's factor 1/2, which that code lacks: a `cql_weight` of 5 here is its ``min_q_weight`` of 10.
 """

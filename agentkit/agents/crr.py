@@ -6,6 +6,7 @@ advantage ("exp"), or only those with a positive one ("binary").
 Differences from the paper:
   * The critics are twins whose smaller value counts; the paper has one, with a distribution of returns.
   * The policy is one Gaussian whose deviation does not depend on the observation; the paper has a mixture of five.
+  * Evaluation takes the policy's mean; the paper draws among its samples by their values (CWP, section 3.2).
   * Networks are multilayer perceptrons; the paper's are residual, with layer normalisation.
   * Targets move a little at each update; the paper copies them every 100.
 """

@@ -11,6 +11,7 @@ suits all states. Zhou et al. (2022, 2209.10081) also find that the smaller of t
 Differences from the paper:
   * The fraction is 0.7 instead of 0.98, for the reason above.
   * The temperature's gradient is that of its logarithm times the entropy's error, as in our SAC.
+  * All three gradients are taken at the parameters from before the update.
   * Each actor begins with `num_random_steps` uniform actions.
   * Where an action mask rules actions out, the target entropy is still a fraction of log A.
   * Orthogonal initial weights, small in the policy's last layer; images go through DQN's convolutions.

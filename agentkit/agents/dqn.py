@@ -4,11 +4,11 @@ Options add double Q-learning (van Hasselt et al. 2016), duelling networks (Wang
 1988) and prioritised replay (Schaul et al. 2016).
 
 Differences from the paper:
+  * Double Q-learning and 10-step returns by default; `double` False and `n_step` 1 are the paper's.
   * Adam instead of RMSProp, with optional clipping of the global gradient norm; Huber loss instead of clipped errors
     (the same gradient).
   * Epsilon falls linearly over each actor's steps, of all its environments.
   * Truncated episodes bootstrap.
-  * New transitions get priority 1, not the largest priority so far.
   * Defaults fit small problems (CartPole), not Atari.
 """
 

@@ -6,12 +6,14 @@ Gumbel noise at its root and completed action values the search improves the pol
 itself is that of google-deepmind/mctx.
 
 Differences from the papers:
-  * A small fully connected model on vectors, no residual convolutions; values and rewards share one support.
+  * A small fully connected model, no residual convolutions; images go through DQN's convolutions first.
   * The value target bootstraps from the target network's value and not from the value that the search found when
     the action was taken, so the target is as new as the network, and truncated episodes bootstrap.
   * Adam with optional clipping of the global gradient norm.
   * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
-  * Uniform replay; positions after the end of an episode have no loss (MuZero's absorbing states have one).
+  * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse).
+  * Positions after the end of an episode have no loss (MuZero's absorbing states have one).
+  * Defaults fit small problems: 16 simulations for an action, batches of 16 sequences.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Config(SequencesConfig):
         rescale_values: space the atoms evenly in h(value), where h is `losses.signed_hyperbolic`: close together near 0
             and far apart at large returns, so that one support serves both (Schrittwieser et al. 2020, appendix F).
         num_simulations: steps of the model for each action chosen.
-        max_num_considered_actions: actions tried at the root, at most (Danihelka et al. 2022, section 3.3).
+        max_num_considered_actions: actions tried at the root, at most (Danihelka et al. 2022, section 3.4).
         unroll_length: rewards, values and policies predicted from each row, K.
         value_cost: weight of the value loss (0.25 in MuZero Reanalyse).
         learning_rate: Adam's step size.
@@ -183,9 +185,9 @@ def _scale_to_unit(hidden: jax.Array) -> jax.Array:
 
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
-    """Takes the action that the search finds (Danihelka et al. 2022, algorithm 1), in evaluation without Gumbel noise.
+    """Takes the action that the search finds (Danihelka et al. 2022, algorithm 2), in evaluation without Gumbel noise.
 
-    Its extras are the improved policy, ``[A]`` (ibid., section 4); in evaluation there are none.
+    Its extras are the improved policy, ``[A]`` (ibid., eq. 11); in evaluation there are none.
 
     Raises:
         MissingExtraError: mctx is not installed.

@@ -4,9 +4,10 @@ The value of a state is an upper expectile of the values of the data's actions t
 is ever evaluated; the policy imitates the data's actions, the better ones more.
 
 Differences from the paper:
-  * The gradients of value and critics are taken at the parameters from before the update, as if at once.
-  * The policy's weights come from critics and value as this update has just made them; the authors' code takes the
-    target critics, and the value before its step.
+  * The gradients of value and critics are taken at the parameters from before the update, as if at once; in the paper
+    the critics learn from the value that has just taken its step.
+  * The policy's weights come from the critics as this update has just made them; the authors' code takes the target
+    critics. Both take the value that has just taken its step.
   * One step size throughout; the paper lets the policy's fall by a cosine. No dropout.
   * Learning from data alone, rewards are scaled by the data's range of returns, as in the authors' code on locomotion,
     to which a temperature of 1/3 belongs (`scale_rewards`). Values are in this scale. Online they are as they are.

@@ -62,7 +62,8 @@ class Config(ReplayConfig):
         epsilon_penalty: as `epsilon`, for samples out of bounds, > 0; None for no such penalty.
         initial_std: standard deviation of actions at first, in units of half their range, > `min_std`.
         min_std: lower bound of the standard deviation, > 0.
-        initial_temperature: eta at the start, of the same order as differences between Q-values, > 0.
+        initial_temperature: eta at the start, and that of the penalty; of the same order as differences between
+            Q-values, > 0.
         initial_alpha_mean: multiplier of the means' KL at the start, > 0.
         initial_alpha_std: multiplier of the standard deviations' KL at the start, > 0.
     """

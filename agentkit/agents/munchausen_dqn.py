@@ -4,8 +4,8 @@ The target bootstraps softly from the policy softmax(q / temperature), with its 
 log-probability of the action taken to the reward. So each policy stays close to the one before.
 
 Differences from the paper:
-  * With `n_step` above 1 (the paper's), the default here, only the first action of each return has its bonus: of one
-    step, values of CartPole grow by one reward for each copy to the target, or without end.
+  * Returns of 10 steps by default, of which only the first action has its bonus; `n_step` 1 is the paper's. With one
+    step, values on CartPole grew by one reward for each copy to the target, or without end.
   * Adam with another epsilon, and optional clipping of the global gradient norm; the loss may be squared instead of
     Huber's.
   * Epsilon falls linearly over each actor's steps, of all its environments.

@@ -4,13 +4,13 @@ On-policy: N environments fill segments of T rows, the learner takes each once, 
 over them, and publishes the parameters that choose the next action. Advantages are GAE(lambda) (Schulman et al.
 2016).
 
-With an `lstm_size` policy and value have an LSTM. It begins a segment with the state that the actor had there, and
-minibatches are of whole segments.
+With a `core_size` policy and value have a memory (a core, such as an LSTM). It begins a segment with the state that the
+actor had there, and minibatches are of whole segments.
 
 Differences from the paper (most are of the authors' code, github.com/openai/baselines, ppo2):
   * Advantages are normalised in each minibatch, gradients clipped to a global norm, weights begin orthogonal,
     those of the policy's last layer small. Policy and value share nothing but the convolutions of images;
-    with an `lstm_size` (the paper has no memory) they share ReLU layers and an LSTM, with a linear head each.
+    with a `core_size` (the paper has no memory) they share ReLU layers and a memory, with a linear head each.
   * Observations and returns are normalised by running statistics, which are learned and published with the
     parameters. An update uses those of the acting policy for observations, and takes in its data afterwards.
   * Truncated episodes and unfinished segments bootstrap.
@@ -18,6 +18,7 @@ Differences from the paper (most are of the authors' code, github.com/openai/bas
   * Gaussian actions are clipped to the bounds on their way to the environment; the densities are of the
     unclipped ones. The standard deviation does not depend on the observation.
   * The KL of the penalty (eq. 8) is estimated from the actions taken, and the clip stays beside it.
+  * Defaults: 4 minibatches of at least 512 rows and a step size of 1e-3; the paper has 32 of 64 rows and 3e-4 (MuJoCo).
   * Optional: a clipped value loss, an end of the epochs by the KL, schedules.
 """
 
@@ -55,14 +56,15 @@ class Config(SegmentsConfig):
     """Holds the hyperparameters of PPO, in addition to those of `SegmentsConfig`.
 
     Attributes:
-        hidden_sizes: units of each tanh layer of policy and value; with an `lstm_size` of the shared ReLU layers.
-        lstm_size: units of an LSTM behind `hidden_sizes`, which policy and value then share; None for no memory.
+        hidden_sizes: units of each tanh layer of policy and value; with a `core_size` of the shared ReLU layers.
+        core_size: units of a memory behind `hidden_sizes`, which policy and value then share; None for none.
+        core: the kind of memory, where there is a `core_size`: "lstm", "gru", "gtrxl" or a `networks.GTrXL`.
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
         num_epochs: passes over the data of an update.
-        num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with an LSTM batch_size.
+        num_minibatches: gradient steps per epoch; divides batch_size * segment_length, with a memory batch_size.
         clip_epsilon: the ratio's clip (eq. 7).
         kl_cost: beta, weight of the KL penalty (eq. 8); with an `adaptive_kl_target` at first.
         adaptive_kl_target: d_targ, the KL of an update that `kl_cost` is adapted to (section 4); None: it stays.
@@ -70,14 +72,15 @@ class Config(SegmentsConfig):
         value_cost: weight of the value loss.
         entropy_cost: weight of the entropy bonus (eq. 9).
         target_kl: the epochs end where a minibatch's KL from the acting policy is above this; None for never.
-        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_observations: whether to normalise vectors of floats by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: to mean 0 and deviation 1 in each "minibatch", once in the whole "batch", or "none".
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
     """
 
     hidden_sizes: Sizes = (64, 64)
-    lstm_size: Count | None = None
+    core_size: Count | None = None
+    core: nets.CoreName | nets.GTrXL = dataclasses.field(default="lstm", kw_only=True)
     gae_lambda: Fraction = 0.95
     learning_rate: Positive | Schedule = 1e-3
     max_grad_norm: Positive | None = 0.5
@@ -99,6 +102,7 @@ class Config(SegmentsConfig):
     def __post_init__(self) -> None:
         """Refuses a value outside of its field's range, and a KL cost that cannot adapt."""
         super().__post_init__()
+        nets.check_core(self.core)
         if self.normalize_advantages not in get_args(AdvantageNormalization):
             raise unknown_name("normalize_advantages", self.normalize_advantages, get_args(AdvantageNormalization))
         if self.adaptive_kl_target is not None and self.kl_cost == 0:
@@ -111,11 +115,11 @@ class Config(SegmentsConfig):
 def make_networks(
     environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso
 ) -> nets.PolicyValue:
-    """Builds tanh layers for the policy and others for the value; with an LSTM both share it and ReLU layers."""
-    if config.lstm_size is None:
+    """Builds tanh layers for the policy and others for the value; with a memory both share it and ReLU layers."""
+    if config.core_size is None:
         return nets.policy_value(environment_spec, config.hidden_sizes, config.initial_std, torso)
     return nets.recurrent_policy_value(
-        environment_spec, config.hidden_sizes, config.initial_std, config.lstm_size, torso
+        environment_spec, config.hidden_sizes, config.initial_std, config.core_size, torso, config.core
     )
 
 
@@ -159,6 +163,14 @@ class Coefficients(NamedTuple):
     entropy_cost: Array | float
 
 
+def coefficients_at(
+    config: Config, kl_cost: Array | float, *, steps: Array | float, updates: Array | float
+) -> Coefficients:
+    """Returns the coefficients of an update that so many environment steps and updates came before."""
+    current = functools.partial(value_at, steps=steps, updates=updates)
+    return Coefficients(kl_cost, current(config.clip_epsilon), current(config.entropy_cost))
+
+
 def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
     """Builds ``(params, coefficients, minibatch) -> (loss [], metrics)``: the surrogate and its costs (eq. 7-9)."""
 
@@ -187,29 +199,36 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
     return loss
 
 
+def estimate_advantages(
+    networks: nets.PolicyValue,
+    config: Config,
+    variables: PolicyVariables,
+    returns: nets.RunningStatistics,
+    segments: Step,
+) -> Advantages:
+    """Returns the advantages of a batch by GAE, normalised over it if the config says so."""
+    found = compute_advantages(
+        networks,
+        variables,
+        returns,
+        segments,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+        normalize_values=config.normalize_values,
+    )
+    if config.normalize_advantages != "batch":
+        return found
+    rows = found.rows
+    return found._replace(rows=rows._replace(advantage=losses.standardize(rows.advantage, rows.mask)))
+
+
 def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
     """Takes all epochs over the segments of one batch as one update (algorithm 1).
 
     With one epoch of one minibatch, and nothing that the learner alone knows, actors may compute the gradients.
     """
     optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
-
-    def advantages(
-        variables: PolicyVariables, returns: nets.RunningStatistics, batch: ReplaySample[Step]
-    ) -> Advantages:
-        found = compute_advantages(
-            networks,
-            variables,
-            returns,
-            batch.data,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-            normalize_values=config.normalize_values,
-        )
-        if config.normalize_advantages != "batch":
-            return found
-        rows = found.rows
-        return found._replace(rows=rows._replace(advantage=losses.standardize(rows.advantage, rows.mask)))
+    advantages = functools.partial(estimate_advantages, networks, config)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -221,11 +240,10 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
-        rows, returns, explained_variance = advantages(state.variables, state.returns, batch)
+        rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
         num_rows = state.num_updates * float(rows.mask.size)
-        current = functools.partial(value_at, steps=num_rows, updates=state.num_updates)
-        learning_rate = jnp.asarray(current(config.learning_rate))
-        coefficients = Coefficients(state.kl_cost, current(config.clip_epsilon), current(config.entropy_cost))
+        learning_rate = jnp.asarray(value_at(config.learning_rate, steps=num_rows, updates=state.num_updates))
+        coefficients = coefficients_at(config, state.kl_cost, steps=num_rows, updates=state.num_updates)
 
         def step(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(loss, has_aux=True)(learned[0], coefficients, minibatch)
@@ -250,10 +268,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 
     def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
         del key
-        rows, *_ = advantages(variables, nets.init_statistics(()), batch)
+        rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
         # As they are at first: where one is scheduled, actors compute no gradients.
-        first = functools.partial(value_at, steps=0, updates=0)
-        coefficients = Coefficients(config.kl_cost, first(config.clip_epsilon), first(config.entropy_cost))
+        coefficients = coefficients_at(config, config.kl_cost, steps=0, updates=0)
         return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, coefficients, rows)[0])
 
     def apply(state: State, grads: PolicyVariables) -> State:

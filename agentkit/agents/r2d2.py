@@ -47,7 +47,7 @@ class Config(SequencesConfig):
         sequence_length: rows that are unrolled, T; one more is stored, to bootstrap from.
         sequence_period: rows from the start of one sequence to the next; at most `sequence_length` - `burn_in`, so
             that each row is learned from.
-        hidden_sizes: units of each hidden layer before the LSTM (after the convolutions, for images).
+        hidden_sizes: units of each hidden layer before the memory (after the convolutions, for images).
         learning_rate: Adam's step size.
         max_grad_norm: clips the gradients' global norm; None for no clipping.
         adam_epsilon: added to the root of Adam's second moment.
@@ -55,7 +55,8 @@ class Config(SequencesConfig):
         epsilon: probability of a random action; a schedule counts the steps of all environments of an actor.
         epsilon_evaluation: probability of a random action in evaluation.
         epsilon_ladder: a fixed epsilon for each actor instead, from 0.4 to 0.0007 (Horgan et al. 2018).
-        lstm_size: units of the LSTM.
+        core_size: units of the memory.
+        core: the kind of memory: "lstm", "gru", "gtrxl" or a `networks.GTrXL`.
         burn_in: first rows of a sequence that only set the state; see `networks.unroll_after_burn_in`.
         max_priority_weight: eta, the weight of the largest error in a sequence's priority; the rest is their mean's.
         rescale_values: learn h(q) and not q, where h is `losses.signed_hyperbolic`, so that rewards need no clipping.
@@ -80,7 +81,8 @@ class Config(SequencesConfig):
     epsilon: Fraction | ScheduleOfSteps = Linear(1.0, 0.05, 5_000)
     epsilon_evaluation: Fraction = 0.0
     epsilon_ladder: bool = False
-    lstm_size: Count = 64
+    core_size: Count = 64
+    core: nets.CoreName | nets.GTrXL = dataclasses.field(default="lstm", kw_only=True)
     burn_in: CountFromZero = 10
     max_priority_weight: Fraction = 0.9
     rescale_values: bool = True
@@ -88,6 +90,7 @@ class Config(SequencesConfig):
     def __post_init__(self) -> None:
         """Refuses a value outside of its field's range, and sequences too short for burn-in."""
         super().__post_init__()
+        nets.check_core(self.core)
         if self.burn_in > self.sequence_length - self.sequence_period:
             raise ConfigError(
                 f"Expected burn_in <= sequence_length - sequence_period, or some rows are never learned from; found "
@@ -101,23 +104,23 @@ Networks = nets.RecurrentNetwork
 
 
 def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso: nets.Torso = nets.torso) -> Networks:
-    """Builds ReLU layers, an LSTM and duelling streams, for an environment of discrete actions."""
+    """Builds ReLU layers, a memory and duelling streams, for an environment of discrete actions."""
     num_actions = specs.num_discrete_actions(environment_spec.actions, "R2D2")
 
     def trunk(observation: Nest) -> jax.Array:
         return nets.hidden_layers(observation, config.hidden_sizes, torso)
 
     def head(features: jax.Array, observation: Nest) -> jax.Array:
-        return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.lstm_size,)), observation)
+        return nets.mask_illegal(nets.duelling_q_values(features, num_actions, (config.core_size,)), observation)
 
-    return nets.recurrent_network(trunk, head, config.lstm_size, environment_spec.observations)
+    return nets.recurrent_network(trunk, head, config.core_size, environment_spec.observations, config.core)
 
 
 class PolicyState(NamedTuple):
     """Holds the state of the policy.
 
     Attributes:
-        core: the LSTM's; an episode begins with the initial one.
+        core: the memory's; an episode begins with the initial one.
         exploration: the epsilon-greedy policy's: an epsilon, or the number of steps taken.
     """
 
@@ -128,7 +131,7 @@ class PolicyState(NamedTuple):
 def make_policy(network: Networks, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily; epsilon falls or is on the ladder, in evaluation it is fixed.
 
-    Its extras are the LSTM's state before the observation; in evaluation there are none.
+    Its extras are the memory's state before the observation; in evaluation there are none.
     """
     if evaluation:
         chooser = epsilon_greedy_policy(_given_values, config.epsilon_evaluation)

@@ -10,8 +10,8 @@ All of them, always:
 
 Differences from the paper:
   * The correction of prioritised sampling does not grow, unless `importance_exponent` is a schedule.
-  * New transitions get priority 1, not the largest priority so far.
   * An actor draws new noise at each step.
+  * Adam with another epsilon, and optional clipping of the global gradient norm.
   * Truncated episodes bootstrap.
   * Defaults fit small problems (CartPole), not Atari: the atoms cover the returns of rewards up to 1 at gamma 0.99.
 """

@@ -5,7 +5,7 @@ the smallest value of a few randomly drawn critics, and the policy climbs the me
 
 Differences from the paper:
   * The target entropy is minus the number of action dimensions; the paper's differ by environment (-1 for Hopper).
-  * A policy step climbs the critics from before the last of the G steps on them.
+  * A policy step climbs the critics from before the last of the G steps on them, as in the authors' code.
   * The logarithm of the temperature is learned, as in the authors' code.
   * Orthogonal initial weights; those of the policy's last layer are small.
   * Truncated episodes bootstrap.

@@ -24,14 +24,12 @@ class About(NamedTuple):
             and tuples and dictionaries of all kinds.
         data: "off-policy", or "on-policy" for what learns from each step once; "offline" for what is made for data
             that stay as they are, and can go on off-policy.
-        recurrent: whether its policy has a memory.
-        distributed: whether it can be launched as a program of many processes.
+        recurrent: whether its policy has a memory, or can be given one.
     """
 
     actions: tuple[str, ...]
     data: str
     recurrent: bool = False
-    distributed: bool = True
 
 
 ALL_ACTIONS = ("discrete", "continuous", "joint")
@@ -62,6 +60,7 @@ _AGENTS = {
     "qr_dqn": _DISCRETE,
     "r2d2": About(("discrete",), "off-policy", recurrent=True),
     "rainbow": _DISCRETE,
+    "recurrent_sac": About(("continuous",), "off-policy", recurrent=True),
     "redq": _CONTINUOUS,
     "reinforce": _ON_POLICY,
     "sac": _CONTINUOUS,

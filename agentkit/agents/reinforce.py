@@ -50,7 +50,7 @@ class Config(SegmentsConfig):
         adam_epsilon: added to the root of Adam's second moment.
         num_value_epochs: passes of the value's fit over the data of an update.
         num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
-        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_observations: whether to normalise vectors of floats by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
@@ -86,7 +86,7 @@ class State(NamedTuple):
     """Holds the training state of REINFORCE.
 
     Attributes:
-        variables: parameters, an `PolicyCritic`, and statistics of observations.
+        variables: parameters, a `PolicyCritic`, and statistics of observations.
         returns: statistics of the value targets ``[]``.
         opt_states: of policy and value.
         key: PRNG key ``uint32[2]``.

@@ -6,7 +6,8 @@ policy and targets that move less often than the critics.
 Differences from the paper:
   * Network sizes, batch size and learning rate are those of the authors' later code (256 x 256, 256, 3e-4);
     the paper has 400 x 300, 100 and 1e-3.
-  * 1,000 uniform actions at first everywhere; the paper takes 10,000 where episodes do not terminate early.
+  * 25,000 uniform actions at first, as in the authors' later code; the paper takes 10,000 where episodes do not
+    terminate early, else 1,000.
   * Orthogonal initial weights; those of the policy's last layer are small.
   * Images are seen by one encoder, as in DrQ-v2: `common/drq.py`.
 """

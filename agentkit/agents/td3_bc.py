@@ -48,7 +48,7 @@ class Config(ReplayConfig):
         target_noise_clip: c, the largest such noise.
         exploration_noise: standard deviation of the noise on an actor's actions, in units of half their range.
         num_random_steps: uniform actions that each actor begins with, in all its environments together.
-        normalize_observations: whether to normalise float observations by their mean and deviation in the data.
+        normalize_observations: whether to normalise vectors of floats by their mean and deviation in the data.
     """
 
     value_weight: NotNegative = 2.5
@@ -122,7 +122,7 @@ class State(NamedTuple):
     policy_metrics: dict[str, jax.Array]
     key: jax.Array
     num_updates: jax.Array
-    statistics: tuple[nets.RunningStatistics, ...]
+    statistics: nets.NestStatistics
 
 
 class Losses(NamedTuple):
@@ -167,6 +167,19 @@ def make_losses(networks: Networks, config: Config) -> Losses:
     return Losses(critic_loss, policy_loss)
 
 
+def take_in(
+    statistics: nets.NestStatistics, batch: ReplaySample[Transition]
+) -> tuple[nets.NestStatistics, ReplaySample[Transition]]:
+    """Takes a batch into the observations' statistics, if there are any, and normalises the batch by them."""
+    if not statistics:
+        return statistics, batch
+    data = batch.data
+    statistics = nets.update_nest_statistics(statistics, data.observation)
+    seen = actors.PolicyVariables((), statistics).normalized
+    data = data._replace(observation=seen(data.observation), next_observation=seen(data.next_observation))
+    return statistics, batch._replace(data=data)
+
+
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critics, and at every `policy_delay`-th update on policy and targets (TD3, algorithm 1)."""
     optimizer = adam(
@@ -195,19 +208,8 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         target_critics = optax.incremental_update(state.critics, state.target_critics, config.tau)
         return policy, target_policy, target_critics, policy_opt, {"policy_loss": loss, "cloning_loss": cloning_loss}
 
-    def normalized(
-        state: State, batch: ReplaySample[Transition]
-    ) -> tuple[tuple[nets.RunningStatistics, ...], ReplaySample[Transition]]:
-        if not config.normalize_observations:
-            return (), batch
-        data = batch.data
-        statistics = nets.update_nest_statistics(state.statistics, data.observation)
-        seen = actors.PolicyVariables(state.policy, statistics).normalized
-        data = data._replace(observation=seen(data.observation), next_observation=seen(data.next_observation))
-        return statistics, batch._replace(data=data)
-
     def update(state: State, batch: ReplaySample[Transition]) -> tuple[State, UpdateOutput]:
-        statistics, batch = normalized(state, batch)
+        statistics, batch = take_in(state.statistics, batch)
         # No key of the critics is a key of the policy: fold_in takes negative numbers for other ones.
         critic_key = jax.random.fold_in(state.key, state.num_updates)
         policy_key = jax.random.fold_in(state.key, -state.num_updates - 1)
@@ -230,17 +232,8 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         )
         metrics = {"critic_loss": output.loss, **policy_metrics, **output.metrics}
         opt_states = policy_opt, critics_opt
-        state = State(
-            policy,
-            critics,
-            target_policy,
-            target_critics,
-            opt_states,
-            policy_metrics,
-            state.key,
-            num_updates,
-            statistics,
-        )
+        learned = policy, critics, target_policy, target_critics, opt_states
+        state = State(*learned, policy_metrics, state.key, num_updates, statistics)
         return state, UpdateOutput(metrics, output.priorities)
 
     return Update(init, update, lambda state: {"policy": actors.PolicyVariables(state.policy, state.statistics)})

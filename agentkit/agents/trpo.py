@@ -59,7 +59,7 @@ class Config(SegmentsConfig):
         num_minibatches: gradient steps on the value per epoch; divides batch_size * segment_length.
         cg_iterations: of conjugate gradients, each a product with the Fisher matrix.
         damping: times the identity is added to the Fisher matrix.
-        normalize_observations: whether to normalise float observations by their running mean and deviation.
+        normalize_observations: whether to normalise vectors of floats by their running mean and deviation.
         normalize_values: whether the value network predicts normalised returns.
         normalize_advantages: whether to normalise the advantages of a batch to mean 0 and deviation 1.
         initial_std: standard deviation of continuous actions at first, in units of half the bounds' distance.
@@ -100,7 +100,7 @@ class State(NamedTuple):
     """Holds the training state of TRPO.
 
     Attributes:
-        variables: parameters, an `PolicyCritic`, and statistics of observations.
+        variables: parameters, a `PolicyCritic`, and statistics of observations.
         returns: statistics of the value targets ``[]``.
         opt_state: of the value.
         key: PRNG key ``uint32[2]``.

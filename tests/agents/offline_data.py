@@ -22,7 +22,10 @@ def best_action(environment: str, observation: np.ndarray) -> np.ndarray:
 
 
 def make_episodes(environment: str, num_episodes: int, skills: Sequence[float], seed: int = 0) -> list[Episode]:
-    """Episodes in which each action is the best one with the chance `skills[i]`, in turn, else a uniform one."""
+    """Episodes in which each action is the best one with the chance `skills[i]`, in turn, else a uniform one.
+
+    A negative skill is the chance of the opposite of the best action, in the point mass.
+    """
     rng = np.random.default_rng(seed)
     made = envs.make(environment, seed=seed)
     spec = made.action_spec()
@@ -31,8 +34,10 @@ def make_episodes(environment: str, num_episodes: int, skills: Sequence[float], 
         timestep = made.reset()
         recorder.add_first(timestep)
         while not timestep.last():
-            if rng.random() < skills[number % len(skills)]:
+            skill = skills[number % len(skills)]
+            if rng.random() < abs(skill):
                 action = best_action(environment, timestep.observation)
+                action = action if skill > 0 else -action
             elif environment == CATCH:
                 action = np.int32(rng.integers(3))
             else:

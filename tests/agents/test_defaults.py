@@ -38,9 +38,10 @@ def test_learning_begins_where_random_actions_end(module: Any) -> None:
     assert config.min_replay_size == config.num_random_steps >= 5_000
 
 
-@pytest.mark.parametrize(("lstm_size", "shares"), [(None, False), (4, True)])
-def test_impalas_value_leaves_the_policy_alone_where_there_is_no_memory(lstm_size: int | None, shares: bool) -> None:
-    agent = impala.make_agent(impala.Config(lstm_size=lstm_size))
+@pytest.mark.slow
+@pytest.mark.parametrize(("core_size", "shares"), [(None, False), (4, True)])
+def test_impalas_value_leaves_the_policy_alone_where_there_is_no_memory(core_size: int | None, shares: bool) -> None:
+    agent = impala.make_agent(impala.Config(core_size=core_size))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch")))
     params, observation = networks.init(KEY), np.ones((2, 10, 5), np.float32)
     cores = jax.tree.map(lambda x: jnp.tile(x, (2, 1)), networks.network.initial_state)

@@ -1,5 +1,7 @@
 from typing import Any, ClassVar
 
+import pytest
+
 from agentkit import envs
 from agentkit.agents import dqn
 from agentkit.learning import Linear
@@ -28,6 +30,7 @@ class TestDqn(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = dqn.Config(
         n_step=3,

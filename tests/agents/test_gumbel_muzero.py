@@ -129,6 +129,7 @@ def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
     np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), expected, atol=0.1)
 
 
+@pytest.mark.slow
 def test_rescaled_atoms_hold_small_and_large_returns() -> None:
     """Rewards of 100 a step, gamma 0.8: the default support finds values of 100 and more, and 0 and 1 beside them."""
     sequence = _sequence(8, (0,), [100.0] * 9, [1] * 9)
@@ -242,9 +243,10 @@ def test_it_learns_catch() -> None:
 def test_the_losses_are_those_of_the_targets() -> None:
     """The reported losses, from scratch for one sequence: cross-entropies at every row, and nothing else."""
     agent, networks, _ = _learner(unroll_length=1, n_step=2)
-    params, sequence = networks.init(KEY), _sequence(3, (0,), [1, 2, 0.5, 0], [1, 1, 1, 1])
-    output = gumbel_muzero.make_loss(networks, agent.config)(params, params, _batch(sequence), KEY)
-    v = np.array(gumbel_muzero._value(networks, params, sequence.observation))
+    params, target_params = networks.init(KEY), networks.init(jax.random.PRNGKey(1))
+    sequence = _sequence(3, (0,), [1, 2, 0.5, 0], [1, 1, 1, 1])
+    output = gumbel_muzero.make_loss(networks, agent.config)(params, target_params, _batch(sequence), KEY)
+    v = np.array(gumbel_muzero._value(networks, target_params, sequence.observation))
     targets = [1 + 0.8 * 2 + 0.64 * v[2], 2 + 0.8 * 0.5 + 0.64 * v[3], 0.5 + 0.8 * v[3]]
     hidden = networks.represent(params, sequence.observation[:3])
     policy, value = networks.predict(params, hidden)
@@ -256,3 +258,30 @@ def test_the_losses_are_those_of_the_targets() -> None:
     }
     for name, number in expected.items():
         np.testing.assert_allclose(output.metrics[name], number, rtol=1e-5)
+
+
+def test_each_step_of_the_model_halves_the_gradient_and_later_losses_share_a_weight() -> None:
+    """A model whose state is its parameter, and that never changes it: three rows with 3, 2 and 1 losses ahead."""
+    agent, networks, _ = _learner(unroll_length=3, n_step=1, value_cost=2.0)
+    atoms, first = len(networks.atoms), np.eye(len(networks.atoms), dtype=np.float32)[0]
+    plain = networks._replace(
+        represent=lambda params, observation: jnp.full((len(observation), 1), params),
+        predict=lambda params, hidden: (jnp.zeros((len(hidden), 2)), hidden * first[None]),
+        step=lambda params, hidden, action: (jnp.zeros((len(hidden), atoms)), hidden),
+    )
+    batch, h = _batch(_sequence(3, (0,), [0, 0, 0, 0], [0, 0, 0, 0])), 0.7  # All targets are 0, the first atom.
+    loss = gumbel_muzero.make_loss(plain, agent.config)
+
+    def total(x: jax.Array) -> tuple[jax.Array, Any]:
+        output = loss(x, x, batch, KEY)
+        return output.loss, output
+
+    (found, output), gradient = jax.value_and_grad(total, has_aux=True)(h)
+    value_loss = np.log(atoms - 1 + np.exp(h)) - h
+    weight = 1 + 2 / 3 / 2 + 1 / 3 / 2  # Of rows that have one so far ahead, and half for each of the two ahead.
+    expected = {"policy_loss": np.log(2), "value_loss": value_loss, "reward_loss": np.log(atoms)}
+    for name, number in expected.items():
+        np.testing.assert_allclose(output.metrics[name], weight * number, rtol=1e-5)
+    np.testing.assert_allclose(found, weight * (np.log(2) + 2.0 * value_loss + np.log(atoms)), rtol=1e-5)
+    slope = np.exp(h) / (atoms - 1 + np.exp(h)) - 1
+    np.testing.assert_allclose(gradient, 2.0 * slope * (1 + 2 / 3 / 2 / 2 + 1 / 3 / 2 / 4), rtol=1e-5)

@@ -25,11 +25,11 @@ def test_which_agents_take_them() -> None:
     assert JOINT == ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
 
 
-@pytest.mark.parametrize("num_envs", [None, 3])
-@pytest.mark.parametrize("name", JOINT)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "num_envs"), [*((name, 3) for name in JOINT), ("ppo", None)])
 def test_an_agent_acts_and_learns(name: str, num_envs: int | None) -> None:
     """Each action is checked by `Hands` against its spec."""
-    settings = {"hidden_sizes": (8,), "segment_length": 16, "num_minibatches": 1, "lstm_size": 8}
+    settings = {"hidden_sizes": (8,), "segment_length": 16, "num_minibatches": 1, "core_size": 8}
     fields = registry.config_class(name).__dataclass_fields__
     agent = registry.make(name, {key: value for key, value in settings.items() if key in fields})
     result = run(ExperimentConfig(agent, Hands, num_steps=160, num_envs=num_envs, evaluation_period=80))
@@ -138,7 +138,7 @@ def test_gymnasium_spaces_arrive_whole() -> None:
 def test_it_learns_with_both_hands() -> None:
     """8 is perfect; chance gets about 4.6."""
     config = ppo.Config(segment_length=128, learning_rate=3e-3, discount=0.0, entropy_cost=0.0)
-    learns(ppo.make_agent(config), Hands, num_steps=24_000, threshold=7.0)
+    learns(ppo.make_agent(config), Hands, num_steps=24_000, threshold=7.0, seeds=(0,))
 
 
 def test_the_environment_wants_more_than_chance() -> None:

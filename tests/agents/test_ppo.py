@@ -11,6 +11,7 @@ import tree
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
 from agentkit.agents import a2c, ppo
+from agentkit.agents.common.advantages import observe_segments
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
@@ -18,6 +19,7 @@ from agentkit.learning import Linear, apply_gradients
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
+from agentkit.types import Step
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import KEY, Training, rows_of
 
@@ -25,7 +27,8 @@ FLOAT = specs.Array((), np.float32)
 SMALL = {**on_policy_settings.SMALL, "num_epochs": 2, "num_minibatches": 2}
 REFUSED: dict[str, Any] = {
     **on_policy_settings.REFUSED,
-    "lstm_size": 0,
+    "core_size": 0,
+    "core": "lsmt",
     "num_epochs": 0,
     "num_minibatches": 3,
     "clip_epsilon": 0.0,
@@ -39,7 +42,8 @@ REFUSED: dict[str, Any] = {
 }
 CHANGES: dict[str, Any] = {
     **on_policy_settings.CHANGES,
-    "lstm_size": Change(3, {"batch_size": 2}),
+    "core_size": Change(3, {"batch_size": 2}),
+    "core": Change("gru", {"batch_size": 2, "core_size": 3}),
     "num_epochs": 3,
     "num_minibatches": 4,
     "clip_epsilon": Change(0.001, {"learning_rate": 0.1}),
@@ -364,14 +368,29 @@ def test_statistics_are_those_of_all_data_and_are_published_with_the_parameters(
 
 def test_images_are_not_normalised() -> None:
     spec = specs.EnvironmentSpec(
-        {"image": specs.Array((4, 4), np.uint8), "speed": specs.Array((2,), np.float32)},
+        {
+            "depth": specs.BoundedArray((8, 8, 1), np.float32, 0.0, 255.0),
+            "image": specs.BoundedArray((8, 8, 3), np.uint8, 0, 255),
+            "speed": specs.Array((2,), np.float32),
+        },
         specs.DiscreteArray(2, np.int32),
         FLOAT,
         FLOAT,
     )
     agent = ppo.make_agent(ppo.Config(**SMALL))
-    state = agent.make_update(agent.make_networks(spec)).init(KEY)
-    assert [s.mean.shape for s in state.variables.statistics] == [(2,)]
+    variables = agent.make_update(agent.make_networks(spec)).init(KEY).variables
+    rng = np.random.default_rng(0)
+    seen = {
+        "depth": np.float32(rng.uniform(0.0, 255.0, (1, 3, 8, 8, 1))),
+        "image": rng.integers(0, 256, (1, 3, 8, 8, 3)).astype(np.uint8),
+        "speed": np.float32(rng.normal(7.0, 2.0, (1, 3, 2))),
+    }
+    start = np.zeros((1, 3), bool)
+    variables = variables._replace(statistics=observe_segments(variables, Step(seen, (), (), (), start)))
+    found = variables.normalized(seen)
+    for name in ("depth", "image"):  # The networks divide them by 255.
+        np.testing.assert_array_equal(found[name], seen[name])
+    np.testing.assert_allclose(found["speed"][0, :2].mean(axis=0), [0.0, 0.0], atol=1e-5)
 
 
 def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:

@@ -3,7 +3,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from agentkit.agents import registry
+from agentkit.agents import dqn, registry
 from agentkit.agents.common import ranges as checks
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Range, Sizes, check_order, unranged
 from agentkit.errors import ConfigError
@@ -46,6 +46,13 @@ def test_a_value_out_of_its_fields_range_is_refused(name: str, value: Any, expec
         Derived(**{name: value})
 
 
+def test_a_schedule_in_words_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(ConfigError, match=r"found the string 'linear\(1, 0, 9\)'. .*learning.Linear\(1e-3"):
+        dqn.Config(learning_rate="linear(1, 0, 9)")
+    with pytest.raises(ConfigError, match=r"batch_size must be a whole number of at least 1, found the string '8'.$"):
+        dqn.Config(batch_size="8")
+
+
 def test_the_ends_of_ranges_none_and_fields_without_one_are_taken() -> None:
     assert Base(share=0.0).number == 0
     assert Derived(share=1.0, number=1, cost=0.0, bound=2.0).bound == 2.0
@@ -78,7 +85,7 @@ def test_a_schedule_may_fall_to_0_and_is_taken_only_where_the_type_says_so() -> 
 
 @pytest.mark.parametrize("sizes", [(0,), (8, -4), (8.5,), [8], 8, None])
 def test_layers_have_whole_positive_sizes(sizes: Any) -> None:
-    with pytest.raises(ConfigError, match="sizes must be whole numbers"):
+    with pytest.raises(ConfigError, match="sizes must be a tuple of whole numbers"):
         Scheduled(sizes=sizes)
 
 

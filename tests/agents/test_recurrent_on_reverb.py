@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("reverb")
 
-from agentkit.agents import impala, r2d2
+from agentkit import networks as nets
+from agentkit.agents import impala, r2d2, recurrent_sac
 from agentkit.experiment import ExperimentConfig, launch, run
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are de
 @pytest.mark.slow
 def test_r2d2_learns_from_a_server() -> None:
     settings: dict[str, Any] = {
-        "lstm_size": 8,
+        "core_size": 8,
         "batch_size": 8,
         "sequence_length": 8,
         "sequence_period": 4,
@@ -28,9 +29,27 @@ def test_r2d2_learns_from_a_server() -> None:
 
 
 @pytest.mark.slow
+def test_recurrent_sac_learns_from_a_server_with_an_attention_memory() -> None:
+    """Whose stored state is a nest of rows and a count."""
+    settings: dict[str, Any] = {
+        "hidden_sizes": (8,),
+        "core_size": 8,
+        "core": nets.GTrXL(memory_length=3),
+        "batch_size": 8,
+        "sequence_length": 8,
+        "sequence_period": 4,
+        "burn_in": 2,
+    }
+    config = recurrent_sac.Config(**settings, min_replay_size=20, num_random_steps=50, updates_per_step=0.5)
+    agent = recurrent_sac.make_agent(config)
+    result = run(ExperimentConfig(agent, "agentkit:point_mass", num_steps=300, evaluation_period=0, replay="reverb"))
+    assert result.steps == 300 and result.updates >= 100
+
+
+@pytest.mark.slow
 def test_impala_learns_from_actors_that_run_ahead() -> None:
     """Launched: as many segments are learned from as the actors' steps make, but for those that wait at the end."""
-    config = impala.Config(hidden_sizes=(32,), lstm_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)
+    config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)
     experiment = ExperimentConfig(
         impala.make_agent(config), "agentkit:memory_chain", 18_000, num_envs=4, replay="reverb", evaluation_period=3_000
     )

@@ -108,9 +108,9 @@ def test_impala_needs_a_batch_size_to_count_steps() -> None:
         training = Training(impala.make_agent(config), "agentkit:catch", 3)
         moved = []
         for num_updates in range(3):
-            before = jax.tree.map(np.asarray, training.state.params)
+            before = jax.tree.map(np.asarray, training.state.variables.params)
             training.learn(training.next_batch()._replace(num_updates=np.int32(num_updates)))
-            after = training.state.params
+            after = training.state.variables.params
             moved.append(any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)))
         assert moved == [True, True, False]
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from agentkit.agents import cql, d4pg, ddpg, discrete_sac, droq, redq, sac, td3, td3_bc
+from agentkit.agents import cql, crr, d4pg, ddpg, discrete_sac, droq, iql, mpo, recurrent_sac, redq, sac, td3, td3_bc
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.types import LossOutput, ReplaySample
 
@@ -76,6 +76,81 @@ def test_the_policy_climbs_the_new_critic_and_then_the_targets_move(module: Modu
     np.testing.assert_array_equal(update.variables(state)["policy"], state.policy)
 
 
+def test_crrs_policy_sees_the_new_critics_and_then_both_targets_follow() -> None:
+    losses = crr.Losses(
+        critic=lambda critics, state, batch, key: LossOutput(
+            0.5 * (critics - batch.data - state.target_policy - state.target_critics) ** 2, {}, jnp.full(2, critics)
+        ),
+        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critics) ** 2,
+    )
+    update = crr.make_update(NETWORKS, losses, crr.Config(learning_rate=0.25, tau=0.1))
+    state, step = update.init(KEY), jax.jit(update.update)
+    policy, critics = _Adam(state.policy, 0.25), _Adam(state.critics, 0.25)
+    target_policy, target_critics = policy.value, critics.value
+    for target in (3.0, -1.0, 0.5):
+        error, priority = critics.value - target - target_policy - target_critics, critics.value
+        critics.step(error)
+        policy_loss = 0.5 * (policy.value - critics.value) ** 2
+        policy.step(policy.value - critics.value)
+        target_policy += 0.1 * (policy.value - target_policy)
+        target_critics += 0.1 * (critics.value - target_critics)
+        state, output = step(state, _batch(target))
+        found = [state.policy, state.critics, state.target_policy, state.target_critics]
+        np.testing.assert_allclose(found, [policy.value, critics.value, target_policy, target_critics], rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["critic_loss"], 0.5 * error**2, rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["policy_loss"], policy_loss, rtol=1e-5)
+        np.testing.assert_allclose(output.priorities, [priority, priority], rtol=1e-5)
+    np.testing.assert_array_equal(update.variables(state)["policy"], state.policy)
+
+
+def test_iqls_value_climbs_the_lagging_critics_and_these_follow_the_new_ones() -> None:
+    losses = iql.Losses(
+        value=lambda value, state, batch, key: LossOutput(0.5 * (value - state.target_critics) ** 2, {}),
+        critic=lambda critics, state, batch, key: LossOutput(0.5 * (critics - batch.data - state.value) ** 2, {}),
+        policy=lambda policy, state, batch, key: 0.5 * (policy - state.critics + 2.0 * state.value) ** 2,
+    )
+    networks = iql.Networks(NETWORKS.policy, NETWORKS.critic, Network(lambda key: jnp.float32(-0.5), None))
+    update = iql.make_update(networks, losses, iql.Config(learning_rate=0.25, tau=0.1))
+    state, step = update.init(KEY), jax.jit(update.update)
+    policy, critics, value = (_Adam(x, 0.25) for x in (state.policy, state.critics, state.value))
+    targets = critics.value
+    for target in (3.0, -1.0, 0.5):
+        value_error, critic_error = value.value - targets, critics.value - target - value.value
+        value.step(value_error)
+        critics.step(critic_error)
+        policy.step(policy.value - critics.value + 2.0 * value.value)
+        targets += 0.1 * (critics.value - targets)
+        state, output = step(state, _batch(target))
+        found = [state.policy, state.critics, state.value, state.target_critics]
+        np.testing.assert_allclose(found, [policy.value, critics.value, value.value, targets], rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["value_loss"], 0.5 * value_error**2, rtol=1e-5)
+        np.testing.assert_allclose(output.metrics["critic_loss"], 0.5 * critic_error**2, rtol=1e-5)
+    np.testing.assert_array_equal(update.variables(state)["policy"], state.policy)
+
+
+def test_mpos_parts_step_at_once_and_targets_are_the_new_ones_at_every_second_update() -> None:
+    def loss(params: Any, state: Any, batch: ReplaySample, key: jax.Array) -> LossOutput:
+        critic = 0.5 * (params.critic - batch.data - state.target_policy) ** 2
+        policy = 0.5 * (params.policy - state.target_critic) ** 2
+        return LossOutput(critic + policy + jnp.sum(params.duals.log_temperature), {})
+
+    rates = {"policy_learning_rate": 0.5, "critic_learning_rate": 0.25, "dual_learning_rate": 100.0}
+    update = mpo.make_update(NETWORKS, loss, mpo.Config(**rates, target_update_period=2, max_grad_norm=1e6))
+    state, step = update.init(KEY), jax.jit(update.update)
+    policy, critic = _Adam(state.params.policy, 0.5), _Adam(state.params.critic, 0.25)
+    target_policy, target_critic = policy.value, critic.value
+    for number, target in enumerate((3.0, -1.0, 0.5, 2.0), 1):
+        policy_error, critic_error = policy.value - target_critic, critic.value - target - target_policy
+        policy.step(policy_error)
+        critic.step(critic_error)
+        if number % 2 == 0:
+            target_policy, target_critic = policy.value, critic.value
+        state, _ = step(state, _batch(target))
+        found = [state.params.policy, state.params.critic, state.target_policy, state.target_critic]
+        np.testing.assert_allclose(found, [policy.value, critic.value, target_policy, target_critic], rtol=1e-5)
+        assert float(state.params.duals.log_temperature) == -mpo.MAX_LOG_DUAL  # One step would go to -100.
+
+
 @pytest.mark.parametrize("module", [td3, td3_bc])
 def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) -> None:
     def policy_loss(policy: Any, state: Any, batch: ReplaySample, key: jax.Array) -> Any:
@@ -130,13 +205,15 @@ def _soft_update(module: ModuleType, networks: Any = NETWORKS, **changes: Any) -
         own = {**own, "target_entropy": 0.0}
     if module is cql:
         own = {**own, "policy_learning_rate": 0.1}
+    if module is recurrent_sac:
+        own = {**own, "max_grad_norm": None}
     settings = {"learning_rate": 0.1, "tau": 0.5, "initial_temperature": 0.5, **own, **delay, **changes}
     if module is discrete_sac:
         networks = discrete_sac.Networks(NETWORKS.policy, NETWORKS.critic, 2)
     return module.make_update(networks, _soft_losses(module), module.Config(**settings))
 
 
-SOFT = [sac, discrete_sac, cql, redq, droq]
+SOFT = [sac, recurrent_sac, discrete_sac, cql, redq, droq]
 
 
 def _critics(state: Any, target: bool = False) -> np.ndarray:
@@ -183,7 +260,7 @@ def test_a_temperature_that_is_not_learned_stays(module: ModuleType) -> None:
     assert state.log_alpha == jnp.log(jnp.float32(0.5)) and state.policy != 1.0
 
 
-@pytest.mark.parametrize("module", [sac, cql, redq, droq])
+@pytest.mark.parametrize("module", [sac, recurrent_sac, cql, redq, droq])
 def test_the_target_entropy_is_minus_the_number_of_action_dimensions(module: ModuleType) -> None:
     """Where nothing else is asked for; the temperature then follows Adam's steps along entropy + 3."""
     networks = NETWORKS._replace(action_shape=(3,))

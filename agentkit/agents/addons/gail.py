@@ -178,7 +178,7 @@ class State(NamedTuple):
         agent: the state of the agent's own update.
         discriminator: parameters.
         opt_state: of the discriminator.
-        observations: statistics of the observations' float leaves, the demonstrations' and the agent's.
+        observations: statistics of the observations' leaves, the demonstrations' and the agent's.
         demonstrations: `Pairs`, here so that a resumed run goes on with those that it began with.
         key: PRNG key ``uint32[2]``.
     """
@@ -186,7 +186,7 @@ class State(NamedTuple):
     agent: Nest
     discriminator: Params
     opt_state: optax.OptState
-    observations: tuple[nets.RunningStatistics, ...]
+    observations: nets.NestStatistics
     demonstrations: Pairs
     key: jax.Array
 
@@ -281,7 +281,7 @@ def generative_adversarial_imitation(
         statistics = nets.init_nest_statistics(spec)
         return State(update.init(agent_key), params, optimizer.init(params), statistics, shown, key)
 
-    def encode(statistics: tuple[nets.RunningStatistics, ...], pairs: Pairs) -> Pairs:
+    def encode(statistics: nets.NestStatistics, pairs: Pairs) -> Pairs:
         observation = nets.normalize_nest(statistics, pairs.observation, config.max_normalized)
         return discriminator.encode(pairs._replace(observation=observation))
 

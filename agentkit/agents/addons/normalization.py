@@ -32,8 +32,6 @@ from agentkit.errors import ConfigError
 from agentkit.learning import Update, UpdateOutput
 from agentkit.types import Array, Nest, Params, ReplaySample, Step, Transition
 
-Statistics = tuple[nets.RunningStatistics, ...]
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -113,10 +111,9 @@ class MakePolicy(Generic[AgentNetworks]):
         policy, config = self.make_policy(networks.agent, evaluation), self.config
         if not self.observations:
             return policy
-        chosen = chosen_leaves(networks.environment_spec.observations)
 
         def act(variables: PolicyVariables, key: jax.Array, observation: Nest, state: Nest) -> tuple[Nest, Nest, Nest]:
-            seen = normalized(variables.statistics, observation, chosen, config)
+            seen = nets.normalize_nest(variables.statistics, observation, config.max_observation, config.epsilon)
             return policy.act(variables.params, key, seen, state)
 
         return policy._replace(act=act)
@@ -139,7 +136,7 @@ class MakeUpdate(Generic[AgentNetworks]):
             ConfigError: observations are to be normalised, and have no vector of floats.
         """
         spec = networks.environment_spec
-        if self.observations and not any(chosen_leaves(spec.observations)):
+        if self.observations and not any(nets.init_nest_statistics(spec.observations)):
             found = ", ".join(f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec.observations))
             raise ConfigError(
                 f"Expected a vector of floats among the observations to normalise, found {found}: networks scale "
@@ -153,13 +150,13 @@ class State(NamedTuple):
 
     Attributes:
         agent: the state of the agent's own update.
-        observations: statistics of the leaves of observations that are normalised; ``()`` for none.
+        observations: statistics of the leaves of observations; ``()`` where they stay as they are.
         rewards: statistics of the leaves of rewards; ``()`` where they stay as they are.
     """
 
     agent: Nest
-    observations: Statistics
-    rewards: Statistics
+    observations: nets.NestStatistics
+    rewards: tuple[nets.RunningStatistics, ...]
 
 
 def normalized_update(
@@ -176,22 +173,25 @@ def normalized_update(
 
     Returns:
         An `Update` whose variable "policy" is `PolicyVariables` where observations are normalised. Its metrics are the
-        agent's, with "reward_scale", the mean of what rewards are divided by, where these are.
+        agent's, with "reward_scale", the mean of what rewards are divided by, where these are. It has no `gradient`:
+        see docs/decisions/0093-gradients-carry-no-statistics.md.
     """
-    chosen = chosen_leaves(spec.observations) if observations else ()
 
     def init(key: jax.Array) -> State:
+        seen = nets.init_nest_statistics(spec.observations) if observations else ()
         given = jax.tree.leaves(spec.rewards) if rewards else []
-        return State(update.init(key), _empty(_chosen(spec.observations, chosen)), _empty(given))
+        return State(update.init(key), seen, tuple(nets.init_statistics(tuple(leaf.shape)) for leaf in given))
+
+    def seen_by(statistics: nets.NestStatistics, observation: Nest) -> Nest:
+        return nets.normalize_nest(statistics, observation, config.max_observation, config.epsilon)
 
     def step(state: State, batch: ReplaySample[Transition | Step]) -> tuple[State, UpdateOutput]:
         data, steps, metrics = batch.data, steps_of(batch.data), {}
-        seen = take_in(state.observations, _chosen(steps.observation, chosen), steps.mask)
+        seen = nets.update_nest_statistics(state.observations, steps.observation, steps.mask)
         given = take_in(state.rewards, jax.tree.leaves(steps.reward) if rewards else [], steps.mask)
-        if observations:
-            data = data._replace(observation=normalized(seen, data.observation, chosen, config))
-        if observations and isinstance(data, Transition):
-            data = data._replace(next_observation=normalized(seen, data.next_observation, chosen, config))
+        data = data._replace(observation=seen_by(seen, data.observation))
+        if isinstance(data, Transition):
+            data = data._replace(next_observation=seen_by(seen, data.next_observation))
         if rewards:
             data = data._replace(reward=scaled(given, data.reward, config))
             sizes = [jnp.mean(root_mean_square(each, config)) for each in given]
@@ -208,15 +208,9 @@ def normalized_update(
     return Update(init, step, variables)
 
 
-def chosen_leaves(spec: Nest) -> tuple[bool, ...]:
-    """Returns which leaves of observations are normalised, in flattening order: floats that are no image."""
-    return tuple(
-        jnp.issubdtype(leaf.dtype, jnp.floating) and not nets.is_image(tuple(leaf.shape))
-        for leaf in jax.tree.leaves(spec)
-    )
-
-
-def take_in(statistics: Statistics, leaves: Iterable[Array], mask: Array | None) -> Statistics:
+def take_in(
+    statistics: tuple[nets.RunningStatistics, ...], leaves: Iterable[Array], mask: Array | None
+) -> tuple[nets.RunningStatistics, ...]:
     """Returns the statistics with a batch taken in.
 
     Args:
@@ -227,20 +221,7 @@ def take_in(statistics: Statistics, leaves: Iterable[Array], mask: Array | None)
     return tuple(nets.update_statistics(s, leaf, mask) for s, leaf in zip(statistics, leaves, strict=True))
 
 
-def normalized(statistics: Statistics, observation: Nest, chosen: tuple[bool, ...], config: Config) -> Nest:
-    """Returns an observation, or any batch of them, with its chosen leaves normalised and clipped."""
-    remaining, limit = iter(statistics), config.max_observation
-    leaves, structure = jax.tree.flatten(observation)
-    return jax.tree.unflatten(
-        structure,
-        [
-            jnp.clip(nets.normalize(next(remaining), leaf, config.epsilon), -limit, limit) if is_chosen else leaf
-            for leaf, is_chosen in zip(leaves, chosen, strict=True)
-        ],
-    )
-
-
-def scaled(statistics: Statistics, reward: Nest, config: Config) -> Nest:
+def scaled(statistics: tuple[nets.RunningStatistics, ...], reward: Nest, config: Config) -> Nest:
     """Returns rewards, of any batch, divided by their root mean square and clipped."""
     leaves, structure = jax.tree.flatten(reward)
     limit = config.max_reward
@@ -257,13 +238,3 @@ def root_mean_square(statistics: nets.RunningStatistics, config: Config) -> jax.
     """Returns the root of the mean square of all that was taken in, ``[...]``; 1 of nothing."""
     mean_square = jnp.square(statistics.mean) + statistics.squares / jnp.maximum(statistics.count, 1.0)
     return jnp.sqrt(jnp.where(statistics.count > 0, mean_square, 1.0) + config.epsilon)
-
-
-def _chosen(nest: Nest, chosen: tuple[bool, ...]) -> list[Array]:
-    if not chosen:
-        return []
-    return [leaf for leaf, is_chosen in zip(jax.tree.leaves(nest), chosen, strict=True) if is_chosen]
-
-
-def _empty(leaves: Iterable[Array]) -> Statistics:
-    return tuple(nets.init_statistics(tuple(leaf.shape)) for leaf in leaves)

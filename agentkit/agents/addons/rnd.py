@@ -103,7 +103,7 @@ class State(NamedTuple):
         target: parameters of the random network, which stay.
         predictor: parameters of the network that learns the target's outputs.
         opt_state: the predictor's optimiser's.
-        observations: statistics of the float leaves of the observations that steps led to.
+        observations: statistics of the leaves of the observations that steps led to.
         errors: statistics of the predictor's errors ``[]``.
     """
 
@@ -111,7 +111,7 @@ class State(NamedTuple):
     target: Params
     predictor: Params
     opt_state: optax.OptState
-    observations: tuple[nets.RunningStatistics, ...]
+    observations: nets.NestStatistics
     errors: nets.RunningStatistics
 
 

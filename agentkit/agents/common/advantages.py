@@ -75,20 +75,16 @@ def compute_advantages(
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         normalize_values: whether the value network predicts normalised returns.
     """
-
-    def mean_and_std(returns: nets.RunningStatistics) -> tuple[jax.Array | float, jax.Array | float]:
-        return (returns.mean, nets.std(returns)) if normalize_values else (0.0, 1.0)
-
     observation, memory = variables.normalized(segments.observation), nets.stored_memory(segments)
     _, outputs = networks.apply(variables.params, observation, memory)  # [B, T + 1]
-    mean, std = mean_and_std(returns)
+    mean, std = mean_and_std(returns if normalize_values else ())
     values = mean + std * outputs
     mask = has_action(segments.start_of_episode)  # [B, T]
     reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
     advantage = losses.generalized_advantages(reward, discount * env_discount, values, mask, gae_lambda)
     target = advantage + values[:, :-1]
     returns = nets.update_statistics(returns, merge_time(target), merge_time(mask))
-    mean, std = mean_and_std(returns)
+    mean, std = mean_and_std(returns if normalize_values else ())
     rows = Minibatch(
         observation=jax.tree.map(lambda x: x[:, :-1], observation),
         extras=jax.tree.map(lambda x: x[:, :-1], segments.extras._replace(core=())),
@@ -104,7 +100,12 @@ def compute_advantages(
     return Advantages(rows, returns, losses.explained_variance(values[:, :-1], target, mask))
 
 
-def observe_segments(variables: PolicyVariables, segments: Step) -> tuple[nets.RunningStatistics, ...]:
+def mean_and_std(returns: nets.RunningStatistics | tuple[()]) -> tuple[jax.Array | float, jax.Array | float]:
+    """Returns by what values are normalised; 0 and 1 where there are no statistics."""
+    return (returns.mean, nets.std(returns)) if isinstance(returns, nets.RunningStatistics) else (0.0, 1.0)
+
+
+def observe_segments(variables: PolicyVariables, segments: Step) -> nets.NestStatistics:
     """Returns the observations' statistics with those of segments, leaves ``[B, T + 1, ...]``, taken in.
 
     The row after the last is left out: it is the first of the next segment. So is the padding of whole episodes.

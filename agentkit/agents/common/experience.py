@@ -11,7 +11,7 @@ import jax
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders import (
     BatchedSegmentAdder,
-    CompleteEpisodeAdder,
+    EpisodeAdder,
     NStepAdder,
     SegmentAdder,
     SequenceAdder,
@@ -28,7 +28,7 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 
 _SHORTEST_SEGMENT = 5
-"""Where many environments fill an update: rewards of fewer steps say little."""
+"""Least rows of a segment where many environments fill an update: rewards of fewer steps say little."""
 
 _LONGEST_EPISODE = 1_000
 """Steps that there is room for where nobody says how long episodes are: most of gymnasium's have fewer."""
@@ -44,8 +44,8 @@ class ReplayConfig:
         discount: gamma, in [0, 1].
         n_step: rewards summed before bootstrapping (Sutton 1988).
         batch_size: items per update.
-        updates_per_step: gradient updates per transition inserted: one a step, and n_step - 1 more an episode,
-            whose first state is in n_step of them.
+        updates_per_step: gradient updates for each transition inserted. That is one a step, and n_step - 1 more an
+            episode, whose first state is in n_step of them.
         updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
         replay_size: items held.
         min_replay_size: items held before learning begins.
@@ -111,7 +111,7 @@ class Transitions:
         config, has_past = self.config, self.reach is not None
         layout = NStepAdder.layout(environment_spec, extras_spec, marks_starts=has_past)
         if self.reach is not None:
-            layout = past_of_transitions(layout, self.reach)
+            layout = past_of_transitions(layout, self.reach, config.n_step)
         return [replay_table(self.table, layout, config, self.batch_plan, config.updates_per_step)]
 
     def make_adder(
@@ -245,8 +245,8 @@ class SegmentsConfig:
 class Segments:
     """Hands the learner each segment of T rows, ``[T + 1]`` `Step`s with the policy's extras, once.
 
-    N environments fill segments (see `agentkit.adders.BatchedSegmentAdder`; `CompleteEpisodeAdder` where each is to be
-    one whole episode), and a short queue holds them. Of several environments with complete episodes, those that are
+    N environments fill segments (see `agentkit.adders.BatchedSegmentAdder`; `EpisodeAdder` where each is to be one
+    whole episode), and a short queue holds them. Of several environments with complete episodes, those that are
     under way at an update end with actions of the policy after it.
 
     Attributes:
@@ -314,10 +314,9 @@ class Segments:
         """See `Experience`."""
         table, length = self.table, self.segment_length
 
-        def make_complete() -> CompleteEpisodeAdder:
-            return CompleteEpisodeAdder(
-                replay.writer(1), environment_spec, tables=table, length=length, extras_spec=extras_spec
-            )
+        def make_complete() -> EpisodeAdder:
+            writer = replay.writer(EpisodeAdder.history())
+            return EpisodeAdder(writer, environment_spec, tables=table, length=length, extras_spec=extras_spec)
 
         if self.completes_episodes:
             return make_complete() if num_envs is None else SplitAdder([make_complete() for _ in range(num_envs)])

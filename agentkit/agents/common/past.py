@@ -15,17 +15,19 @@ from agentkit.replay.table import FromStep, Layout, Select, number_leaves
 from agentkit.types import Array, Nest, Step, Transition
 
 
-def past_of_transitions(layout: Layout, reach: Reach) -> Layout:
+def past_of_transitions(layout: Layout, reach: Reach, n_step: int) -> Layout:
     """Returns the layout of `Transition`s whose observations are each a `Past` of one step.
 
     Args:
         layout: `NStepAdder.layout` with ``marks_starts``.
         reach: how many steps before theirs they show.
+        n_step: of the adder; where it is 1, each item has two steps, which a Reverb server makes use of.
     """
     columns: NStepRow = number_leaves(layout.step)
     observation, next_observation = (_past(columns, reach, select) for select in (Select.FIRST, Select.LAST))
     data: Transition = layout.data
-    return dataclasses.replace(layout, data=data._replace(observation=observation, next_observation=next_observation))
+    data = data._replace(observation=observation, next_observation=next_observation)
+    return dataclasses.replace(layout, data=data, length=2 if n_step == 1 else None)
 
 
 def past_of_sequences(layout: Layout, reach: Reach) -> Layout:

@@ -61,7 +61,7 @@ CountFromZero = Annotated[int, whole("a whole number of at least 0", lambda valu
 Sizes = Annotated[
     tuple[int, ...],
     Range(
-        "whole numbers of at least 1, or () for a linear network",
+        "a tuple of whole numbers of at least 1, or () for a linear network",
         lambda sizes: isinstance(sizes, tuple) and all(_is_whole(size) and size >= 1 for size in sizes),
     ),
 ]
@@ -128,7 +128,10 @@ def check_setting(cls: type, name: str, value: Any) -> None:
     for of_field in ranges_of(cls)[name]:
         for each in value.extremes if scheduled else (value,):
             if not of_field.holds(each) and not (scheduled and each == 0):
-                raise ConfigError(f"{name} must be {of_field.expected}, found {value}.")
+                found = f"the string {value!r}" if isinstance(value, str) else value
+                is_schedule = isinstance(value, str) and any(part in typing.get_args(Schedule) for part in taken)
+                advice = " A schedule is an object here: learning.Linear(1e-3, 0.0, 100_000)." if is_schedule else ""
+                raise ConfigError(f"{name} must be {of_field.expected}, found {found}.{advice}")
     if scheduled and value.by != "steps" and _BY_STEPS in _metadata_of(cls)[name]:
         raise ConfigError(f'{name} must be a schedule by="steps", found {value}: an actor counts no updates.')
 

@@ -191,6 +191,7 @@ def skilled(actions: Any, size: int, seed: int) -> Pairs:
     return pairs._replace(action=np.tanh(place[:, :2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
 def test_what_looks_demonstrated_is_rewarded_more_and_more(actions: Any) -> None:
     """Of pairs that were not among the demonstrations."""
@@ -324,6 +325,7 @@ class TestAnyAgent:
         "dictionary": (dqn.make_agent(dqn.Config(n_step=1, **SMALL)), "agentkit:bit_flip"),
     }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", cases)
     def test_it_trains_and_resumes(self, case: str, tmp_path: Any) -> None:
         agent, environment = self.cases[case]
@@ -419,7 +421,11 @@ def test_demonstrations_of_another_environment_are_refused() -> None:
 
 @pytest.mark.slow
 def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None:
-    """Experts' returns are -0.53, random ones -11: who imitates these gets no more, though it sees the same rewards."""
+    """Experts' returns are -0.65, those of their opposites -19.5: an imitator of these gets what they get.
+
+    The rewards of the environment that it sees are the same. Random demonstrations would not do: what is learned from
+    them is chance, and may be good.
+    """
     config = sac.Config(
         hidden_sizes=(32, 32),
         learning_rate=3e-3,
@@ -437,21 +443,21 @@ def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None
         return learns(agent, POINT_MASS, num_steps=2_000, threshold=threshold, seeds=seeds)
 
     assert len(imitating_returns(skill=1.0, threshold=-2.5, seeds=(0, 1, 2))) == 3
-    assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -5.0
+    assert max(imitating_returns(skill=-1.0, threshold=-25.0, seeds=(0,))) < -18.0
 
 
 @pytest.mark.slow
 def test_ppo_imitates_where_there_is_no_reward_to_learn_from() -> None:
-    """On-policy: the same agent, with experts' demonstrations (returns about -0.9) or with random ones (about -4)."""
+    """On-policy: the same agent, with demonstrations of experts, or of their opposites."""
     config = ppo.Config(
         hidden_sizes=(32, 32), segment_length=16, num_epochs=4, num_minibatches=2, discount=0.9, learning_rate=1e-3
     )
     discriminator = Config(hidden_sizes=(32, 32), learning_rate=1e-2)  # One step on each batch, so a larger one.
 
-    def imitating_returns(skill: float, threshold: float, seeds: Sequence[int]) -> list[float]:
+    def imitating_return(skill: float, threshold: float, num_steps: int) -> float:
         demonstrations = make_episodes(POINT_MASS, 10, (skill,))
         agent = with_gail(ppo.make_agent(config), demonstrations, discriminator)
-        return learns(agent, POINT_MASS, num_steps=60_000, threshold=threshold, seeds=seeds, num_envs=8)
+        return learns(agent, POINT_MASS, num_steps=num_steps, threshold=threshold, seeds=(0,), num_envs=8)[0]
 
-    assert len(imitating_returns(skill=1.0, threshold=-2.0, seeds=(0, 1, 2))) == 3
-    assert max(imitating_returns(skill=0.0, threshold=-20.0, seeds=(0, 1))) < -3.0
+    imitating_return(1.0, threshold=-2.0, num_steps=60_000)
+    assert imitating_return(-1.0, threshold=-25.0, num_steps=20_000) < -18.0

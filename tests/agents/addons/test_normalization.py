@@ -103,7 +103,7 @@ def test_rows_of_sequences_without_an_action_are_left_out():
 
 
 def test_r2d2_learns_from_normalised_sequences():
-    config = r2d2.Config(hidden_sizes=(4,), lstm_size=4, sequence_length=4, sequence_period=2, burn_in=1, n_step=1)
+    config = r2d2.Config(hidden_sizes=(4,), core_size=4, sequence_length=4, sequence_period=2, burn_in=1, n_step=1)
     agent = with_normalization(r2d2.make_agent(config), rewards=True)
     update = agent.make_update(agent.make_networks(VECTOR))
     rows = specs.zeros(agent.make_tables(VECTOR)[0].layout.signature)
@@ -139,7 +139,7 @@ def test_images_and_choices_pass():
             np.testing.assert_array_equal(end[name], given[name])
         assert np.abs(end["vector"]).max() <= 10.0 < np.abs(given["vector"]).max()
     np.testing.assert_array_equal(seen.reward, batch.reward)
-    assert state.rewards == () and len(state.observations) == 1
+    assert state.rewards == () and [bool(each) for each in state.observations] == [False, False, False, True]
 
 
 def test_constants_are_no_division_by_zero():
@@ -159,7 +159,7 @@ def test_before_anything_was_learned_it_acts_as_the_agent_and_then_by_the_statis
     """A policy with a memory, and one without; after an update a batch of both kinds is acted on by hand."""
     name = "agentkit:point_mass" if module is td3 else "agentkit:catch"
     spec = specs.make_environment_spec(envs.make(name))
-    plain = module.make_agent(module.Config(hidden_sizes=(8,), **({} if module is td3 else {"lstm_size": 8})))
+    plain = module.make_agent(module.Config(hidden_sizes=(8,), **({} if module is td3 else {"core_size": 8})))
     agent = with_normalization(plain)
     networks, key = agent.make_networks(spec), jax.random.PRNGKey(0)
     update = agent.make_update(networks)
@@ -235,6 +235,7 @@ def _mean_returns(agent, is_discrete, num_updates=800):
     return quickly(jax.vmap(mean_return), jax.random.split(jax.random.PRNGKey(0), 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_scales_a_million_apart_are_learned_with_it_and_not_without(name):
     """A random policy's return is -11, the best one's -0.5."""

@@ -24,6 +24,7 @@ from agentkit.experiment import ExperimentConfig, read_config, run
 from agentkit.learning import Linear, Update, UpdateOutput
 from agentkit.replay import InProcessReplay
 from agentkit.replay.rate_limiter import MinSize
+from agentkit.replay.reverb.packing import Packing
 from agentkit.testing.learning import learns
 from agentkit.types import FIRST, LAST, MID, ReplaySample, Step, Transition
 from agentkit.wrappers.observation_action_reward import OAR
@@ -153,6 +154,7 @@ def recording_agent(agent: Any, views: dict[str, View]) -> Any:
 PPO = ppo.make_agent(ppo.Config(segment_length=4, num_minibatches=1, batch_size=16))
 AGENTS = {
     "transitions": dqn.make_agent(dqn.Config(n_step=3, min_replay_size=1, batch_size=64, replay_size=70)),
+    "transitions of one step": dqn.make_agent(dqn.Config(n_step=1, min_replay_size=1, batch_size=64, replay_size=70)),
     "sequences": r2d2.make_agent(
         r2d2.Config(sequence_length=7, sequence_period=4, batch_size=16, min_replay_size=1, burn_in=0)
     ),
@@ -210,10 +212,12 @@ def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed:
         assert check(agent, spec, views, replay, drawing(agent, replay), seed) >= 64
 
 
-def test_so_does_learning_from_data() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["transitions", "transitions of one step"])
+def test_so_does_learning_from_data(kind: str) -> None:
     """The transitions of episodes from a file, which are in a store of their own."""
     views = random_views(np.random.default_rng(7), rewards=True)
-    agent = recording_agent(AGENTS["transitions"], views)
+    agent = recording_agent(AGENTS[kind], views)
     store = ItemStore(agent.make_tables(WITH_REWARDS)[0])
 
     def draw() -> ReplaySample:
@@ -257,7 +261,7 @@ class TestRuns:
                 r2d2.Config(
                     hidden_sizes=(4,),
                     batch_size=4,
-                    lstm_size=4,
+                    core_size=4,
                     burn_in=2,
                     sequence_length=6,
                     sequence_period=3,
@@ -318,6 +322,14 @@ def test_a_window_of_50_steps_costs_under_a_tenth_of_plain_storage(size: int, mo
     (plain, plain_rows), (window, rows) = found
     assert plain < window < most * plain
     assert rows <= plain_rows + 51  # Those that the oldest items look at.
+
+
+def test_a_server_keeps_both_windows_of_a_transition_of_one_step_in_one_column() -> None:
+    """Each column costs an item a reference to every chunk that it is in."""
+    for n_step, rows in ((1, [52, None]), (3, [51, 51, None])):
+        agent = with_views(dqn.make_agent(dqn.Config(n_step=n_step)), {"window": View("observation", "-50:0")})
+        (table,) = agent.make_tables(SPEC)
+        assert sorted((part.length for part in Packing(table).parts), key=str) == rows
 
 
 def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
