@@ -55,14 +55,20 @@ def hold(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def remove_unused(paths: Iterable[pathlib.Path]) -> None:
-    """Deletes those files and folders of this user that nobody holds."""
+def remove_unused(paths: Iterable[pathlib.Path], young_seconds: float | None = None) -> None:
+    """Deletes those files and folders of this user that nobody holds.
+
+    Args:
+        paths: of files and folders.
+        young_seconds: what was changed less than this ago stays; None is `YOUNG_SECONDS`.
+    """
+    young_seconds = YOUNG_SECONDS if young_seconds is None else young_seconds
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(descriptor)
-                if status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS:
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > young_seconds:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _delete(path)
             finally:

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from agentkit import scratch
-from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, remove_unused_shared_memory
+from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, remove_unused_shared_memory, shared_memory
 from agentkit.variables.shared_memory import shared_memory_path
 
 HOLD = """
@@ -32,6 +33,7 @@ def _name():
 
 def test_what_a_killed_program_leaves_is_removed_and_what_a_living_one_uses_is_not(tmp_path, name, monkeypatch):
     monkeypatch.setattr(scratch, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(shared_memory, "KEPT_SECONDS", 0.0)
     command = [sys.executable, "-c", HOLD, str(tmp_path), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         (folder,) = (tmp_path / other.stdout.readline().strip() for _ in range(1))
@@ -52,6 +54,21 @@ def test_what_a_killed_program_leaves_is_removed_and_what_a_living_one_uses_is_n
     for made in (mine, again, again):
         scratch.remove_scratch(made)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_stay_for_a_while_after_their_publishers_end(name):
+    """Else a run that starts elsewhere takes them from an evaluator that has its last evaluation still to begin."""
+    publisher = SharedMemoryPublisher(name)
+    publisher.publish(1, {"a": np.zeros(3)})
+    hours_ago = time.time() - 3 * 3_600
+    os.utime(shared_memory_path(name), (hours_ago, hours_ago))
+    publisher.publish(2, {"a": np.ones(3)})
+    del publisher  # Ends as a process does: its mapping goes, its file stays.
+    remove_unused_shared_memory()
+    assert SharedMemorySource(name).get(["a"]).version == 2
+    os.utime(shared_memory_path(name), (hours_ago, hours_ago))
+    remove_unused_shared_memory()
+    assert not shared_memory_path(name).exists()
 
 
 def test_what_is_young_or_of_another_kind_stays(tmp_path):

@@ -27,7 +27,6 @@ class VariableClient:
         source: VariableSource,
         name: str = "policy",
         *,
-        update_period: int = 1,
         update_seconds: float = 0.0,
         max_age_seconds: float | None = None,
         timeout: float = 60.0,
@@ -38,7 +37,6 @@ class VariableClient:
         Args:
             source: where to fetch; this client's own, where it reaches another process.
             name: which variables.
-            update_period: every how many calls of `update` to ask the source.
             update_seconds: ask at most this often.
             max_age_seconds: with parameters published longer ago than this, `update` waits for newer ones
                 and, after `timeout`, raises. Choose it longer than the learner may have to wait for data:
@@ -47,8 +45,6 @@ class VariableClient:
             place: applied once to what was fetched: ``jax.device_put`` where they come as numpy arrays, which a
                 compiled policy would take to its device again at each call.
         """
-        if update_period < 1:
-            raise ConfigError(f"update_period must be at least 1, found {update_period}.")
         if not update_seconds >= 0 or (max_age_seconds is not None and not max_age_seconds > update_seconds):
             raise ConfigError(
                 "Expected update_seconds >= 0, and max_age_seconds longer than that (or None), "
@@ -56,12 +52,10 @@ class VariableClient:
             )
         self._source = source
         self._names = (name,)
-        self._update_period = update_period
         self._update_seconds = update_seconds
         self._max_age_seconds = math.inf if max_age_seconds is None else max_age_seconds
         self._timeout = timeout
         self._place = place
-        self._num_calls = 0
         self._next_time = -math.inf
         self._version = -1
         self._params: Nest = None
@@ -100,7 +94,6 @@ class VariableClient:
             VariablesTimeoutError: nothing was published, or nothing newer where the held parameters are
                 older than the limit, within the timeout.
         """
-        self._num_calls += 1
         if not (wait or self._is_time() or self._is_too_old()):
             return
         self._fetch()
@@ -108,8 +101,6 @@ class VariableClient:
             self._wait()
 
     def _is_time(self) -> bool:
-        if self._num_calls % self._update_period:
-            return False
         return self._update_seconds == 0 or time.monotonic() >= self._next_time
 
     def _is_too_old(self) -> bool:

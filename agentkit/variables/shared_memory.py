@@ -32,6 +32,9 @@ from agentkit.scratch import hold, remove_unused
 from agentkit.types import Nest
 from agentkit.variables import layout
 
+KEPT_SECONDS = 600.0
+"""How long parameters stay that no process has mapped: readers may come, or look again, after their publisher's end."""
+
 _PREFIX = "agentkit-parameters-"
 _MAGIC = int.from_bytes(b"agentkv1", "little")
 _ALIGNMENT = 64
@@ -71,9 +74,13 @@ def remove_shared_memory(name_or_path: str | os.PathLike[str]) -> None:
 
 
 def remove_unused_shared_memory() -> None:
-    """Deletes this user's shared memory of killed runs: what no process on this machine has mapped."""
+    """Deletes this user's shared memory of killed runs: what no process on this machine has mapped.
+
+    What was published less than `KEPT_SECONDS` ago stays: a run's learner ends before the last evaluation, and an
+    evaluator maps its parameters when it first needs them.
+    """
     path = shared_memory_path("any")
-    remove_unused(path.parent.glob(f"{_PREFIX}{os.getuid()}-*"))
+    remove_unused(path.parent.glob(f"{_PREFIX}{os.getuid()}-*"), KEPT_SECONDS)
 
 
 class SharedMemoryPublisher:
@@ -131,6 +138,8 @@ class SharedMemoryPublisher:
             else:
                 self._count += 1
                 self._segment.write(self._count, version, leaves)
+                with contextlib.suppress(OSError):
+                    os.utime(self._path)  # Writing to a mapping does not always say when.
             self._version = version
 
     def _check_mine(self) -> None:

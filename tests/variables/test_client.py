@@ -47,17 +47,6 @@ def test_each_version_is_put_in_its_place_once() -> None:
     assert client.params == "placed new" and placed == ["old", "new"]
 
 
-def test_it_asks_every_so_many_calls_only() -> None:
-    source = Counted()
-    source.store.publish(0, {"policy": 0})
-    client = VariableClient(source, update_period=3)
-    for _ in range(9):
-        client.update()
-    assert source.num_calls == 3
-    client.update(wait=True)
-    assert source.num_calls == 4
-
-
 def test_another_name_than_policy() -> None:
     store = VariableStore()
     store.publish(0, {"policy": 1, "critic": 2})
@@ -99,11 +88,6 @@ def test_a_wait_once_there_is_something_does_not_block() -> None:
     start = time.monotonic()
     client.update(wait=True)
     assert time.monotonic() - start < 5 and client.params == 1
-
-
-def test_an_impossible_period_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1, found 0"):
-        VariableClient(VariableStore(), update_period=0)
 
 
 class Away(Counted):

@@ -21,13 +21,8 @@ from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment import callback_record
-from agentkit.experiment.config import (
-    ExperimentConfig,
-    check_run_directory,
-    read_config,
-    read_record,
-    write_config,
-)
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import check_run_directory, read_config, read_record, write_config
 from agentkit.experiment.fit import check_fit
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.initial_state import find_initial_state
@@ -36,9 +31,10 @@ from agentkit.experiment.launch.exploring import restored_values
 from agentkit.experiment.launch.hooked import restored_states, stopped_by
 from agentkit.experiment.launch.program import LaunchConfig, make_program
 from agentkit.experiment.launch.transports import forget_parameters
-from agentkit.experiment.loading import LoadedPolicy, Policies
+from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.prior_data import refuse_prior_data
+from agentkit.experiment.result import Result
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_for_processes, check_installed
@@ -47,47 +43,15 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class LaunchResult:
-    """Holds how a launched run ended.
+@dataclasses.dataclass(frozen=True, repr=False)
+class LaunchResult(Result):
+    """Holds how a launched run ended: what `Result` does, of all actors together, and why.
 
     Attributes:
-        steps: environment steps of all actors, earlier runs of a resumed one included.
-        updates: learner updates behind the newest parameters.
-        evaluations: the newest record of each evaluation, as the evaluators published them.
-        interrupted: True if it stopped before all steps were taken, and no callback has stopped it.
-        reason: why it ended.
-        stopped_by: the reason that a callback gave, where one stopped it; else None.
-        policies: where `policy` and `best_policy` come from.
+        reason: why it ended: "done", "reached 5,000 steps", "stopped by SIGINT", ...
     """
 
-    steps: int
-    updates: int
-    evaluations: list[dict[str, float]]
-    interrupted: bool
-    reason: str
-    stopped_by: str | None = None
-    policies: Policies | None = dataclasses.field(default=None, repr=False, compare=False)
-
-    @property
-    def policy(self) -> LoadedPolicy:
-        """Returns the policy of the newest checkpoint, made when it is first asked for.
-
-        Raises:
-            ConfigError: the run had no run folder, and its parameters are gone with the learner's process.
-        """
-        assert self.policies is not None, "every run gives them"
-        return self.policies.newest
-
-    @property
-    def best_policy(self) -> LoadedPolicy:
-        """Returns the policy that `callbacks.keep_best` has kept in the run folder.
-
-        Raises:
-            ConfigError: it was not among the callbacks.
-        """
-        assert self.policies is not None, "every run gives them"
-        return self.policies.best
+    reason: str = dataclasses.field(kw_only=True)
 
 
 def launch(
@@ -139,7 +103,7 @@ def _launch(
     resume: bool,
     on_status: Callable[[dict[str, Any]], None] | None,
 ) -> LaunchResult:
-    spec = find_spec(experiment)
+    spec = find_spec(experiment, beside=True)
     parts = check_fit(experiment, spec)
     if not resume:
         experiment = find_initial_state(experiment, parts.update, parts.state).experiment
@@ -208,7 +172,12 @@ def run_program(
         finally:
             supervisor.kill_all()
             forget_parameters(supervisor.run_id, program.nodes)
-        return {**supervisor.store.status(), "stop": reason}
+        status = {**supervisor.store.status(), "stop": reason}
+    for name, node in status["nodes"].items():
+        role = program.roles.get(node["role"])  # None for nodes that another scheduler has started.
+        if node["state"] == "failed" and role is not None and role.finishes:
+            _LOGGER.warning("%s lost its work for the end, such as a last evaluation: %s", name, node["last_error"])
+    return status
 
 
 def resume_launch(
@@ -240,7 +209,11 @@ def resume_launch(
 def prepare_launch(experiment: ExperimentConfig, resume: bool, config: dict[str, Any]) -> checkpoint.Checkpoint | None:
     """Looks at the run folder before anything is started; the checkpoint to go on from, if any."""
     if experiment.video_period:
-        raise ConfigError("video_period films runs in one process: set it to 0, and film with evaluate(video=...).")
+        raise ConfigError(
+            "video_period: only a run in one process films itself, since the evaluator of a program may be on another "
+            "machine than the run folder. Set it to 0, and film from another shell, while it goes on or afterwards: "
+            "agentkit evaluate RUN --video run.mp4."
+        )
     refuse_prior_data(experiment)
     directory = check_run_directory(experiment, resume)
     if directory is None:
@@ -291,10 +264,11 @@ def _make_engine(config: LaunchConfig) -> Engine:
     from agentkit.distributed.ray import RayEngine
 
     engine = RayEngine(address=config.ray_address)
-    _LOGGER.warning(
-        "Ray's own ports listen on every network device of its machines, with nothing but its token before them: set "
-        "a firewall (launch/README.md). Engine 'processes' listens on this machine alone."
-    )
+    if not engine.confined:
+        _LOGGER.warning(
+            "Ray's own ports listen on every network device of its machines, with nothing but its token before them: "
+            "set a firewall (launch/README.md). Without --ray-address, Ray listens on this machine alone."
+        )
     return engine
 
 
@@ -311,4 +285,4 @@ def _result(
     gauges = [node["gauges"] for node in status["nodes"].values() if node["role"] == "learner"]
     updates = max((int(gauge.get("updates", 0)) for gauge in gauges), default=0)
     interrupted = steps < experiment.num_steps and stopped is None
-    return LaunchResult(steps, updates, history, interrupted, status["stop"], stopped, policies)
+    return LaunchResult(steps, updates, history, interrupted, stopped, policies, reason=status["stop"])
