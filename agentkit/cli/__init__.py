@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
+from agentkit.cli.screen import say
 from agentkit.cli.summary import INTERRUPTED
 from agentkit.errors import (
     CheckpointError,
@@ -75,15 +76,15 @@ def _run(argv: Sequence[str]) -> int:
     except (ConfigError, UnknownNameError, MissingExtraError) as error:
         if os.environ.get("AGENTKIT_DEBUG"):
             traceback.print_exc()
-        print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"agentkit: {' '.join(str(error).split())}", sys.stderr)
         if packages := getattr(error, "packages", ()):  # See `experiment.trust.UntrustedCodeError`.
             named = [word for package in packages for word in ("--import", package)]
-            print(f"Run: {shlex.join(['agentkit', *argv, *named])}", file=sys.stderr)
+            say(f"Run:\n  {shlex.join(['agentkit', *argv, *named])}", sys.stderr)
         return 2
     except (CheckpointError, NonFiniteError, SpecError) as error:
         # The last checkpoint on a full disk, or data that the run met: the message says whose they are, and a traceback
         # would be agentkit's own.
-        print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"agentkit: {' '.join(str(error).split())}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
@@ -126,7 +127,7 @@ def _short_warnings() -> Iterator[None]:
                 "NonFiniteWarning",
                 "RawFramesWarning",
             ):
-                print(f"agentkit: warning: {message}", file=sys.stderr)
+                say(f"agentkit: warning: {message}", sys.stderr)
             else:
                 show(message, category, *rest)
 

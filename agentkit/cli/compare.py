@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from agentkit.cli.curves import EVALUATION, Curve, RunCurves, group_runs, read_all
+from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.experiment import aggregates
 from agentkit.experiment.aggregates import Estimate
@@ -48,15 +49,13 @@ def compare(arguments: argparse.Namespace) -> int:
     if normalised:
         groups = normalise(groups, arguments.normalize)
         title += ", normalised"
-    print(f"Score: {title}. In brackets: 95 % stratified bootstrap interval.")
+    say(f"Score: {title}. In brackets: 95 % stratified bootstrap interval.")
     if not normalised and len(environments) > 1:
         for environment in environments:
             print(f"\n{environment}")
             here = {group: [scores[environment]] for group, scores in groups.items() if environment in scores}
             _print_table(_estimates(here, False), here)
-        print(
-            "\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH."
-        )
+        say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
         return _left_out(empty)
     common = complete(groups, environments)
     tables = _estimates(common, normalised)
@@ -68,8 +67,8 @@ def compare(arguments: argparse.Namespace) -> int:
     profile = functools.partial(aggregates.performance_profile, thresholds=thresholds)
     profiles = {group: aggregates.estimate(profile, scores, 2_000) for group, scores in common.items()}
     where = environments[0] if len(environments) == 1 else f"{len(environments)} environments"
-    draw_comparison(tables, profiles, thresholds, f"{where}; score: {title}", Path(arguments.output))
-    print(f"\nWrote {arguments.output}")
+    draw_comparison(tables, profiles, thresholds, f"{where}; score: {title}", Path(arguments.out))
+    print(f"\nWrote {arguments.out}")
     if arguments.csv is not None:
         write_scores(groups, Path(arguments.csv))
         print(f"Wrote {arguments.csv}")
@@ -197,7 +196,7 @@ def _print_improvements(groups: Mapping[str, Sequence[np.ndarray]]) -> None:
 def _print_few(groups: Groups) -> None:
     few = [group for group, scores in groups.items() if min(map(len, scores.values())) < 3]
     if few:
-        print(f"\nFewer than 3 runs say little about the next one: {', '.join(few)}.")
+        say(f"\nFewer than 3 runs say little about the next one: {', '.join(few)}.")
 
 
 def _thresholds(groups: Mapping[str, Sequence[np.ndarray]]) -> np.ndarray:
@@ -217,5 +216,5 @@ def _number(value: np.ndarray) -> str:
 
 def _left_out(empty: Sequence[str]) -> int:
     if empty:
-        print(f"Left out, because no evaluation is logged there yet: {', '.join(empty)}")
+        say(f"Left out, because no evaluation is logged there yet: {', '.join(empty)}")
     return 0

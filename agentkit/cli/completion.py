@@ -13,13 +13,24 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agentkit.cli.looking_commands import SHELLS
+from agentkit.cli.looking_commands import FORMATS, SHELLS
 from agentkit.cli.parser import COMMANDS, options
 from agentkit.cli.program_commands import NODE_ROLES
 from agentkit.errors import AgentkitError
 
 _TAKES_AGENT = ("show", "train", "offline", "launch")
-_TAKES_RUN = ("evaluate", "export", "plot", "status", "scale", "stop")
+_TAKES_RUN = (
+    "evaluate", "export", "plot", "compare", "watch", "export-policy", "push", "status", "scale", "stop",
+)  # fmt: skip
+_VALUES = {
+    "checkpoint": ("best", "newest"),
+    "format": FORMATS,
+    "init_checkpoint": ("best", "newest"),
+    "log": ("jsonl", "mlflow", "tensorboard", "wandb"),
+    "normalize": ("observations", "rewards", "observations,rewards"),
+    "torso": ("drq", "flatten", "impala", "nature"),
+}
+"""The values of options that also take others, by the name of their argument."""
 _MAX_FOLDERS = 500
 
 _BASH = """
@@ -55,10 +66,14 @@ compdef _agentkit agentkit
 _FISH = """
 function __agentkit
     set -l words (commandline -opc) (commandline -ct)
-    agentkit completion fish -- $words[2..-1] 2>/dev/null
+    set -l found (agentkit completion fish -- $words[2..-1] 2>/dev/null)
+    if test -n "$found"
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
 end
 complete -c agentkit -f -a '(__agentkit)'
-complete -c agentkit -n 'test -z "$(__agentkit)"' -F
 """
 _SCRIPTS = dict(zip(SHELLS, (_BASH, _ZSH, _FISH), strict=True))
 
@@ -97,7 +112,7 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[str]:
         if len(before) == 1:
             return NODE_ROLES
         return () if before[1] not in NODE_ROLES else _of_options(f"node {before[1]}", before, last)
-    if last.startswith("-") or previous.startswith("--"):
+    if last.startswith("-") or previous.startswith("-"):
         return _of_options(command, before, last)
     if command == "completion":
         return SHELLS
@@ -111,18 +126,20 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[str]:
 def _of_options(command: str, before: Sequence[str], last: str) -> Iterable[str]:
     """Returns the options of a command, or the values of the one that stands before."""
     known = options(command)
-    option = known.get(before[-1])
+    option = known.get("--out" if before[-1] == "-o" else before[-1])
     if option is None or option.nargs == 0:
-        return known
+        return [name for name, action in known.items() if action.help != argparse.SUPPRESS]
     if option.choices is not None:
         return map(str, option.choices)
-    if option.dest == "env":
-        return _environments(last)
+    if option.dest in _VALUES:
+        return _VALUES[option.dest]
+    if option.dest in ("env", "preset"):
+        return _environments(last) if option.dest == "env" else ("auto", "none", *_environments(last))
     if option.dest == "set":
         return [f"{name}=" for name in _settings(before)]
-    if option.dest == "resume":
+    if option.dest in ("resume", "init_from"):
         return _runs(last)
-    return ()
+    return _paths(last, "*.toml") if option.dest == "config" else ()
 
 
 def _agents() -> Iterable[str]:

@@ -66,7 +66,8 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
     except OSError as error:
         raise ConfigError(f"--config: {path!r} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config: {path} is no TOML: {error}.") from error
+        both = " Write agent = ... as name = ... under [agent]." if "Cannot overwrite a value" in str(error) else ""
+        raise ConfigError(f"--config: {path} is no TOML: {error}.{both}") from error
     options = {
         option.removeprefix("--"): action.nargs == 0
         for action in parser._actions

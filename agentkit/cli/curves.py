@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 
 EVALUATION = "evaluation/episode_return"
@@ -16,6 +19,9 @@ TRAINING = "train/episode_return"
 TRAINING_WINDOW = 20  # Episodes averaged in a line of training returns, where --smooth says nothing else.
 _MOST_POINTS = 100  # Of a curve whose runs have points of their own each.
 _SAMPLES = 2_000
+_RUN_FILE = "config.json"
+# Where the runs of `experiment.seeds` and `experiment.sweeps` are in their folder.
+_RUNS_INSIDE = (f"seed*/{_RUN_FILE}", f"trial-*/seed*/{_RUN_FILE}")
 
 # The names of --x, and the column of a log that each is.
 AXES = {"steps": "steps", "time": "seconds", "updates": "updates", "episodes": "episodes"}
@@ -211,13 +217,48 @@ def summarise(curves: Sequence[Curve], band: str = "ci", iqm: bool = False) -> B
     return Band(points, middle, low, high, np.array([len(column) for column in columns]))
 
 
-def read_all(runs: Sequence[str], metrics: Sequence[str], axis: str = "steps") -> tuple[list[RunCurves], list[str]]:
-    """Reads runs, and returns beside them the folders that have nothing to show yet.
+def find_runs(folders: Sequence[str]) -> list[str]:
+    """Returns the run folders among folders, and those of the groups of seeds and of the sweeps among them.
+
+    What else ``runs/*`` matches is left out with a line on standard error: a picture, an empty folder.
 
     Raises:
-        ConfigError: one is no run folder, or none has anything.
+        ConfigError: a path does not exist, or none is or holds a run.
+    """
+    found: dict[str, None] = {}
+    left_out = []
+    for folder in folders:
+        path = Path(folder)
+        inside = [str(run.parent) for pattern in _RUNS_INSIDE for run in sorted(path.glob(pattern))]
+        if (path / _RUN_FILE).is_file() or not path.exists():
+            inside = [folder]  # Reading refuses what is not there, with the reason.
+        if not inside:
+            left_out.append(folder)
+        found |= dict.fromkeys(inside)
+    if not found:
+        raise ConfigError(f"{folders[0]} is not a run folder, and no group or sweep that holds any: no {_RUN_FILE}.")
+    if left_out:
+        say(f"Left out, because no run is in there: {', '.join(left_out)}", sys.stderr)
+    return list(found)
+
+
+def _metrics_of(run: str) -> list[str]:
+    """Returns the metrics that a run has written, as LOG/COLUMN."""
+    found = []
+    for path in sorted((Path(run) / "logs").glob("*.csv")):
+        with open(path, encoding="utf-8") as file:
+            found += [f"{path.stem}/{name}" for name in file.readline().strip().split(",") if name not in AXES.values()]
+    return found
+
+
+def read_all(folders: Sequence[str], metrics: Sequence[str], axis: str = "steps") -> tuple[list[RunCurves], list[str]]:
+    """Reads the runs of folders, see `find_runs`, and returns beside them the runs that have nothing to show yet.
+
+    Raises:
+        ConfigError: a path does not exist, there is no run, or none has anything.
     """
     found, empty = [], []
+    runs = find_runs(folders)
     for run in runs:
         curves = read_run(run, metrics, axis)
         if curves.curves:
@@ -228,7 +269,10 @@ def read_all(runs: Sequence[str], metrics: Sequence[str], axis: str = "steps") -
         who = runs[0] if len(runs) == 1 else f"Each of the {len(runs)} runs"
         if metrics[0] == EVALUATION:
             raise ConfigError(f"{who} holds no returns yet: no episode has ended, or no evaluation.")
+        known = sorted({name for run in runs for name in _metrics_of(run)})
+        nearest = difflib.get_close_matches(metrics[0], known, n=1)
+        advice = f" Did you mean {nearest[0]}?" if nearest and metrics[0] not in known else ""
         raise ConfigError(
-            f"{who} holds no {metrics[0]} against {axis} yet. A metric is written LOG/COLUMN, as in RUN/logs/LOG.csv."
+            f"{who} holds no {metrics[0]} against {axis} yet.{advice} There are: {', '.join(known) or 'none'}."
         )
     return found, empty

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
+from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError
 
 
@@ -37,7 +38,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
     print(f"checkpoint of step {result['steps']:,}{best}")
-    print(describe_returns(np.asarray(result["episode_return"], np.float64)))
+    say(describe_returns(np.asarray(result["episode_return"], np.float64)))
     if film is not None:
         print(f"Wrote {film.path}")
     return 0
@@ -94,4 +95,8 @@ def check_is_run(run: str) -> None:
     """
     if not (Path(run) / "config.json").is_file():
         found = "it has no config.json" if Path(run).is_dir() else "there is no such folder"
-        raise ConfigError(f"{run!r} is not a run folder: {found}. 'agentkit train' prints the folder that it makes.")
+        inside = sorted(Path(run).glob("*/config.json"))
+        advice = (
+            f"Runs are in it, such as {inside[0].parent}." if inside else "'agentkit train' prints the one it makes."
+        )
+        raise ConfigError(f"{run!r} is not a run folder: {found}. {advice}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 
 
@@ -34,16 +35,15 @@ def with_reward_scale(plan: Any) -> Any:
     Raises:
         ConfigError: that run has no such checkpoint.
     """
-    from agentkit.experiment.initial_state import reward_scale_of, scales_rewards
-    from agentkit.wrappers.reward_scale import RewardScale
+    from agentkit.experiment.initial_state import reward_scale_of
+    from agentkit.wrappers.reward_scale import RewardScale, find_scale
 
     scale = reward_scale_of(plan)
-    if math.isclose(scale, 1.0) or scales_rewards(plan):
+    if math.isclose(scale, 1.0) or find_scale(plan.wrappers) is not None:
         return plan
-    print(
+    say(
         f"Rewards in training are multiplied by {scale:.6g}, as those that the run in --init-from has learned from; "
-        f"evaluations show the environment's own. For others: --wrapper 'reward_scale(scale=1.0)'",
-        flush=True,
+        f"evaluations show the environment's own. For others: --wrapper 'reward_scale(scale=1.0)'"
     )
     return dataclasses.replace(plan, wrappers=(*plan.wrappers, functools.partial(RewardScale, scale=scale)))
 
@@ -68,9 +68,11 @@ def check_is_data(data: str) -> None:
     Raises:
         ConfigError: saying what to do.
     """
-    from agentkit.datasets.minari_sets import PREFIX
+    from agentkit.datasets import minari_sets, rlds_sets
 
-    if not data.startswith(PREFIX) and not Path(data).exists():
+    if data.startswith(rlds_sets.PREFIX):
+        rlds_sets.check_is_set(data.removeprefix(rlds_sets.PREFIX))
+    elif not data.startswith(minari_sets.PREFIX) and not Path(data).exists():
         raise ConfigError(f"--data: there is no file {data!r}. 'agentkit export RUN' writes one.")
 
 

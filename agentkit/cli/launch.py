@@ -12,6 +12,7 @@ from typing import Any
 
 from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
+from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
 from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, nothing_left
 from agentkit.errors import ConfigError, missing_extra
@@ -96,6 +97,6 @@ def _show(run: Callable[..., Any], directory: Any, imports: Sequence[str] | None
         # The traceback in it is the node's own; this process's would say nothing.
         print(f"agentkit: {error}", file=sys.stderr)
         named = "".join(f" --import {package}" for package in imports or ())
-        print(f"Mend it and go on with: agentkit launch --resume {directory}{named}", file=sys.stderr)
+        say(f"Mend it, and go on with:\n  agentkit launch --resume {directory}{named}", sys.stderr)
         return 1
     return finish(result, directory, "launch", imports)

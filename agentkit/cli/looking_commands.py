@@ -12,14 +12,13 @@ from agentkit.cli.options import (
     add_environment_settings,
     add_film,
     add_import,
+    add_out,
     add_preset,
     add_wrapper,
     positive,
 )
 
 SHELLS = ("bash", "zsh", "fish")
-
-
 FORMATS = ("policy", "numpy", "stablehlo", "onnx", "savedmodel")
 
 
@@ -73,8 +72,8 @@ def _add_pictures(commands: Commands[Parser]) -> None:
         "Draws episode returns against environment steps. Runs that differ only in their seed become one line with a "
         "band. Solid: evaluation; faint: training. The suffix says which file it is: .png, .pdf, .svg.",
     )
-    plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    plot.add_argument("-o", "--output", default="returns.png", metavar="FILE", help="default: %(default)s")
+    plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or those of --seeds or sweep")
+    add_out(plot, "default: %(default)s", default="returns.png")
     plot.add_argument("--metric", metavar="LOG/COLUMN", help="such as learner/loss; default: the episode returns")
     plot.add_argument(
         "--x", choices=("steps", "time", "updates", "episodes"), default="steps", help="default: %(default)s"
@@ -97,8 +96,8 @@ def _add_pictures(commands: Commands[Parser]) -> None:
         "Compares runs grouped by agent and settings: interquartile mean, median, mean and probability of improvement "
         "with bootstrap intervals, and performance profiles, after Agarwal et al. 2021.",
     )
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    compare.add_argument("-o", "--output", default="comparison.png", metavar="FILE", help="default: %(default)s")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or those of --seeds or sweep")
+    add_out(compare, "default: %(default)s", default="comparison.png")
     compare.add_argument(
         "--score",
         choices=("final", "best", "mean"),
@@ -119,11 +118,12 @@ def add_policies(commands: Commands[Parser]) -> None:
     watch = add_command(
         commands,
         "watch",
-        "look at a trained agent in a window",
-        "Plays episodes in a window; where there is no display, writes RUN/watch.mp4 and says so.",
+        "look at a trained agent, in a window or on film",
+        "Plays episodes in a window. Where there is no display it writes the film RUN/watch.mp4.",
     )
     watch.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     watch.add_argument("--episodes", type=positive, default=3, metavar="N", help="default: %(default)s")
+    add_out(watch, "film it there instead: .mp4, with the extra 'video', or .gif")
     add_environment_settings(watch)
     add_import(watch)
     add_film(watch)
@@ -135,7 +135,7 @@ def add_policies(commands: Commands[Parser]) -> None:
         "README.md beside it. docs/policies.md says how each is used.",
     )
     export.add_argument("run", metavar="RUN", help="a run folder, or a policy file .npz")
-    export.add_argument("-o", "--output", metavar="FILE", help="default: RUN/policy/policy with the format's suffix")
+    add_out(export, "default: RUN/policy/policy with the format's suffix")
     export.add_argument("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: by the suffix, or policy")
     _add_card(export)
     push = add_command(
@@ -147,7 +147,7 @@ def add_policies(commands: Commands[Parser]) -> None:
     )
     push.add_argument("run", metavar="RUN", help="a run folder")
     push.add_argument("target", metavar="OWNER/NAME", help="the repository, or a folder as ./NAME or /PATH")
-    push.add_argument("--private", action="store_true", help="of a new repository")
+    push.add_argument("--private", action="store_true", help="make a new repository private")
     _add_card(push)
 
 
@@ -156,7 +156,7 @@ def _add_card(parser: Parser) -> None:
         "--episodes",
         type=positive,
         metavar="N",
-        help="for the card; default: the last evaluation",
+        help="play so many for the returns in the model card; default: take the last evaluation's",
     )
     add_import(parser)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.environments import import_packages
 from agentkit.cli.launch import check_installed
+from agentkit.cli.screen import say
 from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.train import CHANGEABLE, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
@@ -56,7 +57,7 @@ def node(arguments: argparse.Namespace) -> int:
     except WrongRunError:
         raise  # A wrong setting, which no restart mends.
     except (RunStoreError, FileNotFoundError) as error:
-        print(f"agentkit: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"agentkit: {' '.join(str(error).split())}", sys.stderr)
         return _START_AGAIN
 
 

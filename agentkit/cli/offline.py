@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from agentkit.cli.environments import (
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.initial_state import check_is_data, parse_initial_state
 from agentkit.cli.logs import parse_loggers
+from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import check_fit, in_new_folder, nothing_left
+from agentkit.cli.train import check_fit, in_new_folder, nothing_left, refuse_given
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
 from agentkit.errors import CheckpointError, ConfigError, SpecError
@@ -98,18 +98,17 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     run_loggers.check_installed(plan.as_experiment())
     check_fit(plan.as_experiment(), holds_replay=False)
     plan = in_new_folder(plan, arguments)
-    print(evaluation_plan(plan.as_experiment()).describe(plan.num_updates, "update"), flush=True)
+    say(evaluation_plan(plan.as_experiment()).describe(plan.num_updates, "update"))
     return plan
 
 
 def _resumed_plan(arguments: argparse.Namespace) -> Any:
-    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name, None) is not None]
-    if given:
-        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Only --updates, the new total, "
-            "--on-nan, --keep-best, --keep-checkpoints, --stop-at-return and --import may be given with it."
-        )
+    refuse_given(
+        arguments,
+        _OF_A_NEW_RUN,
+        "Only --updates, the new total, --on-nan, --keep-best, --keep-checkpoints, --stop-at-return and --import may "
+        "be given with it.",
+    )
     check_is_run(arguments.resume)
     from agentkit import experiment
 
@@ -131,12 +130,12 @@ def export(arguments: argparse.Namespace) -> int:
         ConfigError: if there is no run or checkpoint, the file exists, or its episodes cannot be had.
     """
     check_is_run(arguments.run)
-    if Path(arguments.out).exists():
-        raise ConfigError(f"--out: {arguments.out} exists. Choose another file, or delete it first.")
     if arguments.replay and (arguments.explore or arguments.episodes is not None):
         raise ConfigError("--replay writes what the run's replay holds; leave out --episodes and --explore.")
     from agentkit import datasets, experiment
+    from agentkit.datasets.episode_files import check_new_file
 
+    check_new_file(arguments.out)
     imports = import_packages(arguments.imports)
     try:
         if arguments.replay:
@@ -152,5 +151,5 @@ def export(arguments: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     steps = sum(len(episode.rewards) for episode in data.episodes)
     print(f"Wrote {arguments.out}: {steps:,} steps.")
-    print(describe_returns(np.array([np.sum(episode.rewards) for episode in data.episodes])))
+    say(describe_returns(np.array([np.sum(episode.rewards) for episode in data.episodes])))
     return 0

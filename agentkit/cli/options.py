@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn, final, get_args
+from typing import Any, NoReturn, final, get_args
 
+from agentkit.cli import help
 from agentkit.cli.values import parse_whole
 from agentkit.errors import ConfigError, OnNan
 
@@ -17,6 +18,10 @@ class Parser(argparse.ArgumentParser):
         """Raises instead of printing the usage over several lines."""
         raise ConfigError(f"{message}. See: {self.prog} --help")
 
+    def format_help(self) -> str:
+        """Returns the text, in sections where there are many options."""
+        return help.format_help(self)
+
 
 Commands = argparse._SubParsersAction  # What `add_subparsers` returns; argparse has no public name for it.
 
@@ -24,6 +29,12 @@ Commands = argparse._SubParsersAction  # What `add_subparsers` returns; argparse
 def add_command(commands: Commands[Parser], name: str, help: str, description: str) -> Parser:
     """Adds a command and returns its parser."""
     return commands.add_parser(name, help=help, description=description, allow_abbrev=False)
+
+
+def add_out(parser: Parser, help: str, **settings: Any) -> None:
+    """Adds `--out FILE`; `--output` is its name of before, which is still taken."""
+    parser.add_argument("-o", "--out", metavar="FILE", help=help, **settings)
+    parser.add_argument("--output", dest="out", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
 
 
 def add_film(parser: Parser) -> None:
@@ -69,12 +80,12 @@ def add_experiment(parser: Parser) -> None:
         "--ready",
         type=positive,
         metavar="N",
-        help="with --workers: act for the N environments that are ready first; default: for all together",
+        help="with --workers or envpool: act for the N environments that are ready first; default: for all together",
     )
     parser.add_argument(
         "--data",
         metavar="FILE",
-        help="replay begins with these episodes: HDF5 in Minari's layout or D4RL's, .npz, or minari:ID",
+        help="replay begins with these episodes: HDF5 in Minari's layout or D4RL's, .npz, minari:ID, rlds:FOLDER",
     )
     parser.add_argument(
         "--data-share",
@@ -121,7 +132,7 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
     add_environment_settings(parser)
     add_wrapper(parser)
     add_import(parser)
-    parser.add_argument("--seed", type=natural, metavar="N", help="default: 0")
+    parser.add_argument("--seed", type=natural, metavar="N", help="of everything random; default: 0")
     add_agent_settings(parser)
     add_normalize(parser)
     add_initial_state(parser)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import agentkit
 from agentkit.cli.config_file import refuse_setting, with_file
+from agentkit.cli.help import unknown_option
 from agentkit.cli.looking_commands import add_completion, add_evaluate_and_plot, add_list_and_show, add_policies
 from agentkit.cli.options import Commands, Parser
 from agentkit.cli.program_commands import NODE_ROLES, add_launch, add_node, add_watching
@@ -28,6 +29,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: with code 0, after printing what ``--help`` or ``--version`` ask for.
     """
     parser, commands = _make_parser()
+    if not argv:
+        parser.print_help()
     _check_word("command", argv[:1], COMMANDS, "agentkit")
     if argv[:1] == ["node"]:
         _check_word("role of 'agentkit node'", argv[1:2], NODE_ROLES, "agentkit node")
@@ -39,14 +42,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         known = [option for action in chosen._actions for option in action.option_strings]
         if unknown[0].startswith("-"):
             refuse_setting(arguments, unknown, known)
-            raise unknown_name(f"option of {chosen.prog!r}", unknown[0].split("=")[0], known)
-        raise ConfigError(f"unexpected argument {unknown[0]!r}. See: {chosen.prog} --help")
+            raise unknown_option(chosen.prog, unknown[0], known)
+        is_name = ":" in unknown[0] and "--env" in known
+        advice = f" An environment is named with --env: --env {unknown[0]}." if is_name else ""
+        raise ConfigError(f"unexpected argument {unknown[0]!r}.{advice} See: {chosen.prog} --help")
     return arguments if getattr(arguments, "config", None) is None else with_file(arguments, chosen)
 
 
 def _make_parser() -> tuple[Parser, Commands[Parser]]:
     """Returns the parser of all, and what holds those of the commands."""
-    parser = Parser(prog="agentkit", description="Train, evaluate and compare agents.", allow_abbrev=False)
+    parser = Parser(
+        prog="agentkit",
+        description="Train, evaluate and compare agents.",
+        epilog="Begin with: agentkit train dqn --env gymnasium:CartPole-v1",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
     # Taken out before words get here, so that it may stand anywhere.
     parser.add_argument(
@@ -54,8 +64,8 @@ def _make_parser() -> tuple[Parser, Commands[Parser]]:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
-        add_list_and_show, add_train, add_sweep, add_offline, add_launch, add_node, add_watching,
-        add_evaluate_and_plot, add_policies, add_completion,
+        add_list_and_show, add_train, add_evaluate_and_plot, add_policies, add_sweep, add_offline, add_launch,
+        add_watching, add_node, add_completion,
     ):  # fmt: skip
         add(commands)
     return parser, commands

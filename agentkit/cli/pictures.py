@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def draw_curves(
 ) -> None:
     """Draws a panel for each environment, and a line for each group of runs.
 
-    Evaluation is solid, and training faint beside it; another metric alone is solid, too.
+    Evaluation is solid, and training faint, where there is both; a metric that is alone is solid, too.
 
     Args:
         lines: of `plot.make_lines`.
@@ -78,7 +78,13 @@ def draw_curves(
         handles: dict[str, Any] = {}
         for panel, (environment, groups) in zip(panels, lines.items(), strict=True):
             for label, found in groups.items():
-                handles[label] = _draw_group(panel, found, _COLORS[labels.index(label) % len(_COLORS)], axis)
+                handles[label] = _draw_group(
+                    panel,
+                    found,
+                    _COLORS[labels.index(label) % len(_COLORS)],
+                    axis,
+                    faint={TRAINING} if len(metrics) > 1 else (),
+                )
             panel.set(title=environment, xlabel=_AXIS_TITLES[axis], ylabel=_title(metrics))
             panel.xaxis.set_major_formatter(_short_numbers)
             panel.yaxis.set_major_formatter(_short_numbers)
@@ -137,8 +143,10 @@ def draw_comparison(
             panel.locator_params(axis="x", nbins=4)
         alike = [panel for name, panel in zip(estimates, axes[:-1], strict=True) if name != "optimality gap"]
         ends = [panel.get_xlim() for panel in alike]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        room = 0.0 if high - low > 1e-9 * abs(high) else 0.1 * abs(high) or 1.0  # One run has an interval of no width.
         for panel in alike:
-            panel.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
+            panel.set_xlim(low - room, high + room)
         for label, group in zip(axes[0].get_yticklabels(), groups, strict=True):
             label.set_color(colors[group])
         for group, profile in profiles.items():
@@ -146,22 +154,23 @@ def draw_comparison(
             axes[-1].fill_between(thresholds, profile.low, profile.high, color=colors[group], alpha=0.18, linewidth=0)
         axes[-1].set(title="performance profile", ylabel="share of runs above", xlabel="score", ylim=(-0.03, 1.03))
         axes[-1].xaxis.set_major_formatter(_short_numbers)
+        axes[-1].locator_params(axis="x", nbins=5)
         figure.supxlabel(f"{title}; bars and bands: 95 % stratified bootstrap", fontsize=7.5, color="#555555")
         _save(figure, output)
 
 
-def _draw_group(panel: Any, found: Mapping[str, Band], color: str, axis: str) -> Any:
+def _draw_group(panel: Any, found: Mapping[str, Band], color: str, axis: str, faint: Collection[str]) -> Any:
     """Draws the lines of one group; returns the one that the legend shows."""
     shown = None
     for metric, line in found.items():
-        faint = metric == TRAINING and EVALUATION in found
         points = line.points / 60.0 if axis == "time" else line.points
-        width, alpha = (0.9, 0.4) if faint else (1.6, 1.0)
+        width, alpha = (0.9, 0.4) if metric in faint else (1.6, 1.0)
         (drawn,) = panel.plot(points, line.middle, color=color, linewidth=width, alpha=alpha)
         if len(points) == 1:
             drawn.set_marker("o")
-        if not faint:
+        if metric not in faint:
             panel.fill_between(points, line.low, line.high, color=color, alpha=0.18, linewidth=0)
+        if metric not in faint or shown is None:
             shown = drawn
     return shown
 

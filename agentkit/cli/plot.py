@@ -19,6 +19,7 @@ from agentkit.cli.curves import (
     smooth,
     summarise,
 )
+from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 
 Lines = dict[str, dict[str, dict[str, Band]]]
@@ -38,12 +39,12 @@ def plot(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--metric: expected LOG/COLUMN, such as learner/loss, found {arguments.metric!r}.")
     runs, empty = read_all(arguments.runs, metrics, arguments.x)
     lines = make_lines(runs, arguments.band, iqm=arguments.iqm, window=arguments.smooth)
-    output = Path(arguments.output)
+    output = Path(arguments.out)
     draw_curves(lines, output, axis=arguments.x, middle="IQM" if arguments.iqm else "mean", band=arguments.band)
     if arguments.csv is not None:
         write_csv(lines, Path(arguments.csv), arguments.x)
     if empty:
-        print(f"Left out, because nothing is logged there yet: {', '.join(empty)}")
+        say(f"Left out, because nothing is logged there yet: {', '.join(empty)}")
     for path in (output, *([] if arguments.csv is None else [arguments.csv])):
         print(f"Wrote {path}")
     return 0

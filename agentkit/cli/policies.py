@@ -23,7 +23,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
         MissingExtraError: the format needs a package that is not installed.
     """
     is_file = arguments.run.endswith(".npz") and Path(arguments.run).is_file()
-    if is_file and arguments.output is None:
+    if is_file and arguments.out is None:
         raise ConfigError("A policy file is in no run folder: say with -o FILE where the export goes.")
     if is_file and arguments.episodes is not None:
         raise ConfigError("--episodes: a policy file has no environment to play in. Give the run folder.")
@@ -31,15 +31,15 @@ def export_policy(arguments: argparse.Namespace) -> int:
         check_is_run(arguments.run)
     from agentkit.experiment.deploy import card, formats
 
-    format = formats.check_format(arguments.output, arguments.format)
+    format = formats.check_format(arguments.out, arguments.format)
     imports = import_packages(arguments.imports)
     policy = _load(arguments.run, imports)
-    if arguments.output is None:
+    if arguments.out is None:
         output = Path(arguments.run) / "policy" / f"policy{formats.SUFFIXES[format]}"
         made = not output.parent.exists()
         output.parent.mkdir(exist_ok=True)
     else:
-        output, made = Path(arguments.output), False
+        output, made = Path(arguments.out), False
     try:
         files = policy.export(output, format)
     except Exception:

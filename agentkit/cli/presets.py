@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
+from agentkit.cli.screen import say
 from agentkit.cli.values import value_text
 from agentkit.errors import ConfigError
 
@@ -15,15 +16,18 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
 
     Raises:
         ConfigError: there is none of that name, or nothing says how many steps to take.
-        UnknownNameError: there is no such agent.
+        UnknownNameError: there is no such agent, or the environment's name lacks its prefix.
     """
+    from agentkit.envs import registry
     from agentkit.experiment import presets
 
     found = presets.choose(arguments.agent, arguments.env, arguments.preset or presets.AUTO)
     if arguments.steps is None and (found is None or found.num_steps is None):
+        if ":" not in arguments.env:
+            registry.check_name(arguments.env)  # Steps would not help.
         raise ConfigError(
             f"--steps is missing. Example: agentkit {command} {arguments.agent} --env {arguments.env} --steps 100k. "
-            f"Only a preset could have them, and {arguments.agent} has none for this."
+            f"It may be left out where {arguments.agent} has a preset: agentkit show {arguments.agent} --env NAME"
         )
     return found
 
@@ -33,7 +37,7 @@ def tell_preset(preset: Any, plan: Any, environment: str) -> None:
     from agentkit.experiment import presets
 
     if line := presets.announcement(preset, plan, environment, value_text):
-        print(f"{line} --preset none for bare defaults.", flush=True)
+        say(f"{line} --preset none for bare defaults.")
 
 
 def describe_preset(agent: str, environment: str) -> str:

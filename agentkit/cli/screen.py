@@ -6,13 +6,25 @@ import re
 import shutil
 import sys
 import textwrap
+from typing import TextIO
 
 _LEAST = 40
 
 
-def width() -> int | None:
-    """Returns the terminal's columns; None where the output is no terminal."""
-    return max(shutil.get_terminal_size().columns, _LEAST) if sys.stdout.isatty() else None
+def width(stream: TextIO | None = None) -> int | None:
+    """Returns the terminal's columns; None where the stream, or standard output, is no terminal."""
+    stream = sys.stdout if stream is None else stream
+    return max(shutil.get_terminal_size().columns, _LEAST) if stream.isatty() else None
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Prints sentences, broken at words where the terminal is narrower.
+
+    A line that begins with two spaces is a command, which is to be copied: it stays whole.
+    """
+    columns = width(stream)
+    lines = [line if line.startswith("  ") else hang(line, columns, 2) for line in text.split("\n")]
+    print("\n".join(lines), file=stream, flush=True)
 
 
 def hang(text: str, columns: int | None, indent: int) -> str:

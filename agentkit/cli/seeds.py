@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from agentkit.cli.screen import say
 from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.train import (
     changes_of_resumed,
     make_folder,
+    missing_folders,
     new_experiment,
     nothing_left,
     show_evaluation,
@@ -70,6 +72,7 @@ def train_seeds(arguments: argparse.Namespace) -> int:
     for seed in seeds:
         dataclasses.replace(plan, seed=seed)  # Refuses a seed that is too large, before there is a folder.
     out = "runs" if arguments.out is None else arguments.out
+    arguments.new_folders = missing_folders(out)
     directory = make_folder(out, arguments.agent, arguments.env, f"seeds{_short(seeds)}")
     plan = dataclasses.replace(plan, run_directory=directory)
     print(f"Group folder: {plan.run_directory}", flush=True)
@@ -101,17 +104,17 @@ def _run(plan: Any, seeds: Sequence[int], jobs: int, imports: Sequence[str] | No
     folder = plan.run_directory
     named = "".join(f" --import {package}" for package in imports or ())
     if all_finished(results):
-        print(f"Saved {folder}, {len(results)} runs. Next: agentkit plot {folder}/seed*")
+        say(f"Saved {folder}, {len(results)} runs. Next:\n  agentkit plot {folder}/seed*")
         return 0
-    go_on = f"Go on with: agentkit train --resume {folder}{named}"
+    go_on = f"\n  agentkit train --resume {folder}{named}"
     failed = [result for result in results if result.state == "failed"]
     for result in failed:
-        print(f"agentkit: seed {result.seed} failed: {result.error}", file=sys.stderr)
+        say(f"agentkit: seed {result.seed} failed: {result.error}", sys.stderr)
     if any(result.state in ("stopped", "waiting") for result in results):
         finished = sum(result.state == "finished" for result in results)
-        print(f"Stopped and saved; {finished} of {len(results)} runs have finished. {go_on}")
+        say(f"Stopped and saved; {finished} of {len(results)} runs have finished. Go on with:{go_on}")
         return INTERRUPTED
-    print(f"{len(failed)} of {len(results)} runs failed. Mend it; then: agentkit train --resume {folder}{named}")
+    say(f"{len(failed)} of {len(results)} runs failed. Mend it, and go on with:{go_on}")
     return 1
 
 

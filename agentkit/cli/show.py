@@ -14,54 +14,50 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.presets import describe_preset
-from agentkit.cli.screen import hang, rewrap, width
+from agentkit.cli.screen import hang, rewrap, say, width
 from agentkit.cli.values import field_types, type_name, value_text
 from agentkit.errors import ConfigError
 
 _INDENT = " " * 8
-# What follows a simulator's prefix, by example.
-_EXAMPLES = {
-    "bsuite:": "catch/0",
-    "dm_control:": "cheetah/run",
-    "dm_control_pixels:": "cheetah/run",
-    "envpool:": "HalfCheetah-v4",
-    "gymnasium:": "HalfCheetah-v5",
-}
 
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Prints the agents, and how environments are named."""
     del arguments  # It takes none.
     from agentkit import envs
+    from agentkit.envs.registry import SIMULATORS
 
     columns = width()
     print('Agents (agentkit show NAME; "all" takes every kind of actions):')
     print("\n".join(f"  {line}" for line in table_of_agents(None if columns is None else columns - 2)))
     print("\nEnvironments (agentkit train AGENT --env NAME):")
-    _print_lines({name + _EXAMPLES.get(name, ""): _first_line(name) for name in envs.available()}, columns)
+    names = {name: name + SIMULATORS.get(name.removesuffix(":"), "") for name in envs.available()}
+    _print_lines({example: _first_line(name) for name, example in names.items()}, columns)
+    say("\nBegin with dqn for discrete actions, sac for continuous ones, or ppo for any where steps are cheap:")
+    say("  agentkit train dqn --env gymnasium:CartPole-v1")
     return 0
 
 
 def table_of_agents(columns: int | None = None) -> list[str]:
-    """Returns a line for each agent, under a line of titles: the registry's facts, its file and its paper.
+    """Returns a line for each agent, under a line of titles: what it takes, its file and its paper.
 
     Args:
         columns: that there are; the table leaves out what matters less where it does not fit. None has all.
     """
     from agentkit.agents import registry
 
-    titles = ["agent", "actions", "data", "recurrent", "distributed", "file", "paper"]
+    titles = ["agent", "actions", "data", "recurrent", "file", "paper"]
     rows: list[dict[str, str]] = [dict(zip(titles, titles, strict=True))]
     for name in registry.names():
         about = registry.about(name)
-        yes_or_no = ["yes" if fact else "no" for fact in (about.recurrent, about.distributed)]
+        recurrent = "yes" if about.recurrent else "no"
         paper = re.search(r"\(([^(),]* \d{4})", registry.describe(name))
         cited = "" if paper is None else paper[1]
         actions = "all" if about.actions == registry.ALL_ACTIONS else ", ".join(about.actions)
-        cells = (name, actions, about.data, *yes_or_no, registry.file(name).name, cited)
+        cells = (name, actions, about.data, recurrent, registry.file(name).name, cited)
         rows.append(dict(zip(titles, cells, strict=True)))
     widths = {title: max(len(row[title]) for row in rows) for title in titles}
-    for title in ("file", "distributed", "recurrent"):
+    for title in ("file", "recurrent"):
         if columns is not None and sum(widths.values()) + 2 * (len(widths) - 1) > columns:
             del widths[title]
     return ["  ".join(row[title].ljust(size) for title, size in widths.items()).rstrip() for row in rows]
@@ -167,7 +163,8 @@ def _first_line(environment: str) -> str:
     if spec is None or spec.origin is None:
         return "registered by your own code"
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-    return (docstring or "").partition("\n")[0].partition(". ")[0].removesuffix(".") + "."
+    without_source = re.sub(r" \([^()]* \d{4}\.\d{4,5}\)", "", (docstring or "").partition("\n")[0])
+    return without_source.partition(". ")[0].removesuffix(".") + "."
 
 
 def _print_lines(meanings: dict[str, str], columns: int | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 
 _BETWEEN_SECONDS = 1.0  # Speeds need two looks.
@@ -69,7 +70,7 @@ def stop(arguments: argparse.Namespace) -> int:
     """
     with connected(arguments.run) as board:
         board.command("stop", reason="asked by 'agentkit stop'")
-    print(f"Asked {arguments.run} to save and stop. Go on later with: agentkit launch --resume {arguments.run}")
+    say(f"Asked {arguments.run} to save and stop. Go on later with:\n  agentkit launch --resume {arguments.run}")
     return 0
 
 

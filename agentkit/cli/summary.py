@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.screen import say
 from agentkit.errors import AgentkitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -24,24 +25,24 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
     """
     named = "".join(f" --import {package}" for package in imports or ())
     resume = f"agentkit {command} --resume {directory}{named}"
+    word = "update" if command == "offline" else "step"
     if result.interrupted:
-        print(f"Stopped at step {result.steps:,} and saved. Go on with: {resume}")
+        say(f"Stopped at {word} {result.steps:,} and saved. Go on with:\n  {resume}")
         return INTERRUPTED
     if result.stopped_by is not None:
-        print(f"Stopped at step {result.steps:,}: {result.stopped_by}.")
-    for line in returns(directory):
-        print(line)
+        say(f"Stopped at {word} {result.steps:,}: {result.stopped_by}.")
+    for line in returns(directory, word):
+        say(line)
     twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
-    unit = "--updates" if command == "offline" else "--steps"
     print(f"Saved {directory}. Next:")
     best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
     print(f"  agentkit evaluate {directory}{named}{best}")
     print(f"  agentkit plot {directory}")
-    print(f"  {resume} {unit} {twice:_}")
+    print(f"  {resume} --{word}s {twice:_}")
     return 0
 
 
-def returns(directory: str | os.PathLike[str]) -> list[str]:
+def returns(directory: str | os.PathLike[str], word: str = "step") -> list[str]:
     """Returns a line about the best and the last evaluation of a run; of a run without any, none.
 
     The best one is that whose policy is kept, which is not always the one with the highest return.
@@ -61,8 +62,8 @@ def returns(directory: str | os.PathLike[str]) -> list[str]:
     kept, last = checkpoint.steps(Path(directory) / "best")[-1:], rows[-1]
     best = next((row for row in rows if [int(row["steps"])] == kept), None)
     best = best or max(rows, key=lambda row: row["episode_return"])
-    said = f"Evaluation return: {last['episode_return']:,.1f} at step {last['steps']:,.0f}, the last"
+    said = f"Evaluation return: {last['episode_return']:,.1f} at {word} {last['steps']:,.0f}, the last"
     if best is last or best["episode_return"] == last["episode_return"]:
         return [f"{said} and best."]
     label = "the best" if best["episode_return"] > last["episode_return"] else "kept as the best"
-    return [f"{said}; {best['episode_return']:,.1f} at step {best['steps']:,.0f}, {label}."]
+    return [f"{said}; {best['episode_return']:,.1f} at {word} {best['steps']:,.0f}, {label}."]

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentkit.cli.environments import import_packages
 from agentkit.cli.parser import parse
+from agentkit.cli.screen import say
 from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.errors import AgentkitError, ConfigError, missing_extra
@@ -53,13 +54,13 @@ def sweep(arguments: argparse.Namespace) -> int:
     print(f"Sweep folder: {directory}, {plan.total()} trials", flush=True)
     with _TableWatcher(directory) as watcher:
         result = run_sweep(plan, directory, arguments.jobs or file.jobs, watcher)
-    print(_describe_best(file, result.trials, directory))
+    say(_describe_best(file, result.trials, directory))
     again = f"agentkit sweep {shlex.quote(str(arguments.file))}"
     if result.interrupted:
-        print(f"Stopped and saved. Go on with: {again}")
+        say(f"Stopped and saved. Go on with:\n  {again}")
         return INTERRUPTED
     if not result.ended:
-        print(f"Other processes still work on some trials. See: {again} --status")
+        say(f"Other processes still work on some trials. See:\n  {again} --status")
     return 0 if result.best is not None else 1
 
 
@@ -84,7 +85,7 @@ def _status(file: SweepFile, directory: Path) -> int:
     running = [record.number for record in records if record.state == BEGUN and folder.is_held(record.number)]
     if records:
         print(as_text(_grid(records, running, directory)))
-    print(_describe_best(file, records, directory))
+    say(_describe_best(file, records, directory))
     return 0
 
 
@@ -107,7 +108,7 @@ def _grid(records: Sequence[Any], running: Sequence[int], directory: Path) -> An
     """Returns the table of trials: those that run, and the best of the others, where there are many."""
     from agentkit.experiment.sweeps.run import best_of
     from agentkit.experiment.sweeps.trials import SweepFolder
-    from agentkit.loggers.program_table import Grid
+    from agentkit.loggers.grid import Grid
 
     names = list(dict.fromkeys(name for record in records for name in record.parameters))
     best = best_of(records)

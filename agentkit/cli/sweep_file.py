@@ -6,6 +6,7 @@ nothing but a command line of ``agentkit train``.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import tomllib
 import typing
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from agentkit.cli.options import positive
 from agentkit.cli.parser import options
 from agentkit.cli.values import field_types, parse_value, type_name
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
@@ -153,7 +155,7 @@ def _check_names(kind: str, given: Mapping[str, Any], known: Any) -> None:
             raise unknown_name(kind, name, known)
 
 
-def _check_fixed(fixed: Mapping[str, Any]) -> None:
+def _check_fixed(fixed: dict[str, Any]) -> None:
     known = {option.removeprefix("--").replace("-", "_") for option in options("train")} - set(_NOT_IN_A_FILE)
     for name in ("seed", "seeds", "jobs"):
         if name in fixed:
@@ -162,8 +164,10 @@ def _check_fixed(fixed: Mapping[str, Any]) -> None:
     for name in ("agent", "env", "steps"):
         if name not in fixed:
             raise ConfigError(f"{name} is missing. Example: {name} = {_EXAMPLES[name]}")
-    if type(fixed["steps"]) is not int:
-        raise ConfigError(f"steps: expected a whole number, found {fixed['steps']!r}.")
+    try:
+        fixed["steps"] = positive(str(fixed["steps"]))  # "20k", too.
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"steps: {error}.") from error
     if fixed.get("eval_every") == 0:
         raise ConfigError("eval_every must not be 0: trials are compared by their evaluations.")
     for name, value in fixed.items():

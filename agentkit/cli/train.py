@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.initial_state import parse_data, parse_initial_state, with_data_share, with_reward_scale
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
+from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
@@ -78,7 +79,7 @@ def show_evaluation(plan: Any) -> None:
     """Says how often and how long the runs of an `ExperimentConfig` evaluate."""
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
-    print(evaluation_plan(plan).describe(plan.num_steps), flush=True)
+    say(evaluation_plan(plan).describe(plan.num_steps))
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -118,6 +119,33 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)
     preset = choose_preset(arguments, command)
+    plan = by_name.plan(
+        arguments.agent,
+        environment,
+        arguments.steps,
+        words,
+        preset=preset,
+        torso=torso,
+        normalize=arguments.normalize or (),
+        views=find_views(arguments),
+        environment_settings=parse_environment_settings(arguments.env_set, environment),
+        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
+        **_given_fields(arguments, imports),
+        **settings,
+    )
+    run_loggers.check_installed(plan)
+    plan = with_data_share(with_reward_scale(plan), arguments)
+    if command != "train":
+        refuse_prior_data(plan)
+    check_fit(plan)
+    if arguments.show_config:
+        show_config(plan, arguments)
+    tell_preset(preset, plan, arguments.env if arguments.preset in (None, "auto") else arguments.preset)
+    return plan
+
+
+def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of `ExperimentConfig` that the command line gives a value for."""
     fields = {
         "seed": arguments.seed,
         "num_envs": arguments.num_envs,
@@ -138,29 +166,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **parse_initial_state(arguments),
         **parse_data(arguments),
     }
-    plan = by_name.plan(
-        arguments.agent,
-        environment,
-        arguments.steps,
-        words,
-        preset=preset,
-        torso=torso,
-        normalize=arguments.normalize or (),
-        views=find_views(arguments),
-        environment_settings=parse_environment_settings(arguments.env_set, environment),
-        wrappers=[parse_wrapper(text, arguments.imports or ()) for text in arguments.wrapper or ()],
-        **{name: value for name, value in fields.items() if value is not None},
-        **settings,
-    )
-    run_loggers.check_installed(plan)
-    plan = with_data_share(with_reward_scale(plan), arguments)
-    if command != "train":
-        refuse_prior_data(plan)
-    check_fit(plan)
-    if arguments.show_config:
-        show_config(plan, arguments)
-    tell_preset(preset, plan, arguments.env if arguments.preset in (None, "auto") else arguments.preset)
-    return plan
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _check_given(arguments: argparse.Namespace, command: str) -> None:
@@ -177,23 +183,33 @@ def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
     Raises:
         ConfigError: if no folder can be made there.
     """
-    directory = make_run_directory(_or(arguments.out, "runs"), arguments.agent, arguments.env, plan.seed)
+    out = _or(arguments.out, "runs")
+    arguments.new_folders = missing_folders(out)
+    directory = make_run_directory(out, arguments.agent, arguments.env, plan.seed)
     print(f"Run folder: {directory}", flush=True)
     return dataclasses.replace(plan, run_directory=directory)
 
 
 @contextlib.contextmanager
 def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
-    """Deletes the new run folder where the command is refused before anything was written to it."""
+    """Deletes the new run folder where the command is refused before anything was written to it.
+
+    The folders of --out go with it, as far as `arguments.new_folders` says that they are new, too.
+    """
     try:
         yield
     except AgentkitError:
         with contextlib.suppress(OSError):  # There is something in it.
             with contextlib.suppress(FileNotFoundError):  # Who gave its lock back has deleted it.
                 Path(plan.run_directory).rmdir()
-            if arguments.out is None:
-                Path(plan.run_directory).parent.rmdir()
+            for folder in arguments.new_folders:
+                folder.rmdir()
         raise
+
+
+def missing_folders(path: str | os.PathLike[str]) -> list[Path]:
+    """Returns which folders would be made for a path, the innermost first."""
+    return [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
 
 
 def is_group(directory: str | None) -> bool:
@@ -211,20 +227,35 @@ def changes_of_resumed(arguments: argparse.Namespace, is_group: bool = False) ->
     Raises:
         ConfigError: if there is no such run, or settings were given that are the run's own.
     """
-    given = [name for name in _OF_A_NEW_RUN if getattr(arguments, name, None) is not None]
-    if given:
-        names = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(
-            f"--resume goes on with the run's own settings; leave out {names}. Of these only --steps, the new "
-            "total, --devices, --workers, --on-nan, --step-timeout, --keep-best, --keep-checkpoints, --stop-at-return "
-            "and --import may be given."
-        )
+    refuse_given(
+        arguments,
+        _OF_A_NEW_RUN,
+        "Of these only --steps, the new total, --devices, --workers, --on-nan, --step-timeout, --keep-best, "
+        "--keep-checkpoints, --stop-at-return and --import may be given.",
+    )
     if not is_group:
         check_is_run(arguments.resume)
     changes = {name: getattr(arguments, name, None) for name in CHANGEABLE}
     changes["num_steps"] = arguments.steps
     given_changes = {name: value for name, value in changes.items() if value is not None}
     return {"imports": import_packages(arguments.imports), **given_changes}
+
+
+def refuse_given(arguments: argparse.Namespace, names: Sequence[str], allowed: str) -> None:
+    """Refuses options beside ``--resume`` that are of a new run.
+
+    Args:
+        arguments: what `parser.parse` made of them.
+        names: of those options.
+        allowed: says which may be given.
+
+    Raises:
+        ConfigError: one was given.
+    """
+    given = [name for name in names if getattr(arguments, name, None) is not None]
+    if given:
+        words = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"--resume goes on with the run's own settings; leave out {words}. {allowed}")
 
 
 def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:
@@ -265,17 +296,23 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
         holds_replay: whether the run fills a replay, for which there must be memory.
 
     Raises:
-        ConfigError: it does not suit, or does not take the arguments given.
+        ConfigError: it does not suit, or does not take the arguments given, or was not made in the time that a step may
+            take.
     """
     from agentkit import specs
     from agentkit.envs.given import name_of
     from agentkit.experiment import fit
     from agentkit.experiment.initial_state import find_initial_state
+    from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
 
+    name = name_of(plan.environment)
     try:
-        with refusing_settings(name_of(plan.environment), plan.environment_settings):
-            made = plan.make_environment(seed=0)
-    except SpecError as error:
+        with (
+            StepWatch(name, plan.step_timeout, beside=True) as watch,
+            refusing_settings(name, plan.environment_settings),
+        ):
+            made = watch.make(lambda: plan.make_environment(seed=0))
+    except (SpecError, StepTimeoutError) as error:
         raise ConfigError(str(error)) from error
     with contextlib.closing(made):
         try:

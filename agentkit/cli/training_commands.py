@@ -74,7 +74,7 @@ def add_offline(commands: Commands[Parser]) -> None:
     offline.add_argument(
         "--data",
         metavar="FILE",
-        help="HDF5 in Minari's layout, as 'agentkit export' writes it, or D4RL's, .npz, or minari:ID; see docs",
+        help="HDF5 in Minari's layout, as 'agentkit export' writes it, D4RL's, .npz, minari:ID, rlds:FOLDER; see docs",
     )
     offline.add_argument("--updates", type=positive, metavar="N", help="gradient updates in all")
     add_resume(offline, "only --updates, the new total, may be given with it")
@@ -87,8 +87,10 @@ def add_offline(commands: Commands[Parser]) -> None:
     )
     export.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     add_import(export)
-    export.add_argument("--out", required=True, metavar="FILE.hdf5", help="the file to write, which must not exist")
+    export.add_argument(
+        "-o", "--out", required=True, metavar="FILE.hdf5", help="the file to write, which must not exist"
+    )
     export.add_argument("--episodes", type=positive, metavar="N", help="how many to play; default: 100")
     export.add_argument("--explore", action="store_true", help="play with the policy that explores")
-    export.add_argument("--seed", type=natural, metavar="N", help="of what is played; default: 0")
+    export.add_argument("--seed", type=natural, metavar="N", help="of the episodes played; default: 0")
     export.add_argument("--replay", action="store_true", help="play nothing: write the episodes in the run's replay")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ _BOOLS = {
 def parse_value(text: str, annotation: Any) -> Any:
     """Returns `text` as a value of a field's type.
 
-    Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``) or with
-    schedules (``linear(1e-3, 0, 100_000)``; see `agentkit.learning.schedules`).
+    Known types: int, float, bool, str, Literal, tuples (``256,256``), and unions with None (``none``), with schedules
+    (``linear(1e-3, 0, 100_000)``; see `agentkit.learning.schedules`) or other dataclasses.
 
     Raises:
         ValueError: saying what was expected and found.
@@ -104,22 +105,28 @@ def field_types(config_class: type) -> dict[str, Any]:
 def type_name(annotation: Any) -> str:
     """Returns a type as a person writes it.
 
-    >>> type_name(tuple[int, ...]), type_name(float | None)
-    ('tuple[int, ...]', 'float | None')
+    >>> type_name(tuple[int, ...]), type_name(float | None), type_name(typing.Literal["a", "b"])
+    ('tuple[int, ...]', 'float | None', "'a' | 'b'")
     """
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         names = [
-            "schedule" if dataclasses.is_dataclass(option) else type_name(option)
+            _class_name(option) if dataclasses.is_dataclass(option) else type_name(option)
             for option in typing.get_args(annotation)
         ]
         return " | ".join(dict.fromkeys(names))
     if annotation is type(None):
         return "None"
+    if typing.get_origin(annotation) is typing.Literal:
+        return " | ".join(map(repr, typing.get_args(annotation)))
     return annotation.__name__ if type(annotation) is type else str(annotation).replace("typing.", "")
 
 
+def _class_name(cls: Any) -> str:
+    return "schedule" if hasattr(cls, "extremes") else f"{cls.__name__.lower()}(...)"
+
+
 def value_text(value: Any) -> str:
-    """Returns how a value is shown; a schedule as it is written on the command line.
+    """Returns how a value is shown; a schedule, or another dataclass, as it is written on the command line.
 
     >>> value_text((64, 64))
     '(64, 64)'
@@ -132,7 +139,7 @@ def value_text(value: Any) -> str:
         if field.default is dataclasses.MISSING:
             parts.append(repr(found))
         elif found != field.default:
-            parts.append(f'{field.name}="{found}"')
+            parts.append(f"{field.name}={json.dumps(found)}")
     return f"{type(value).__name__.lower()}({', '.join(parts)})"
 
 
@@ -140,9 +147,9 @@ def _parse_union(text: str, options: tuple[Any, ...]) -> Any:
     if type(None) in options and text.lower() == "none":
         return None
     failures: list[Exception] = []
-    schedules: dict[str, Any] = {type_name(cls).lower(): cls for cls in options if dataclasses.is_dataclass(cls)}
-    if schedules and "(" in text:
-        return _parse_call(text, schedules)
+    classes: dict[str, Any] = {type_name(cls).lower(): cls for cls in options if dataclasses.is_dataclass(cls)}
+    if classes and "(" in text:
+        return _parse_call(text, classes)
     for option in options:
         if option is not type(None) and not dataclasses.is_dataclass(option):
             try:
@@ -150,7 +157,7 @@ def _parse_union(text: str, options: tuple[Any, ...]) -> Any:
             except (ValueError, TypeError) as error:
                 failures.append(error)
     others = ["none"] if type(None) in options else []
-    others += ["a schedule such as linear(1e-3, 0, 100_000)"] if schedules else []
+    others += [_example(classes)] if classes else []
     raise ValueError(f"{failures[0]} (or {' or '.join(others)})") if others else failures[0]
 
 
@@ -163,11 +170,20 @@ def _parse_call(text: str, classes: dict[str, Any]) -> Any:
         arguments = [ast.literal_eval(argument) for argument in call.args]
         settings = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except SyntaxError as error:
-        raise ValueError(f"expected a schedule such as linear(1e-3, 0, 100_000), found {text!r}") from error
+        raise ValueError(f"expected {_example(classes)}, found {text!r}") from error
     try:
         return classes[call.func.id](*arguments, **settings)
     except (ConfigError, TypeError) as error:
         raise ValueError(f"{text}: {str(error).removesuffix('.')}") from error
+
+
+def _example(classes: dict[str, Any]) -> str:
+    """Returns how an object of one of these classes is written."""
+    if "linear" in classes:
+        return "a schedule such as linear(1e-3, 0, 100_000)"
+    name, cls = next(iter(classes.items()))
+    field = dataclasses.fields(cls)[0]
+    return f"{name}({field.name}={field.default!r})"
 
 
 def _parse_tuple(text: str, options: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.evaluate import check_is_run, describe_returns, film_of
+from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError, MissingExtraError
 
 
@@ -29,21 +30,24 @@ def watch(arguments: argparse.Namespace) -> int:
     environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
     film = _film(arguments)
-    window = Window(film.frames_per_second, str(environment)) if has_display() and Window.possible() else None
+    in_window = arguments.out is None and has_display() and Window.possible()
+    window = Window(film.frames_per_second, str(environment)) if in_window else None
     try:
         with refusing_settings(environment, settings):
             returns = _play(arguments, film, window, environment_settings=settings, imports=imports)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     if returns:
-        print(describe_returns(np.asarray(returns, np.float64)))
+        say(describe_returns(np.asarray(returns, np.float64)))
     if window is None:
-        print(f"There is no display to open a window on: wrote {film.path}")
+        say(f"{'There is no display to open a window on: wrote' if arguments.out is None else 'Wrote'} {film.path}")
     return 0
 
 
 def _film(arguments: argparse.Namespace) -> Any:
-    """Returns the film that there is to be without a display: .mp4, or .gif where nothing writes that."""
+    """Returns the film that there is to be without a display: --out, or .mp4, or .gif where nothing writes that."""
+    if arguments.out is not None:
+        return film_of(arguments, arguments.out)
     try:
         return film_of(arguments, str(Path(arguments.run) / "watch.mp4"))
     except MissingExtraError:

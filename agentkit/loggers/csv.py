@@ -78,21 +78,32 @@ class CsvLogger(Logger):
             self._file = None
 
     def _rewrite(self, columns: list[str], rows: list[dict[str, str]]) -> None:
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        try:
-            with open(temporary, "w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(columns)
-                writer.writerows([row.get(name, "") for name in columns] for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([row.get(name, "") for name in columns] for row in rows)
+        replace_file(self._path, text.getvalue().encode())
         self.close()
         self._columns = columns
         self._file = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file anew, whole or not at all.
+
+    Raises:
+        OSError: there is no room for it; the old one is as it was.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def append_line(file: BinaryIO, line: bytes) -> None:

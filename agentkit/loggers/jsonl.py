@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Logger, to_numbers
-from agentkit.loggers.csv import append_line
+from agentkit.loggers.csv import append_line, replace_file
 
 
 @final
@@ -40,7 +40,7 @@ class JsonLinesLogger(Logger):
                     f"The log {self._path} exists already. Pass resume_step to continue it, or choose another folder."
                 )
             rows = read_jsonl(self._path)
-            self._rewrite([row for row in rows if _step(row, step_key) <= resume_step])
+            replace_file(self._path, b"".join(_line(row) for row in rows if _step(row, step_key) <= resume_step))
         self._file: BinaryIO | None = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -61,18 +61,6 @@ class JsonLinesLogger(Logger):
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.writelines(_line(row) for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import collections
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Number
+from agentkit.loggers.grid import Grid, aligned, rich_table
+from agentkit.loggers.live import LiveTable
 from agentkit.loggers.progress import duration
-from agentkit.loggers.terminal import make_live_line
 
 Status = Mapping[str, Any]
 
@@ -34,13 +34,6 @@ _ROLE_COLUMNS = ("role", "running", "restarts", "speed", "parameters")
 _TABLE_COLUMNS = ("table", "items", "inserted", "sampled", "samples/insert", "waiting")
 # A gauge that only grows while a node lives, so that it has a speed, as counts do: the share of its time.
 _WAITED = "waited_for_data_seconds"
-
-
-class Grid(NamedTuple):
-    """Holds text in columns: their headings, and rows of as many cells."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 class Picture(NamedTuple):
@@ -130,22 +123,17 @@ def as_line(status: Status, speeds: Speeds | None = None) -> str:
 def as_table(status: Status, speeds: Speeds | None = None) -> Any:
     """Returns a status as a rich renderable."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     shown = picture(status, speeds)
-
-    def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Any]:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        return [Text(), table] if rows else []
-
-    # Text, because an error's [brackets] are no markup.
-    troubles = [Text(), *(Text(trouble, style="red") for trouble in shown.troubles)] if shown.troubles else []
-    return Group(Text(shown.progress, style="bold"), *grid(*shown.roles), *troubles, *grid(*shown.tables))
+    parts: list[Any] = [Text(shown.progress, style="bold")]
+    if shown.roles.rows:
+        parts += [Text(), rich_table(shown.roles, wrap=True)]
+    if shown.troubles:
+        parts += [Text(), *(Text(trouble, style="red") for trouble in shown.troubles)]
+    if shown.tables.rows:
+        parts += [Text(), rich_table(shown.tables, wrap=True)]
+    return Group(*parts)
 
 
 def all_tables(status: Status) -> dict[str, Status]:
@@ -216,11 +204,11 @@ def events_between(before: Status | None, after: Status) -> list[str]:
 
 
 @final
-class ProgramTable:
+class ProgramTable(LiveTable):
     """Shows statuses as they come: a table redrawn in place on a terminal, elsewhere a line at intervals.
 
     No thread is used: the table moves when a status comes. Restarts, errors and evaluations are printed as
-    lines of their own, and stay. A context manager; `close` may be called twice.
+    lines of their own, and stay.
 
     Args:
         interval_seconds: between lines when the output is no terminal.
@@ -239,14 +227,12 @@ class ProgramTable:
     ):
         if not interval_seconds > 0:
             raise ConfigError(f"Expected interval_seconds > 0, found {interval_seconds}.")
-        self._stream = sys.stderr if stream is None else stream
-        self._live = make_live_line(self._stream) if self._stream.isatty() else None
+        super().__init__(stream)
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._shown_at = -math.inf
         self._speeds = Speeds()
         self._status: Status | None = None
-        self._closed = False
 
     def write(self, status: Status) -> None:
         """Takes the newest status, prints new events, and redraws if it is time."""
@@ -255,42 +241,14 @@ class ProgramTable:
         for event in events_between(self._status, status):
             self.message(event)
         self._status = status
-        if self._live is not None:
-            self._live.update(as_table(status, self._speeds), refresh=True)
+        if self._display is not None:
+            self._display.show(as_table(status, self._speeds))
         elif now - self._shown_at >= self._interval_seconds:
-            self._show_line(now)
+            self._shown_at = now
+            self._print(as_line(status, self._speeds))
 
-    def message(self, text: str) -> None:
-        """Prints a line of its own above the table."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._print(text)
-
-    def close(self) -> None:
-        """Shows how the program ended and gives the terminal back."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._live is not None:
-            self._live.stop()
-        elif self._status is not None:
-            self._show_line(self._clock())
-
-    def __enter__(self) -> ProgramTable:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _show_line(self, now: float) -> None:
-        assert self._status is not None
-        self._shown_at = now
-        self._print(as_line(self._status, self._speeds))
-
-    def _print(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+    def _last_lines(self) -> str:
+        return "" if self._status is None else as_line(self._status, self._speeds)
 
 
 def _progress(status: Status, speeds: Speeds) -> str:
@@ -393,18 +351,3 @@ def _named(name: str, error: str | None) -> str:
     """Returns an error, shortened, with the node's name in front where it does not say it itself."""
     text = _shorten(error or "")
     return text if not text or text.startswith(name) else f"{name}: {text}"
-
-
-def aligned(grid: Grid) -> list[str]:
-    """Returns the grid's lines, if it has rows: the first column to the left, the others to the right."""
-    if not grid.rows:
-        return []
-    rows = [grid.columns, *grid.rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(grid.columns))]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -19,14 +19,16 @@ class Progress:
 
     Attributes:
         num_steps: where the run ends.
+        unit: of these: "step", or "update" of a run without an environment.
         steps: so far.
         episodes: so far; None while no row has said so.
         ended: whether the run is over, where `steps` does not say it.
     """
 
-    def __init__(self, num_steps: int, start_step: int, now: float):
-        """Begins at a step and a time in seconds."""
+    def __init__(self, num_steps: int, start_step: int, now: float, unit: str = "step"):
+        """Begins at a step and a time in seconds; `unit` is the word for what the run counts."""
         self.num_steps = num_steps
+        self.unit = unit
         self.steps: float = start_step
         self.episodes: float | None = None
         self.ended = False
@@ -61,21 +63,28 @@ class Progress:
 
     def counted(self) -> str:
         """Returns the steps so far, of how many."""
-        return f"{self.steps:,.0f}/{self.num_steps:,} steps"
+        return f"{self.steps:,.0f}/{self.num_steps:,} {self.unit}s"
 
     def speed(self) -> str:
         """Returns the steps per second; nothing while they are unknown."""
-        rate = self._step_rate.per_second()
-        return f"{_short(rate)} steps/s" if rate else ""
+        rate = self._rate()
+        return f"{_short(rate)} {self.unit}s/s" if rate else ""
 
     def time(self, now: float) -> str:
         """Returns the time that the run took, or that is left; nothing while it is unknown."""
-        rate = self._step_rate.per_second()
-        if self.steps >= self.num_steps or self.ended:
+        if self._is_over():
             return f"took {duration(now - self._started)}"
+        rate = self._rate()
         if rate and now - self._started >= _SETTLE_SECONDS:
             return f"{duration((self.num_steps - self.steps) / rate)} left"
         return ""
+
+    def _is_over(self) -> bool:
+        return self.ended or self.steps >= self.num_steps
+
+    def _rate(self) -> float | None:
+        """Returns the steps per second; None while all that is known is how long the first step was compiled."""
+        return self._step_rate.per_second() if self._compiled or self._is_over() else None
 
     def mean_return(self) -> str:
         """Returns the mean return of the last episodes; nothing before the first has ended."""
@@ -88,9 +97,9 @@ class Progress:
 
     def counts(self) -> list[str]:
         """Returns the number of episodes and the updates per second, as far as they are known."""
-        found = [] if self.episodes is None else [f"{self.episodes:,.0f} episodes"]
+        found = [] if self.episodes is None else [f"{self.episodes:,.0f} episode{'' if self.episodes == 1 else 's'}"]
         rate = self._update_rate.per_second() if self._updates_per_second is None else self._updates_per_second
-        return [*found, f"{_short(rate)} updates/s"] if rate else found
+        return [*found, f"{_short(rate)} updates/s"] if rate and self.unit != "update" else found
 
 
 @final
@@ -103,6 +112,7 @@ class Rate:
     def __init__(self) -> None:
         """Begins without a count."""
         self._points: collections.deque[tuple[float, float]] = collections.deque()
+        self.num_counts = 0  # That there were, also those that are long past.
 
     def add(self, now: float, count: float) -> None:
         """Takes the count at a time in seconds."""
@@ -110,17 +120,14 @@ class Rate:
         if points and points[-1][1] == count:
             return
         points.append((now, count))
+        self.num_counts += 1
         while len(points) > 2 and now - points[1][0] > _RATE_SECONDS:
             points.popleft()
 
-    @property
-    def num_counts(self) -> int:
-        """Returns how many counts the rate is over."""
-        return len(self._points)
-
     def forget_first(self) -> None:
-        """Measures from the second count on: before it, something else took the time."""
-        self._points.popleft()
+        """Measures from the second count on, if there is a third: before it, something else took the time."""
+        if len(self._points) > 2:
+            self._points.popleft()
 
     def per_second(self) -> float | None:
         """Returns the rate; None while two counts are not known."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Logger, to_numbers
+from agentkit.loggers.live import LiveDisplay
 from agentkit.loggers.progress import Progress
 
 _REDRAW_SECONDS = 0.1
@@ -34,6 +35,7 @@ class TerminalLogger(Logger):
         num_steps: where the run ends.
         start_step: where this process starts; above 0 for a resumed run.
         interval_seconds: between lines when the output is no terminal.
+        unit: the word for what the run counts, "step" or "update".
         stream: where to write; None for standard error.
         clock: seconds, monotonic; for tests.
 
@@ -46,6 +48,7 @@ class TerminalLogger(Logger):
         num_steps: int,
         start_step: int = 0,
         interval_seconds: float = 10.0,
+        unit: str = "step",
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -55,7 +58,7 @@ class TerminalLogger(Logger):
             )
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._progress = Progress(num_steps, start_step, clock())
+        self._progress = Progress(num_steps, start_step, clock(), unit)
         self._screen: _Screen | None = None
         if self._stream.isatty():
             self._screen = _Terminal(self._stream)
@@ -154,26 +157,26 @@ class _Terminal:
     """Draws on a terminal; other output appears above."""
 
     def __init__(self, stream: TextIO):
-        self._live = make_live_line(stream)
+        self._display = LiveDisplay(stream)
 
     def show(self, progress: Progress, now: float) -> None:
         from rich.text import Text
 
-        console = self._live.console
+        console = self._display.console
         if not str(console.encoding).lower().startswith("utf"):
-            self._live.update(Text(plain_line(progress, now)), refresh=True)
+            self._display.show(Text(plain_line(progress, now)))
             return
         lines = [
             Text.assemble(before, (full, "green"), (rest, "bright_black"), after, no_wrap=True, overflow="crop")
             for before, full, rest, after in drawn_lines(progress, now, console.width)
         ]
-        self._live.update(Text("\n").join(lines), refresh=True)
+        self._display.show(Text("\n").join(lines))
 
     def message(self, text: str) -> None:
-        self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._display.message(text)
 
     def close(self) -> None:
-        self._live.stop()
+        self._display.close()
 
 
 @final
@@ -196,13 +199,3 @@ class _Notebook:
 
     def close(self) -> None:
         return None
-
-
-def make_live_line(stream: TextIO) -> Any:
-    """Starts a `rich.live.Live` on a terminal; other output appears above it."""
-    from rich.console import Console
-    from rich.live import Live
-
-    live = Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
-    live.start()
-    return live

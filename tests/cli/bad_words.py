@@ -14,7 +14,7 @@ FRACTION = r"must be in \[0, 1\]"
 COUNT = "must be a whole number of at least 1"
 WHOLE = "expected a whole number"
 NUMBER = "expected a number"
-SIZES = "must be whole numbers of at least 1"
+SIZES = "must be a tuple of whole numbers of at least 1"
 
 # (command, NAME=VALUE, what is said)
 SETTINGS = [
@@ -121,7 +121,7 @@ SETTINGS = [
     (PPO, "learning_rate=-1", POSITIVE),
     (PPO, "replay_size=10", "Unknown config field of ppo"),
     (["train", "r2d2", "--env", "agentkit:catch", *NEW], "burn_in=-1", "must be"),
-    (["train", "r2d2", "--env", "agentkit:catch", *NEW], "lstm_size=0", "must be"),
+    (["train", "r2d2", "--env", "agentkit:catch", *NEW], "core_size=0", "must be"),
     (["train", "impala", "--env", "agentkit:catch", *NEW], "segment_length=0", "must be"),
     (["train", "c51", "--env", "agentkit:catch", *NEW], "num_atoms=1", "must be"),
     (["train", "td3", "--env", "agentkit:point_mass", *NEW], "policy_delay=0", "must be|Unknown"),
@@ -243,13 +243,14 @@ WORDS = [
     (["train", "--resume", "nowhere", "--set", "n_step=1"], "leave out --set"),
     (["launch", "--resume", "nowhere"], "not a run folder"),
     (["offline", "--resume", "nowhere"], "not a run folder"),
+    ([*OFFLINE, "--data", "x", "--steps", "9"], "Give: --updates N"),
     (["offline", "--resume", "nowhere", "--data", "x"], "leave out --data"),
     ([*OFFLINE], "--data is missing"),
     ([*OFFLINE, "--data", "nowhere.hdf5"], "there is no file 'nowhere.hdf5'"),
     (["offline", "td3_bc", "--data", "x", "--updates", "9"], "--env is missing"),
     (["offline", "td3_bc", "--data", "x", "--env", "agentkit:point_mass"], "--updates is missing"),
     (["export", "nowhere", "--out", "a.npz"], "not a run folder"),
-    (["export", "."], "required: --out"),
+    (["export", "."], "required: -o/--out"),
     ([*LAUNCH, "--actors", "0"], "at least 1"),
     ([*LAUNCH, "--evaluators", "x"], WHOLE),
     ([*LAUNCH, "--inference", "9"], "inference nodes, found 9"),

@@ -85,7 +85,7 @@ def test_an_environment_is_refused(name, num_envs, tmp_path, monkeypatch, capsys
 READING = {
     "train": ["train", "--resume", "run", "--steps", "200"],
     "evaluate": ["evaluate", "run"],
-    "export": ["export", "run", "--out", "a.npz"],
+    "export": ["export", "run", "--out", "a.hdf5"],
     "plot": ["plot", "run"],
     "offline": ["offline", "--resume", "run"],
     "launch": ["launch", "--resume", "run"],

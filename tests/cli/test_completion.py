@@ -39,6 +39,9 @@ def test_options_and_their_values_are_offered():
     assert complete(["train", "dqn", "--on-nan", ""]) == ["stop", "warn"]
     assert complete(["train", "--seed", ""]) == []  # A number, which nobody can guess.
     assert complete(["train", "dqn", "--tensorboard", "--see"]) == ["--seed", "--seeds"]
+    assert complete(["train", "dqn", "--preset", "n"]) == ["none"]
+    assert complete(["evaluate", "runs/one", "--checkpoint", ""]) == ["best", "newest"]
+    assert complete(["plot", "runs/one", "--ou"]) == ["--out"]  # And not its name of before.
     assert complete(["node", "lea"]) == ["learner"]
     assert complete(["node", "actor", "--ind"]) == ["--index"]
     assert complete(["completion", ""]) == sorted(SHELLS)
@@ -60,7 +63,10 @@ def test_run_folders_and_files_of_sweeps_are_offered(tmp_path, monkeypatch):
     assert complete(["plot", "runs/one", "runs/g"]) == ["runs/group", "runs/group/"]
     assert complete(["train", "--resume", "runs/group/"]) == ["runs/group/seed0"]
     assert complete(["evaluate", f"{tmp_path}/runs/on"]) == [f"{tmp_path}/runs/one"]
-    assert complete(["sweep", ""]) == ["mine.toml"]
+    assert complete(["sweep", ""]) == complete(["train", "dqn", "--config", ""]) == ["mine.toml"]
+    for words in (["compare"], ["watch"], ["export-policy"], ["push"], ["train", "dqn", "--init-from"]):
+        assert complete([*words, "runs/on"]) == ["runs/one"]
+    assert complete(["plot", "runs/one", "-o", ""]) == []  # A file: the shell's own.
 
 
 def test_bash_completes_words_with_colons_and_equals_signs(tmp_path):

@@ -136,7 +136,7 @@ def test_a_run_in_a_registered_environment_with_wrappers(tmp_path, monkeypatch, 
     monkeypatch.setattr("agentkit.envs.registry._registered", {})
     sys.modules.pop("cli_own")
     assert main(["evaluate", run]) == 2
-    assert f"Run: agentkit evaluate {run} --import cli_own" in capsys.readouterr().err
+    assert f"Run:\n  agentkit evaluate {run} --import cli_own" in capsys.readouterr().err
     assert main(["evaluate", run, "--episodes", "1", *named]) == 0
     (wrapper,) = read_config(run).wrappers
     assert (wrapper.func, wrapper.keywords) == (StepLimit, {"max_steps": 3})

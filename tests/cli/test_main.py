@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentkit.cli import main
+from agentkit.cli.screen import say
 from agentkit.cli.train import make_run_directory
 from agentkit.errors import ConfigError
 from agentkit.loggers import read_csv
@@ -86,7 +87,7 @@ def _interrupt(words, tmp_path, log):
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0"]
     folder, out, err = _interrupt(words, tmp_path, "learner.csv")
-    assert "Traceback" not in err
+    assert "Traceback" not in err and "Stopped" not in err  # It is said once.
     step = int(re.search(r"Stopped at step ([\d,]+) and saved", out)[1].replace(",", ""))
     assert step > 0
     resumed = ["train", "--resume", str(tmp_path / folder), "--steps", str(step + 50)]
@@ -197,6 +198,23 @@ def test_run_folders_are_never_shared(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         make_run_directory(tmp_path / "file", "sac", "x", 0)
+
+
+@pytest.mark.parametrize("words", [["train", "dqn"], ["launch", "dqn"]])
+def test_an_environment_without_its_prefix_is_said_before_the_steps_that_are_missing(words, capsys):
+    assert main([*words, "--env", "CartPole-v1"]) == 2
+    assert "Did you mean 'gymnasium:CartPole-v1'" in capsys.readouterr().err
+
+
+def test_sentences_are_broken_at_words_and_commands_are_not(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "A sentence that is longer than its only line.\n  agentkit train --resume a/folder/with/a/long/name"
+    say(text)
+    assert capsys.readouterr().out == f"{text}\n"  # No terminal.
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    say(text)
+    first, second, command = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("A sentence that is longer than its only", "  line.") and command == text.splitlines()[1]
 
 
 def test_ctrl_c_before_training(monkeypatch, capsys):

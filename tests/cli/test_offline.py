@@ -34,7 +34,7 @@ def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsy
     output = capsys.readouterr()
     offline = Path(_run_folder(output.out))
     assert offline == Path("runs/bc-agentkit_catch-seed3") and f"Saved {offline}" in output.out
-    assert "20/20 steps" in output.err
+    assert "20/20 updates" in output.err and " at update 20" in output.out and "step" not in output.err
     assert main(["offline", "--resume", str(offline), "--updates", "40"]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(offline), "--episodes", "3"]) == 0
@@ -52,6 +52,19 @@ def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsy
         assert main(words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("made", [(), ("new",), ("new", "er")])
+def test_data_that_are_refused_leave_no_folder_that_was_not_there(made, tmp_path, capsys):
+    data = tmp_path / "bad.hdf5"
+    data.write_text("no HDF5")
+    tmp_path.joinpath(*made).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    for words in (["train", "dqn", "--steps", "50"], ["offline", "bc", "--updates", "50"]):
+        words += ["--env", offline_data.CATCH, "--data", str(data), "--out", str(tmp_path / "new" / "er")]
+        assert main(words) == 2
+        assert "bad.hdf5 cannot be read" in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from agentkit.cli.parser import parse
+from agentkit.cli.parser import options, parse
 from agentkit.errors import ConfigError, UnknownNameError
 
 
@@ -45,6 +45,15 @@ def test_the_words_of_a_node():
         ("train sac --seed -1", ConfigError, "--seed: expected at least 0"),
         ("train sac --replay redis", ConfigError, "--replay: invalid choice"),
         ("train sac dqn", ConfigError, "unexpected argument 'dqn'"),
+        ("td3 gymnasium:Hopper-v5", UnknownNameError, "Unknown command 'td3'"),
+        ("train td3 gymnasium:Hopper-v5", ConfigError, "named with --env: --env gymnasium:Hopper-v5."),
+        ("train sac --total-timesteps 9", UnknownNameError, "'--total-timesteps'. Give: --steps N. See: "),
+        ("train --algo sac", UnknownNameError, "'--algo'. The agent's name comes first: agentkit train sac. See: "),
+        (
+            "train sac --num-env 3",
+            UnknownNameError,
+            "'--num-env'. Did you mean '--num-envs'? See: agentkit train --help",
+        ),
         ("launch sac --actors 0", ConfigError, "--actors: expected at least 1, found '0'"),
         ("launch sac --engine rya", ConfigError, "--engine: invalid choice"),
         ("launch sac --replay reverb", UnknownNameError, "Unknown option of 'agentkit launch' '--replay'"),
@@ -78,3 +87,18 @@ def test_help_ends_well(words, capsys):
         parse(words)
     assert end.value.code == 0
     assert "agentkit" in capsys.readouterr().out
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("command", ["train", "launch", "offline"])
+def test_the_help_of_a_long_command_has_each_option_once_and_in_a_section(command, capsys):
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    listed = [word for line in lines if (word := line[2:].split(" ")[0].rstrip(",")).startswith("--")]
+    known = {name for name, action in options(command).items() if name == action.option_strings[0]}
+    assert sorted(listed) == sorted(known - {"--help"})
+    others = lines[lines.index("others:") :]
+    assert (
+        not {"  --env", "  --set", "  --steps"} & {line[:9].rstrip() for line in others} and "what to train:" in lines
+    )

@@ -2,18 +2,21 @@ import csv
 import json
 
 import numpy as np
+import pytest
 
 from agentkit.cli import main
 from agentkit.cli.curves import (
     EVALUATION,
     TRAINING,
     Curve,
+    find_runs,
     group_runs,
     on_common_points,
     read_run,
     smooth,
     summarise,
 )
+from agentkit.errors import ConfigError
 from agentkit.loggers import CsvLogger
 
 
@@ -130,6 +133,8 @@ def test_the_command_writes_a_picture_of_each_kind_and_the_points(tmp_path, caps
         said = capsys.readouterr().out
         assert str(output) in said and f"nothing is logged there yet: {tmp_path / 'begun'}\n" in said
     svg = output.read_text()
+    # Training is faint, also of the run that has nothing else, and so is its sign in the legend.
+    assert (svg.count("stroke-width: 1.6"), svg.count("stroke-width: 0.9")) == (1, 3)
     assert "sac (1 to 2 seeds)" in svg and "95 % bootstrap interval" in svg and "bsuite:catch/0" in svg
     with points.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -145,10 +150,32 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
     for words, said in (
         ([str(tmp_path)], "not a run folder"),
         ([str(make_run(tmp_path / "empty", evaluation=()))], "empty holds no returns yet"),
-        ([run, "--metric", "learner/loss"], "A metric is written LOG/COLUMN"),
+        (
+            [str(make_run(tmp_path / "one")), "--metric", "evaluation/episode_retrn"],
+            "Did you mean evaluation/episode_return",
+        ),
+        ([run, "--metric", "learner/loss"], "holds no learner/loss against steps yet. There are: "),
         ([run, "--metric", "loss"], "expected LOG/COLUMN, such as learner/loss, found 'loss'"),
         ([run, "-o", str(tmp_path / "picture.doc")], "Cannot write the picture"),
         ([run, "-o", str(tmp_path / "a.png"), "--csv", str(tmp_path)], "cannot be written"),
     ):
         assert main(["plot", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.one_stack
+def test_folders_of_seeds_and_sweeps_stand_for_their_runs_and_strays_are_left_out(tmp_path, capsys):
+    """As ``runs/*`` gives them."""
+    single = make_run(tmp_path / "runs" / "single")
+    seeds = [make_run(tmp_path / "runs" / "group" / f"seed{seed}", seed) for seed in range(2)]
+    trials = [make_run(tmp_path / "runs" / "sweep" / f"trial-000{number}" / "seed0") for number in range(2)]
+    (tmp_path / "runs" / "returns.png").touch()
+    (tmp_path / "runs" / "empty").mkdir()
+    given = [str(path) for path in (tmp_path / "runs").iterdir()]
+    assert set(find_runs(given)) == {str(run) for run in (single, *seeds, *trials)}
+    said = capsys.readouterr().err
+    assert "returns.png" in said and "empty" in said and "single" not in said and said.count("\n") == 1
+    with pytest.raises(ConfigError, match="no group or sweep"):
+        find_runs([str(tmp_path / "runs" / "empty")])
+    assert main(["plot", str(single), str(tmp_path / "typo")]) == 2  # Nothing is left out that may be a slip.
+    assert "typo is not a run folder" in capsys.readouterr().err

@@ -31,6 +31,13 @@ def test_without_a_display_a_file_is_written_and_named(run, monkeypatch, capsys)
     assert (run / "watch.gif").read_bytes()[:3] == b"GIF"
 
 
+def test_a_film_may_be_asked_for_where_there_is_a_display(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("agentkit.envs.rendering.has_display", lambda: True)
+    monkeypatch.setattr(watch.Window, "possible", staticmethod(lambda: True))
+    assert main(["watch", str(run), "--episodes", "1", "--out", str(tmp_path / "a.gif")]) == 0
+    assert (tmp_path / "a.gif").stat().st_size and capsys.readouterr().out.endswith(f"Wrote {tmp_path / 'a.gif'}\n")
+
+
 def test_the_window_shows_what_the_environment_draws(run, monkeypatch, capsys):
     from matplotlib import pyplot
 
@@ -71,6 +78,9 @@ def test_a_policy_file_is_exported_without_its_run(run, tmp_path, capsys):
     agentkit.load(run).save(tmp_path / "policy.npz")
     assert main(["export-policy", str(tmp_path / "policy.npz"), "-o", str(tmp_path / "p.stablehlo")]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.stablehlo", "p.stablehlo.json", "policy.npz"]
+    for option in ("--out", "--output"):
+        assert main(["export-policy", str(tmp_path / "policy.npz"), option, str(tmp_path / f"{option}.npz")]) == 0
+        assert (tmp_path / f"{option}.npz").is_file()
     assert main(["export-policy", str(tmp_path / "policy.npz")]) == 2
     assert "say with -o FILE" in capsys.readouterr().err
 

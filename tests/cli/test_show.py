@@ -97,7 +97,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(columns, capsys,
         if words != ["list"]:
             assert fitted.split() == plain.split()
         elif columns == 80:
-            assert "distributed" not in fitted and "\n  sac             continuous " in fitted
+            assert "recurrent " not in fitted and "\n  sac             continuous " in fitted
 
 
 def test_an_unknown_agent_is_one_line(capsys):

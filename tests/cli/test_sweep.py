@@ -43,6 +43,10 @@ def write(tmp_path, text=FILE):
     return path
 
 
+def test_steps_may_be_written_as_on_the_command_line(tmp_path):
+    assert read_sweep_file(write(tmp_path, FILE.replace("1_500", '"1.5k"'))).fixed["steps"] == 1500
+
+
 def test_a_trial_is_a_command_line_of_train(tmp_path):
     file = read_sweep_file(write(tmp_path))
     words = file.words({"set.learning_rate": 0.25, "num_envs": 3, "env_set.rows": 7, "set.hidden_sizes": [4, 4]})

@@ -6,6 +6,7 @@ import pytest
 from agentkit.cli.values import parse_settings, parse_value, parse_whole, type_name, value_text
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.learning import Cosine, Linear, Piecewise, Schedule
+from agentkit.networks import CoreName, GTrXL
 
 RATE = float | Schedule
 
@@ -116,3 +117,15 @@ def test_a_schedule_is_shown_as_it_is_written(schedule):
     assert parse_value(value_text(schedule), RATE) == schedule
     assert value_text(Linear(1.0, 0.05, 5_000)) == "linear(1.0, 0.05, 5000)"
     assert type_name(RATE | None) == "float | schedule | None"
+
+
+@pytest.mark.parametrize("core", ["gru", GTrXL(), GTrXL(memory_length=4, gate_bias=1.5)])
+def test_another_dataclass_is_shown_as_it_is_written(core):
+    annotation = CoreName | GTrXL
+    text = core if isinstance(core, str) else value_text(core)
+    assert parse_value(text, annotation) == core
+    assert text in ("gru", "gtrxl()", "gtrxl(memory_length=4, gate_bias=1.5)")
+    with pytest.raises(ValueError, match=r"of lstm, gru, gtrxl, found 'gr' \(or gtrxl\(memory_length=16\)\)"):
+        parse_value("gr", annotation)
+    with pytest.raises(ValueError, match=r"memory_length of gtrxl must be .* found 0"):
+        parse_value("gtrxl(memory_length=0)", annotation)

@@ -44,8 +44,9 @@ def test_plain_lines_at_intervals_and_at_the_end():
 def test_time_left_of_a_resumed_run_counts_from_where_it_resumed():
     clock = _Clock()
     logger = TerminalLogger(1000, start_step=900, stream=io.StringIO(), clock=clock)
-    clock.now += 10
-    logger.write({"steps": 950})
+    for steps in (925, 950):
+        clock.now += 5
+        logger.write({"steps": steps})
     assert "0:10 left" in logger.line()
 
 
@@ -54,9 +55,10 @@ def test_no_time_left_is_shown_while_the_run_still_compiles():
     logger = TerminalLogger(1000, stream=io.StringIO(), clock=clock)
     clock.now += 4.9
     logger.write({"steps": 1})
-    assert "left" not in logger.line()
-    clock.now += 0.2
-    assert "left" in logger.line()
+    clock.now += 60
+    assert logger.line() == "  0% 1/1,000 steps"  # All that is known is how long the first step was compiled.
+    logger.write({"steps": 2, "episodes": 1})
+    assert "left" in logger.line() and logger.line().endswith("| 1 episode")
 
 
 def test_the_speed_is_without_the_time_that_the_first_step_compiled():
@@ -153,6 +155,15 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch, capsys):
             logger.write({"steps": step})
         logger.message("saved")
     assert len(outputs) == 1 and "100/100 steps" in outputs[0] and capsys.readouterr().out == "saved\n"
+
+
+def test_updates_are_counted_as_such_and_said_once():
+    clock = _Clock()
+    logger = TerminalLogger(100, unit="update", stream=io.StringIO(), clock=clock)
+    for updates in (10, 20, 30):
+        clock.now += 1
+        logger.write({"steps": updates, "updates": updates})
+    assert logger.line() == " 30% 30/100 updates | 10 updates/s"
 
 
 def test_nothing_known_is_still_a_line():
