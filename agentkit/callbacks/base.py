@@ -164,7 +164,10 @@ def check_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     found = tuple(callbacks)
     for callback in found:
         if not isinstance(callback, Callback):
-            hint = " Call it: keep_best()." if inspect.isroutine(callback) or isinstance(callback, type) else ""
+            hint = " Write a class with a method such as on_episode." if inspect.isroutine(callback) else ""
+            module = getattr(callback, "__module__", None) or ""  # None of a built-in object's method.
+            if isinstance(callback, type) or module.startswith("agentkit.callbacks"):
+                hint = " Call it: keep_best()."
             raise ConfigError(
                 f"callbacks: expected objects of subclasses of agentkit.callbacks.Callback, found {callback!r}.{hint}"
             )

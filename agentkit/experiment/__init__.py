@@ -1,7 +1,8 @@
 """Experiments: connect the boxes, in one process or in many."""
 
 from agentkit.experiment.by_name import train
-from agentkit.experiment.config import ExperimentConfig, read_config, read_record
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import read_config, read_record
 from agentkit.experiment.deploy.formats import DifferentActionsError
 from agentkit.experiment.deploy.hub import push
 from agentkit.experiment.evaluate import Evaluator, evaluate
@@ -17,10 +18,11 @@ from agentkit.experiment.launch.program import LaunchConfig, make_program, make_
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
 from agentkit.experiment.loading import LoadedPolicy, load
-from agentkit.experiment.local import Result, resume, run
+from agentkit.experiment.local import resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.record import read_replay, record_episodes
+from agentkit.experiment.result import Result
 from agentkit.experiment.resuming import ResumeError
 from agentkit.experiment.run_folder import Run, open_run
 from agentkit.experiment.sampling import Samples, sample

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from agentkit.actors import ActorIndex, BatchedPolicyActor, Policy, PolicyActor, ReadyPolicyActor
+from agentkit.actors import ActorIndex, BatchedPolicyActor, CompiledPolicy, Policy, PolicyActor, ReadyPolicyActor
 from agentkit.actors.policy import ALONE
 from agentkit.adders import ColumnsAdder, TeeAdder
 from agentkit.agents.common.agent import Agent
@@ -88,7 +88,7 @@ def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec) -> list
 
 def make_actor(
     environment: Any,
-    policy: Policy,
+    policy: Policy | CompiledPolicy,
     key: jax.Array,
     client: VariableClient,
     adder: Adder | list[Adder] | None = None,

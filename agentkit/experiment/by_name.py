@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from agentkit.experiment import presets
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.local import run
 from agentkit.experiment.presets import Preset
-from agentkit.experiment.training import Result
+from agentkit.experiment.result import Result
 
 # What other libraries call our arguments and settings; errors name ours.
 _TAKEN = {"num_steps": "steps", "total_timesteps": "steps", "env": "environment", "env_id": "environment"}
@@ -127,7 +128,15 @@ def plan(
     if torso is not None and not isinstance(agent, str):
         raise ConfigError("torso: the agent was made with its networks. Give it there (make_agent(torso=...)).")
     made = registry.make(agent, agent_settings, torso) if isinstance(agent, str) else agent
-    return ExperimentConfig(with_addons(made, normalize, views), environment, num_steps, **settings)
+    experiment = ExperimentConfig(with_addons(made, normalize, views), environment, num_steps, **settings)
+    is_offline = isinstance(agent, str) and registry.about(agent).data == "offline"
+    if is_offline and experiment.data is None and experiment.init_from is None:
+        warnings.warn(
+            f"{agent} is made to learn from data, and has only what it does itself here. Give it data (--data FILE), "
+            "a run to begin with (--init-from RUN), or see: agentkit offline --help",
+            stacklevel=3,
+        )
+    return experiment
 
 
 NORMALIZED = ("observations", "rewards")
@@ -160,7 +169,7 @@ def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, A
     config_class = registry.config_class(agent) if isinstance(agent, str) else None
     of_agent = {field.name for field in dataclasses.fields(config_class)} if config_class is not None else set()
     of_run = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "environment", "num_steps"}
-    of_call = set(inspect.signature(run).parameters) - {"experiment"}
+    of_call = set(inspect.signature(run).parameters) - {"experiment"} - of_run  # Both take callbacks.
     for name in settings.keys() - of_agent - of_run - of_call:
         if name in _TAKEN:
             raise ConfigError(f"{name}: agentkit.train calls it {_TAKEN[name]!r}.")
@@ -169,9 +178,13 @@ def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, A
         if not isinstance(agent, str) and hasattr(agent.config, name):
             raise ConfigError(f"{name}: the agent was made with its settings. Give it there, or name the agent.")
         kind = f"setting of {agent if isinstance(agent, str) else 'a run'}"
-        raise unknown_name(kind, name, of_agent | of_run | of_call, f"See: agentkit show {agent}" if of_agent else "")
+        advice = f"An argument of the environment goes into environment_settings={{{name!r}: ...}}."
+        see = f" See: agentkit show {agent}" if of_agent else ""
+        raise unknown_name(kind, name, of_agent | of_run | of_call, advice + see)
+    # Lists are as good as tuples for sizes, and configs are hashed.
+    given = {name: tuple(x) if isinstance(x, list) and name in of_agent else x for name, x in settings.items()}
     return tuple(  # type: ignore[return-value]
-        {name: value for name, value in settings.items() if name in names} for names in (of_agent, of_run, of_call)
+        {name: value for name, value in given.items() if name in names} for names in (of_agent, of_run, of_call)
     )
 
 

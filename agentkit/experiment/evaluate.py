@@ -7,34 +7,27 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from agentkit import nests
 from agentkit.actors import ActorIndex
 from agentkit.actors.policy import ALONE
-from agentkit.callbacks import read_best
-from agentkit.checkpoint import Checkpoint, read_all, read_latest, steps
 from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
 from agentkit.envs.registry import GYMNASIUM_PREFIXES
-from agentkit.envs.resumable import ResumableEnvironment
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
-from agentkit.experiment.config import ExperimentConfig, read_config
-from agentkit.experiment.fit import state_shapes
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.restoring import check_fits, restore_policy
+from agentkit.experiment.shared_parts import find_policy
 from agentkit.experiment.step_watch import StepWatch
-from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec, make_environment_spec
-from agentkit.types import Nest
-from agentkit.variables import VariableClient, VariableStore
-from agentkit.wrappers.base import EnvironmentWrapper
-from agentkit.wrappers.canonical_actions import CanonicalActions
+from agentkit.variables import VariableClient
 from agentkit.wrappers.film import Film, FilmedEnvironment, FilmWriter
-from agentkit.wrappers.flatten_actions import FlattenActions
-from agentkit.wrappers.single_precision import SinglePrecision
+
+_ARGUMENTS = ("agent", "checkpoint", "environment", "environment_settings", "imports", "num_episodes", "video")
 
 
 class Evaluator:
@@ -62,11 +55,15 @@ class Evaluator:
         self._experiment = experiment
         self._watch = watch
         self._observers = observers
-        self._policy = experiment.agent.make_policy(networks, evaluation=not experiment.evaluation_samples)
+        self._policy = find_policy(experiment.agent, networks, evaluation=not experiment.evaluation_samples)
         # All of an evaluation is played with the parameters that it begins with.
         self.client = VariableClient(store, update_seconds=math.inf)
         self._environment = self._make_environment(_seed(experiment.seed, 0))
         self._actor: AnyActor | None = None
+
+    def check_fits(self, spec: EnvironmentSpec) -> None:
+        """Refuses, with a `SpecError`, an environment that differs from what the networks were made for."""
+        check_fits(make_environment_spec(self._environment), spec.observations, spec.actions)
 
     def run(self, num_episodes: int, number: int, max_steps: float | None = None) -> dict[str, float]:
         """Returns the record of evaluation `number`: mean, least and greatest return, mean length.
@@ -144,8 +141,9 @@ class Evaluator:
             self._environment = environment
 
     def _make_environment(self, seed: int) -> Any:
-        environment = self._experiment.make_environment(seed, evaluation=True)
-        return environment if self._watch is None else self._watch.watched(environment)
+        if self._watch is None:
+            return self._experiment.make_environment(seed, evaluation=True)
+        return self._watch.make(lambda: self._experiment.make_environment(seed, evaluation=True))
 
     def close(self) -> None:
         """Closes the environment."""
@@ -192,8 +190,13 @@ def evaluate(
     Raises:
         ConfigError: not a run folder, one that cannot be rebuilt, no such checkpoint, or a video of an environment that
             cannot render.
-        CheckpointError: it has no readable checkpoint.
+        CheckpointError: it has no readable checkpoint, or another environment was given that it does not fit.
+        SpecError: with these settings the environment has other observations or actions.
+        UnknownNameError: an argument that there is not.
     """
+    unknown = options.keys() - {field.name for field in dataclasses.fields(ExperimentConfig)} - {"imports"}
+    if unknown:
+        raise unknown_name("argument of evaluate", min(unknown), _ARGUMENTS)
     film = video if video is None or isinstance(video, Film) else Film(video)
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
@@ -203,6 +206,7 @@ def evaluate(
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
     with _filming(experiment, film) as shown, Evaluator(shown, networks, store) as evaluator:
+        evaluator.check_fits(restored.environment_spec)
         records = evaluator.episodes(num_episodes, number=found.step)
     return {
         "steps": found.step,
@@ -236,133 +240,9 @@ def show(
     shown = filmed(dataclasses.replace(restored.experiment, environment_settings=settings), camera, size)
     assert restored.found is not None, "it was read"
     with Evaluator(shown, restored.networks, restored.store) as evaluator:
+        evaluator.check_fits(restored.environment_spec)
         records = evaluator.episodes(num_episodes, number=restored.found.step)
     return [record["episode_return"] for record in records]
-
-
-class RestoredPolicy(NamedTuple):
-    """Holds all that is needed to act as a run's checkpoint does.
-
-    Attributes:
-        experiment: the run's.
-        networks: its agent's.
-        store: has the parameters.
-        found: the checkpoint; None where the parameters were in memory.
-        environment_spec: what the networks were made for.
-        own_actions: spec of the actions that the environment itself takes.
-    """
-
-    experiment: ExperimentConfig
-    networks: Any
-    store: VariableStore
-    found: Checkpoint | None
-    environment_spec: EnvironmentSpec
-    own_actions: Nest
-
-
-def restore_policy(
-    run: str | pathlib.Path | ExperimentConfig, checkpoint: str | int = "newest", **options: Any
-) -> RestoredPolicy:
-    """Returns the networks and parameters of a run's checkpoint.
-
-    Args:
-        run: the run folder, or the experiment that was run in its folder.
-        checkpoint: "newest", "best", or a step.
-        **options: see `read_config`.
-
-    Raises:
-        ConfigError: not a run folder, or one that cannot be rebuilt; or there is no such checkpoint.
-        CheckpointError: it has no readable checkpoint.
-    """
-    if not isinstance(run, ExperimentConfig):
-        return restore_experiment(read_config(run, **options), run, checkpoint)
-    if run.run_directory is None:
-        raise ConfigError("The experiment has no run_directory, and so no checkpoint. Give it one, and run it.")
-    options.pop("imports", None)  # It is made already.
-    return restore_experiment(dataclasses.replace(run, **options), run.run_directory, checkpoint)
-
-
-def restore_experiment(
-    experiment: ExperimentConfig, run_directory: str | pathlib.Path, checkpoint: str | int = "newest"
-) -> RestoredPolicy:
-    """Returns what `restore_policy` does, of a run whose experiment is at hand."""
-    found = find_checkpoint(run_directory, checkpoint)
-    store = VariableStore()
-    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
-        spec, actions = make_environment_spec(environment), own_actions(environment)
-    networks = experiment.agent.make_networks(spec)
-    update = experiment.agent.make_update(networks)
-    if "best" in found.state:
-        best = found.state["best"]
-        params = read_params(update, best["policy"], f"The policy {found.path}")
-        store.publish(int(best["num_updates"]), {"policy": params})
-    else:
-        num_updates = experiment.agent.batch_plan.num_updates
-        callbacks = LearnerCallbacks(publisher=store)
-        learner = Learner(update, iter(()), jax.random.PRNGKey(0), num_updates=num_updates, callbacks=callbacks)
-        learner.restore(found.state["learner"])
-    return RestoredPolicy(experiment, networks, store, found, spec, actions)
-
-
-def find_checkpoint(run_directory: str | pathlib.Path, which: str | int) -> Checkpoint:
-    """Returns a checkpoint of a run: "newest", "best", or one of a step.
-
-    Raises:
-        ConfigError: there is none of that step, or no best one; or `which` is neither.
-        CheckpointError: there is none at all that can be read.
-    """
-    directory = pathlib.Path(run_directory) / "checkpoints"
-    if which == "newest":
-        found = read_latest(directory)
-        if found is None:
-            raise CheckpointError(f"The run {run_directory} has no checkpoint yet. Train it for longer.")
-        return found
-    if which == "best":
-        best = read_best(run_directory)
-        if best is None:
-            raise ConfigError(
-                f"The run {run_directory} has kept no best policy: it has not been evaluated yet, or was trained "
-                "without callbacks.keep_best() (--no-keep-best). Take the newest checkpoint."
-            )
-        return best
-    if not str(which).replace("_", "").isdecimal():
-        raise ConfigError(f"checkpoint: expected 'newest', 'best' or a step, found {which!r}.")
-    every = read_all(directory, step=int(which))
-    if not every:
-        there = ", ".join(f"{step:,}" for step in dict.fromkeys(steps(directory))) or "none"
-        raise ConfigError(
-            f"The run {run_directory} has no checkpoint of step {int(which):,}. It has those of: {there}."
-        )
-    return every[0]
-
-
-def read_params(update: Update, arrays: Mapping[str, np.ndarray], label: str) -> Nest:
-    """Returns a policy's parameters from arrays by path, such as `callbacks.keep_best` keeps.
-
-    Args:
-        update: the agent's, on its networks.
-        arrays: by path.
-        label: what holds them, for the error.
-
-    Raises:
-        CheckpointError: they are another agent's.
-    """
-    shapes = jax.eval_shape(update.variables, state_shapes(update))["policy"]
-    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    return nests.restore_from_paths(like, arrays, label)
-
-
-def own_actions(environment: Any) -> Nest:
-    """Returns the spec of the actions that the environment itself takes, below what makes it ready for an agent."""
-    layer = environment
-    while isinstance(layer, EnvironmentWrapper | ResumableEnvironment):
-        inner = layer.environment
-        if isinstance(layer, CanonicalActions):
-            return inner.action_spec()
-        if layer.action_spec() != inner.action_spec() and not isinstance(layer, SinglePrecision | FlattenActions):
-            break  # A wrapper of the user's own: its actions are meant.
-        layer = inner
-    return environment.action_spec()
 
 
 def filmed(

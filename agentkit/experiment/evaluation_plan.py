@@ -33,10 +33,8 @@ class EvaluationPlan(NamedTuple):
         of_each = f"{self.episodes} episode{'' if self.episodes == 1 else 's'}"
         if not self.in_proportion:
             return f"Evaluation: {of_each} every {self.period:,} {unit}s"
-        return (
-            f"Evaluation: up to {of_each} every {self.period:,} {unit}s, fewer where they are long: in all a tenth of "
-            f"the run, {num_steps // PART:,} steps"
-        )
+        in_all = f"about {num_steps // PART:,} environment steps in all"
+        return f"Evaluation: up to {of_each} every {self.period:,} {unit}s, {in_all}"
 
 
 def evaluation_plan(experiment: ExperimentConfig) -> EvaluationPlan:

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment import identity, recipes
-from agentkit.learning import Update
+from agentkit.experiment import identity
+from agentkit.experiment.own_networks import check_own_networks, check_works
+from agentkit.experiment.shared_parts import AgentParts, is_agentkits, make_parts
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
-from agentkit.types import Nest
+from agentkit.replay.in_process.frame_column import bytes_per_step
 
-_OF_ACTION_VALUES = ("dqn", "munchausen_dqn", "discrete_cql")
-"""Agents whose network returns action values ``[B, A]``."""
-
-
-class Parts(NamedTuple):
-    """Holds what an agent makes of an environment's spec.
-
-    Attributes:
-        networks: the agent's.
-        update: on them.
-        state: shapes of the training state.
-    """
-
-    networks: Any
-    update: Update
-    state: Nest
+_EXCHANGED = {"experience", "make_networks"}
 
 
-def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
+def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     """Makes what a run makes of the environment's spec, so that what cannot work is refused here; returns it.
 
     Args:
@@ -45,27 +29,27 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> Parts:
         spec: of its environment.
 
     Raises:
-        SpecError: the spec is impossible, or none that the agent takes.
+        SpecError: the spec is impossible, or none that the agent takes; or networks of the user's own return other
+            outputs than the agent needs.
         ConfigError: the agent's settings contradict each other.
     """
     agent = experiment.agent
     check_spec(spec)
     described = identity.describe_agent(agent, 1)
-    own_parts = set(described["agent_parts"]) - {"experience"}
-    if described["agent"] is not None and _is_agentkits(described["agent_parts"]):
-        _check_scalars(described["agent"], spec)
-    networks = agent.make_networks(spec)
-    if described["agent"] in _OF_ACTION_VALUES and own_parts == {"make_networks"}:
-        _check_own_networks(described["agent"], spec, networks)
-    update = agent.make_update(networks)
-    tables, plan = agent.make_tables(spec), agent.batch_plan
-    index_tables(tables)[plan.table].check_batch(plan.num_own)
-    return Parts(networks, update, state_shapes(update))
-
-
-def state_shapes(update: Update) -> Nest:
-    """Returns the shapes and dtypes of an update's training state, without computing it."""
-    return jax.eval_shape(update.init, jax.ShapeDtypeStruct((2,), np.uint32))
+    name, code = described["agent"], described["agent_parts"]
+    if name is not None and is_agentkits({part: code[part] for part in code.keys() - _EXCHANGED}):
+        _check_scalars(name, spec)
+    has_own_networks = name is not None and code.keys() - {"experience"} == {"make_networks"}
+    parts = make_parts(agent, spec)
+    if has_own_networks:
+        check_own_networks(name, agent, spec, parts.networks)
+    plan = agent.batch_plan
+    table = index_tables(agent.make_tables(spec))[plan.table]
+    table.check_batch(plan.num_own)
+    parts.make_update()
+    if has_own_networks:
+        check_works(name, agent, spec, parts, table)
+    return parts
 
 
 def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:
@@ -114,36 +98,9 @@ def _check_scalars(name: str, spec: specs.EnvironmentSpec) -> None:
             )
 
 
-def _is_agentkits(parts: Mapping[str, Any]) -> bool:
-    """Returns whether nothing of an agent but its networks and experience is a user's; add-ons may be around it."""
-    codes = [code for name, code in parts.items() if name not in ("experience", "make_networks")]
-    modules = [module for code in codes for module in recipes.named_modules(code)]
-    return not any(list(recipes.unnamed(code, "")) for code in codes) and all(
-        module.partition(".")[0] == "agentkit" for module in modules
-    )
-
-
-def _check_own_networks(name: str, spec: specs.EnvironmentSpec, networks: Any) -> None:
-    """Refuses networks of the user's own whose action values are not those of an agent that is otherwise stock."""
-    from agentkit.networks import Network  # Loads Haiku, which not every command needs.
-
-    actions = spec.actions
-    if not isinstance(actions, specs.DiscreteArray) or not isinstance(networks, Network):
-        return
-    observation = jax.tree.map(lambda x: x[None], specs.zeros(spec.observations))
-    params = jax.eval_shape(networks.init, jax.ShapeDtypeStruct((2,), np.uint32))
-    found = jax.tree.map(lambda x: list(x.shape), jax.eval_shape(networks.apply, params, observation))
-    if found != [1, actions.num_values]:
-        raise SpecError(
-            f"{name} needs networks that return a value for each action, [B, A], for one observation here "
-            f"[1, {actions.num_values}]; found {found} from those of your own. Give them as many outputs as "
-            "environment_spec.actions.num_values."
-        )
-
-
 def _check_memory(table: Table, num_steps: int) -> None:
-    step = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.step))
-    item = sum(_num_bytes(leaf) for leaf in tree.flatten(table.layout.inline))
+    step = sum(map(bytes_per_step, tree.flatten(table.layout.step)))
+    item = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree.flatten(table.layout.inline))
     num_items = min(table.max_size, num_steps)
     needed, there = num_items * (step + item), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
@@ -152,11 +109,3 @@ def _check_memory(table: Table, num_steps: int) -> None:
             f"{needed / 1e9:,.1f} GB; this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store "
             "smaller observations."
         )
-
-
-def _num_bytes(leaf: specs.Array) -> int:
-    size = math.prod(leaf.shape) * leaf.dtype.itemsize
-    # Stacked frames are stored once each: at best a row adds one.
-    return (
-        size // max(min(leaf.shape[0], leaf.shape[-1]), 1) if leaf.dtype == np.uint8 and len(leaf.shape) == 3 else size
-    )

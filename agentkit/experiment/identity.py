@@ -99,7 +99,8 @@ def rebuild_agent(record: Mapping[str, Any], run: object) -> Any:
     if unknown:
         raise ConfigError(
             f"The run {run} has settings of agent {name!r} that this version does not know: {sorted(unknown)}. "
-            f"Use the version of agentkit it was made with: {record.get('versions')}."
+            f"Use the version of agentkit it was made with: {record.get('versions')}. CHANGELOG.md says which settings "
+            "have other names now."
         )
     stock: Any = registry.make(name, settings)
     if not parts:

@@ -13,11 +13,11 @@ import numpy as np
 from agentkit import checkpoint, nests
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluate import find_checkpoint, read_params
 from agentkit.experiment.identity import describe_agent
+from agentkit.experiment.restoring import find_checkpoint, placeholders, read_params
 from agentkit.learning import Update
 from agentkit.types import Nest
-from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.reward_scale import find_scale
 
 
 class InitialState(NamedTuple):
@@ -76,11 +76,6 @@ def reward_scale_of(experiment: ExperimentConfig) -> float:
     return float(whole.state.get("reward_scale", 1.0))
 
 
-def scales_rewards(experiment: ExperimentConfig) -> bool:
-    """Returns whether one of the experiment's wrappers is a `RewardScale`."""
-    return any(getattr(wrapper, "func", wrapper) is RewardScale for wrapper in experiment.wrappers)
-
-
 def _find(experiment: ExperimentConfig) -> checkpoint.Checkpoint:
     assert experiment.init_from is not None, "its callers have seen it"
     try:
@@ -110,7 +105,7 @@ def _check_agent(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> 
 
 def _check_rewards(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
     scale = float(found.state.get("reward_scale", 1.0))
-    if not math.isclose(scale, 1.0) and not scales_rewards(experiment):
+    if not math.isclose(scale, 1.0) and find_scale(experiment.wrappers) is None:
         raise ConfigError(
             f"init_from (--init-from): the run {experiment.init_from} learned from rewards times {scale:.6g}, its "
             "agent's scale_rewards, and its values are of these. Give this one the wrapper "
@@ -121,8 +116,7 @@ def _check_rewards(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -
 
 def _read(experiment: ExperimentConfig, found: checkpoint.Checkpoint, shapes: Nest) -> Nest:
     """Returns the checkpoint's training state, if it is one of these shapes."""
-    # One number each, whatever the shape: nothing as large as the parameters is made to be compared with.
-    like = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
+    like = placeholders(shapes)
     saved: Mapping[str, np.ndarray] = found.state["learner"]["state"]
     expected = nests.flatten_to_paths(like)
     for path in dict.fromkeys([*expected, *saved]):

@@ -12,7 +12,8 @@ from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.hooks import with_callbacks
 from agentkit.experiment.local import started
 from agentkit.experiment.offline import OfflineConfig, started_offline
-from agentkit.experiment.training import LogRow, Result
+from agentkit.experiment.result import Result
+from agentkit.experiment.training import LogRow
 from agentkit.loggers import Logger
 
 

@@ -18,8 +18,15 @@ from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluate import RestoredPolicy, own_actions, read_params, restore_experiment, restore_policy
-from agentkit.experiment.policy_file import PolicyFile, read_policy, write_policy
+from agentkit.experiment.policy_file import POLICY_FILE, PolicyFile, read_policy, write_policy
+from agentkit.experiment.restoring import (
+    RestoredPolicy,
+    check_run,
+    own_actions,
+    read_params,
+    restore_experiment,
+    restore_policy,
+)
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
@@ -85,6 +92,11 @@ class LoadedPolicy:
 
         self.pure_policy = policy
         self._act, self._act_batch = jax.jit(act), jax.jit(act_batch)
+
+    def __repr__(self) -> str:
+        """Returns whose policy it is, what it takes and what it returns."""
+        name = type(self.agent.config).__module__.rpartition(".")[2]
+        return f"LoadedPolicy(of {name}, observations {self.observation_spec}, actions {self.action_spec})"
 
     def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
         """Returns the action for an observation, and the state to hand in with the next one.
@@ -165,8 +177,8 @@ def load(
     """Returns the policy of a run's newest checkpoint or of another one, or of a policy file.
 
     Args:
-        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` wrote; or
-            ``hf:owner/name`` on the Hugging Face hub.
+        path: a run folder, or the experiment that was run in one; what `LoadedPolicy.save` or `push` wrote, file or
+            folder; or ``hf:owner/name`` on the Hugging Face hub.
         checkpoint: of a run folder: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         explore: whether to act as in training; else as in evaluation.
         seed: of what is sampled.
@@ -183,7 +195,10 @@ def load(
         from agentkit.experiment.deploy.hub import download  # Which imports this file.
 
         path = download(str(path))
+    check_run(path)
     file = None if isinstance(path, ExperimentConfig) else pathlib.Path(path)
+    if file is not None and not (file / "config.json").exists() and (file / POLICY_FILE).is_file():
+        file = file / POLICY_FILE  # The folder is what `push` or ``export-policy`` wrote.
     if file is not None and file.is_file():
         if checkpoint != "newest":
             raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")

@@ -17,10 +17,11 @@ from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
-from agentkit.errors import AgentkitError, CheckpointError
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError
 from agentkit.experiment import callback_record
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop, make_own_tables
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_config, read_record
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import check_run_directory, read_config, read_record
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
@@ -34,12 +35,13 @@ from agentkit.experiment.mistakes import shorten
 from agentkit.experiment.prior_data import fill, read_fillings
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
+from agentkit.experiment.result import Result
 from agentkit.experiment.resuming import ResumeError, begin, prepare
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.step_watch import StepWatch, environment_name
-from agentkit.experiment.training import Result, Training
+from agentkit.experiment.training import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
 from agentkit.replay import InProcessReplay, Replay
@@ -57,7 +59,7 @@ def run(
 ) -> Result:
     """Trains until `experiment.num_steps` steps were taken; evaluates, logs and saves on the way.
 
-    SIGINT (Ctrl-C) or SIGTERM stops after the current step and saves; a second one stops at once.
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP stops after the current step and saves; a second SIGINT or SIGTERM stops at once.
 
     Args:
         experiment: what to run.
@@ -69,11 +71,17 @@ def run(
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
             runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`; or a callback is
             of no use to the experiment.
+        SpecError: the agent does not fit the environment.
+        NonFiniteError: a number is NaN or infinite, see `ExperimentConfig.on_nan`; earlier checkpoints stay.
         StepTimeoutError: the environment hangs, see `ExperimentConfig.step_timeout`; nothing is saved.
         ResumeError: a `CheckpointError`: no checkpoint can be read, or it is another experiment's.
         CheckpointError: the last checkpoint could not be written; of an earlier one that is a `CheckpointWarning`.
         Exception: what a callback has raised, after a checkpoint.
     """
+    if not isinstance(experiment, ExperimentConfig):
+        raise ConfigError(
+            f"Expected an ExperimentConfig, found a {type(experiment).__name__}. See also agentkit.train."
+        )
     experiment = with_callbacks(experiment, callbacks)
     if profile is None:
         try:
@@ -221,32 +229,22 @@ def _build(
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
     agent, plan = experiment.agent, experiment.agent.batch_plan
-    watch = StepWatch(environment_name(experiment), experiment.step_timeout, beside=True)
-    stack.enter_context(watch)
-    environment = watch.watched(hooks.wrap(experiment).make_training_environment(experiment.seed))
-    stack.enter_context(contextlib.closing(environment))
+    environment, watch = _open_environment(experiment, stack, hooks)
     spec = make_environment_spec(environment)
-    networks, update, state = check_fit(experiment, spec)
+    parts = check_fit(experiment, spec)
     check_memory(experiment, spec)
     check_films(experiment)
-    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, state)
+    initial = (
+        InitialState(experiment) if found is not None else find_initial_state(experiment, parts.update, parts.state)
+    )
     experiment = initial.experiment
-    policy = agent.make_policy(networks)
-    fillings = [] if found is not None else read_fillings(experiment, spec, policy)
+    policy = parts.policy()
+    fillings = [] if found is not None else read_fillings(experiment, spec, policy.policy)
     begin(experiment)
-    choose_dispatch(state)
-    start = found.step if found is not None else 0
-    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
-    if resume and experiment.ready is not None:
-        logs.message(
-            "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an "
-            "uninterrupted one."
-        )
-    logs.message(f"Device: {describe_devices(experiment.devices)}")
-    replay = stack.enter_context(_make_replay(experiment, spec))
+    choose_dispatch(parts.state)
+    logs = _open_logs(experiment, stack, found, resume)
+    replay = _open_replay(experiment, stack, spec, found)
     contents = {"replay": replay.save}
-    if found is not None:
-        replay.restore(found.path / "replay")
     for message in filter(None, (initial.message, *fill(replay, fillings))):
         logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
@@ -260,8 +258,8 @@ def _build(
     loop = make_loop(environment, actor, counter, logs.write_episode, experiment.on_nan, hooks.observers())
     publisher: Publisher = store if devices is None else FirstDevicePublisher(store)
     learner = Learner(
-        update, dataset, learner_key, num_updates=plan.num_updates, devices=devices, on_nan=experiment.on_nan,
-        callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
+        parts.compiled_update, dataset, learner_key, num_updates=plan.num_updates, devices=devices,
+        on_nan=experiment.on_nan, callbacks=_make_callbacks(experiment, publisher, replay, loop, logs, hooks),
     )  # fmt: skip
     if initial.training is not None:
         learner.begin_with(initial.training)
@@ -269,16 +267,55 @@ def _build(
         learner = profile.time_learner(learner, loop)
     evaluator = None
     if evaluation_plan(experiment).period:
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store, watch, hooks.evaluation_observers()))
-    films = stack.enter_context(TrainingFilms(experiment, networks, store, watch)) if experiment.video_period else None
+        evaluator = stack.enter_context(
+            Evaluator(experiment, parts.networks, store, watch, hooks.evaluation_observers())
+        )
+    films = (
+        stack.enter_context(TrainingFilms(experiment, parts.networks, store, watch))
+        if experiment.video_period
+        else None
+    )
     work = ActAndLearn(plan.table, replay, dataset, learner, actor, loop, counter, spec)
-    policies = Policies(experiment, spec, networks, store)
+    policies = Policies(experiment, spec, parts.networks, store)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, contents, films=films)
     hooks.watch(lambda: loop.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:
         training.restore(found)
     hooks.emit("on_start", environment)
     return training
+
+
+def _open_environment(experiment: ExperimentConfig, stack: contextlib.ExitStack, hooks: Hooks) -> tuple[Any, StepWatch]:
+    watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=True))
+    environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(experiment.seed))
+    stack.enter_context(contextlib.closing(environment))
+    return environment, watch
+
+
+def _open_replay(
+    experiment: ExperimentConfig,
+    stack: contextlib.ExitStack,
+    spec: EnvironmentSpec,
+    found: checkpoint.Checkpoint | None,
+) -> Replay:
+    replay = stack.enter_context(_make_replay(experiment, spec))
+    if found is not None:
+        replay.restore(found.path / "replay")
+    return replay
+
+
+def _open_logs(
+    experiment: ExperimentConfig, stack: contextlib.ExitStack, found: checkpoint.Checkpoint | None, resume: bool
+) -> RunLogs:
+    start = found.step if found is not None else 0
+    logs = RunLogs(experiment, stack, resume_step=start if resume else None)
+    if resume and experiment.ready is not None:
+        logs.message(
+            "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an "
+            "uninterrupted one."
+        )
+    logs.message(f"Device: {describe_devices(experiment.devices)}")
+    return logs
 
 
 def _make_callbacks(

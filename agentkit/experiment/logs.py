@@ -20,17 +20,24 @@ _PROGRESS_SECONDS = 0.25
 class RunLogs:
     """Holds the logs of one run: ``train`` (a row an episode), ``evaluation`` and ``learner``."""
 
-    def __init__(self, experiment: ExperimentConfig, stack: contextlib.ExitStack, resume_step: int | None):
+    def __init__(
+        self,
+        experiment: ExperimentConfig,
+        stack: contextlib.ExitStack,
+        resume_step: int | None,
+        unit: str = "step",
+    ):
         """Makes a `RunLogs`.
 
         Args:
             experiment: says which logs are wanted.
             stack: closes them.
             resume_step: the step a resumed run goes on from; None for a new run.
+            unit: the word for what the run counts: "step" or "update".
         """
         self._terminal: loggers.TerminalLogger | None = None
         if shows_progress(experiment.progress):
-            self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0)
+            self._terminal = loggers.TerminalLogger(experiment.num_steps, start_step=resume_step or 0, unit=unit)
             stack.callback(self._terminal.close)
         self._loggers = stack.enter_context(RunLoggers(experiment, resume_step))
         self.train, self.evaluation, self.learner = map(self.log, ("train", "evaluation", "learner"))

@@ -27,30 +27,24 @@ from agentkit.datasets.episodes import (
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan
 from agentkit.experiment import callback_record
-from agentkit.experiment.config import (
-    ExperimentConfig,
-    Seed,
-    WhichCheckpoint,
-    check_run_directory,
-    experiment_from_record,
-    read_record,
-    write_config,
-)
+from agentkit.experiment.config import ExperimentConfig, Seed, WhichCheckpoint
+from agentkit.experiment.config_json import check_run_directory, experiment_from_record, read_record, write_config
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
 from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import evaluation_plan
-from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.hooks import Hooks, with_callbacks
 from agentkit.experiment.initial_state import InitialState, find_initial_state
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.local import choose_dispatch
 from agentkit.experiment.logs import RunLogs, learner_row
 from agentkit.experiment.mistakes import shorten
+from agentkit.experiment.result import Result
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_installed
+from agentkit.experiment.shared_parts import make_parts
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.experiment.training import Result, Training
+from agentkit.experiment.training import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Uniform
@@ -135,7 +129,7 @@ def run_offline(config: OfflineConfig, *, resume: bool = False, callbacks: Itera
     """Trains until `config.num_updates` updates were made; evaluates, logs and saves on the way.
 
     In logs, checkpoints and the result, steps are updates. Updates come in calls of the agent's `updates_per_call`;
-    the last one is made whole. SIGINT (Ctrl-C) or SIGTERM stops after the current call and saves.
+    the last one is made whole. SIGINT (Ctrl-C), SIGTERM or SIGHUP stops after the current call and saves.
 
     Args:
         config: what to run.
@@ -321,15 +315,16 @@ def _build(
     data = _read(config)
     spec = _make_spec(experiment, config, data)
     dataset = load_dataset(config, spec, data)
-    networks = agent.make_networks(spec)
-    update = agent.make_update(networks)
-    shapes = state_shapes(update)
+    parts = make_parts(agent, spec)
+    parts.make_update()
     found = checkpoint.read_latest(directory / "checkpoints") if resume and directory is not None else None
     if found is not None:
         if not found.state.get("offline"):
             raise CheckpointError(f"{found.path} is of a run that acts: use agentkit train --resume.")
         check_same(experiment, found)
-    initial = InitialState(experiment) if found is not None else find_initial_state(experiment, update, shapes)
+    initial = (
+        InitialState(experiment) if found is not None else find_initial_state(experiment, parts.update, parts.state)
+    )
     experiment = initial.experiment
     if directory is not None:
         check_code(experiment, directory)
@@ -337,8 +332,9 @@ def _build(
         path = lasting_path("dataset", config.dataset) if is_file else None
         of_data = {"dataset": path, "evaluates": config.environment is not None}
         write_config(experiment, directory, offline=of_data)
-    choose_dispatch(shapes)
-    logs = RunLogs(experiment, stack, resume_step=(0 if found is None else found.step) if resume else None)
+    choose_dispatch(parts.state)
+    start = (0 if found is None else found.step) if resume else None
+    logs = RunLogs(experiment, stack, start, unit="update")
     logs.message(f"Device: {describe_devices(config.devices)}")
     if initial.message:
         logs.message(initial.message)
@@ -352,7 +348,13 @@ def _build(
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))
     num_updates = agent.batch_plan.num_updates
     learner = Learner(
-        update, dataset, key, num_updates=num_updates, callbacks=callbacks, devices=devices, on_nan=config.on_nan
+        parts.compiled_update,
+        dataset,
+        key,
+        num_updates=num_updates,
+        callbacks=callbacks,
+        devices=devices,
+        on_nan=config.on_nan,
     )
     if initial.training is not None:
         learner.begin_with(initial.training)
@@ -360,8 +362,8 @@ def _build(
     evaluator = None
     if evaluation_plan(experiment).period:
         observers = hooks.evaluation_observers()
-        evaluator = stack.enter_context(Evaluator(experiment, networks, store, observers=observers))
-    policies = Policies(experiment, spec, networks, store, acts=config.environment is not None)
+        evaluator = stack.enter_context(Evaluator(experiment, parts.networks, store, observers=observers))
+    policies = Policies(experiment, spec, parts.networks, store, acts=config.environment is not None)
     training = Training(experiment, work, learner, evaluator, logs, hooks, policies, unit="update")
     hooks.watch(lambda: work.num_steps, lambda: learner.num_updates_done, lambda: VariableClient(store).params)
     if found is not None:

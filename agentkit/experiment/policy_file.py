@@ -21,6 +21,9 @@ _HEADER = "agentkit_policy"
 _OF_OTHERS = "numpy/"
 """Begins the names of arrays that another reader of the same file needs."""
 
+POLICY_FILE = "policy.npz"
+"""How the file is called in a folder."""
+
 
 class PolicyFile(NamedTuple):
     """Holds what a policy file says besides parameters.

@@ -19,9 +19,10 @@ import jax
 
 from agentkit.errors import ConfigError
 from agentkit.experiment.acting import num_ready
+from agentkit.experiment.result import Result
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.timed_parts import TimedDataset, TimedPart
-from agentkit.experiment.training import Result, Training
+from agentkit.experiment.training import Training
 
 PARTS = (
     "environment", "acting", "adding", "sampling", "update", "waiting", "evaluation", "saving", "logging", "rest",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import pathlib
 from typing import Any
 
@@ -20,12 +18,13 @@ from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, scale_
 from agentkit.datasets.replay_contents import join_sequences, join_transitions
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
-from agentkit.experiment.config import ExperimentConfig, read_config
-from agentkit.experiment.evaluate import restore_policy
+from agentkit.experiment.config_json import read_config
+from agentkit.experiment.restoring import restore_policy
+from agentkit.experiment.shared_parts import find_policy
 from agentkit.replay import InProcessReplay
 from agentkit.specs import is_batched, make_environment_spec
 from agentkit.variables import VariableClient
-from agentkit.wrappers.reward_scale import RewardScale
+from agentkit.wrappers.reward_scale import find_scale
 
 
 def record_episodes(
@@ -49,7 +48,7 @@ def record_episodes(
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
     restored = restore_policy(run_directory, **options)
     experiment, store = restored.experiment, restored.store
-    policy = experiment.agent.make_policy(restored.networks, evaluation=not explore)
+    policy = find_policy(experiment.agent, restored.networks, evaluation=not explore)
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
     with contextlib.closing(experiment.make_environment(environment_seed, evaluation=True)) as environment:
@@ -100,16 +99,11 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
         episodes = join_sequences(items, rows)
     else:
         episodes = join_transitions(items, rows, experience.config.n_step, experience.config.discount)
-    return EpisodeData(scale_rewards(episodes, 1.0 / _reward_scale(experiment)), describe_actions(spec.actions))
+    scale = find_scale(experiment.wrappers)
+    return EpisodeData(scale_rewards(episodes, 1.0 if scale is None else 1.0 / scale), describe_actions(spec.actions))
 
 
 def _can_join(experience: Any) -> bool:
     if not isinstance(experience, Transitions | Sequences):
         return False
     return isinstance(experience, Sequences) or experience.config.n_step == 1 or experience.config.discount > 0
-
-
-def _reward_scale(experiment: ExperimentConfig) -> float:
-    """Returns by how much the run's wrappers multiply rewards."""
-    partials = [wrapper for wrapper in experiment.wrappers if isinstance(wrapper, functools.partial)]
-    return math.prod(x.args[0] if x.args else x.keywords["scale"] for x in partials if x.func is RewardScale)

@@ -8,7 +8,8 @@ from typing import final
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import callback_record, identity
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, read_record, write_config
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import check_run_directory, read_record, write_config
 
 
 @final

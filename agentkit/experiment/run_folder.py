@@ -8,7 +8,7 @@ import re
 from typing import Any, final
 
 from agentkit.errors import ConfigError, missing_extra
-from agentkit.experiment.config import read_record
+from agentkit.experiment.config_json import read_record
 from agentkit.loggers import read_csv
 
 
@@ -26,6 +26,11 @@ class Run:
 
     directory: pathlib.Path
     config: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Returns where it is, what was run and which logs there are."""
+        agent, environment = (self.config[name] or "of your own" for name in ("agent", "environment"))
+        return f"Run({str(self.directory)!r}: {agent} in {environment}, logs {', '.join(self.logs) or 'none'})"
 
     @property
     def logs(self) -> list[str]:

@@ -14,16 +14,16 @@ import numpy as np
 import tree
 
 from agentkit import core, nests
-from agentkit.actors import ActorIndex, Policy
+from agentkit.actors import ActorIndex, CompiledPolicy, Policy
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders.base import make_cast
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError
 from agentkit.experiment.acting import add_columns, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluate import restore_policy
 from agentkit.experiment.loading import LoadedPolicy, load
-from agentkit.learning import Learner, LearnerCallbacks
-from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.experiment.restoring import check_fits, restore_policy
+from agentkit.experiment.shared_parts import find_policy, make_parts
+from agentkit.specs import is_batched, make_environment_spec
 from agentkit.types import Array, Nest
 from agentkit.variables import VariableClient, VariableStore
 
@@ -123,7 +123,7 @@ def _check_number(steps: int | None, episodes: int | None) -> None:
 @contextlib.contextmanager
 def _acting(
     source: Any, checkpoint: str | int, explore: bool, options: dict[str, Any]
-) -> Iterator[tuple[ExperimentConfig, Policy, VariableStore, int]]:
+) -> Iterator[tuple[ExperimentConfig, Policy | CompiledPolicy, VariableStore, int]]:
     """Yields what acts and in what: experiment, policy, where the parameters are, and the steps of its training."""
     is_file = isinstance(source, str | pathlib.Path) and (pathlib.Path(source).is_file() or str(source)[:3] == "hf:")
     if is_file:
@@ -139,39 +139,25 @@ def _acting(
         store.publish(0, {"policy": source.arrays})
         experiment = ExperimentConfig(source.agent, num_steps=1, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
-            _check_fits(make_environment_spec(made), source)
+            check_fits(make_environment_spec(made), source.observation_spec, source.agent_action_spec)
         yield experiment, source.pure_policy, store, 0
     elif isinstance(source, ExperimentConfig) and source.run_directory is None:
         experiment = ExperimentConfig(**{**vars(source), **options})
         with contextlib.closing(experiment.make_environment(experiment.seed)) as made:
-            networks = experiment.agent.make_networks(make_environment_spec(made))
+            parts = make_parts(experiment.agent, make_environment_spec(made))
         learner_key, _ = jax.random.split(jax.random.PRNGKey(experiment.seed))  # As the run would begin.
-        update, callbacks = experiment.agent.make_update(networks), LearnerCallbacks(publisher=store)
-        Learner(update, iter(()), learner_key, callbacks=callbacks)
-        yield experiment, experiment.agent.make_policy(networks, evaluation=not explore), store, 0
+        store.publish(0, parts.compiled_update.variables(parts.compiled_update.init(learner_key)))
+        yield experiment, parts.policy(evaluation=not explore), store, 0
     else:
         restored = restore_policy(source, checkpoint, **options)
-        policy = restored.experiment.agent.make_policy(restored.networks, evaluation=not explore)
+        policy = find_policy(restored.experiment.agent, restored.networks, evaluation=not explore)
         yield restored.experiment, policy, restored.store, 0 if restored.found is None else restored.found.step
-
-
-def _check_fits(spec: EnvironmentSpec, policy: LoadedPolicy) -> None:
-    for name, found, expected in (
-        ("observations", spec.observations, policy.observation_spec),
-        ("actions", spec.actions, policy.agent_action_spec),
-    ):
-        shapes = [[(leaf.shape, leaf.dtype) for leaf in tree.flatten(nest)] for nest in (found, expected)]
-        if shapes[0] != shapes[1]:
-            raise SpecError(
-                f"The policy was made for {name} of {expected!r:.200}; the environment has {found!r:.200}. Give the "
-                "environment that it was trained in, with the same wrappers."
-            )
 
 
 def _play(
     experiment: ExperimentConfig,
     environment: Any,
-    policy: Policy,
+    policy: Policy | CompiledPolicy,
     store: VariableStore,
     start: tuple[int, int],
     steps: int | None,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, final
 
 from agentkit.checkpoint import write_json
 from agentkit.errors import AgentkitError, ConfigError
-from agentkit.experiment.config import ExperimentConfig, check_run_directory, damaged, experiment_from_record
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.jobs import (
     FAILED,
     FINISHED,
@@ -32,7 +33,7 @@ from agentkit.experiment.jobs import (
 )
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.loggers.program_table import Grid
+from agentkit.loggers.grid import Grid
 from agentkit.loggers.progress import duration
 from agentkit.loggers.runs_table import RunsTable
 from agentkit.scratch import make_scratch, remove_scratch
@@ -84,7 +85,7 @@ def run_seeds(
 
     Each run has a process of its own, which ends with this one, and the folder ``seed<N>`` in
     `experiment.run_directory`. With ``progress=True`` a table shows them. One that fails does not stop the others; one
-    that a signal kills goes on once. SIGINT (Ctrl-C) or SIGTERM saves and stops all.
+    that a signal kills goes on once. SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
 
     Args:
         experiment: what to run; its own `seed` is not used. With no `run_directory`, only the results are kept.
@@ -148,9 +149,7 @@ def read_group(
         ConfigError: there is no group there, or its experiment cannot be made again.
     """
     record = _read_record(pathlib.Path(directory))
-    experiment = experiment_from_record(
-        record["experiment"], directory, imports=imports, **{"run_directory": directory, **changes}
-    )
+    experiment = experiment_from_record(record["experiment"], directory, imports=imports, **changes)
     return experiment, record["seeds"], record["jobs"]
 
 

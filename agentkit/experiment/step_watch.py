@@ -91,13 +91,15 @@ class StepWatch:
         self._main = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
         self._previous: Any = None
         self._thread = threading.Thread(target=self._watch, name="step-watch", daemon=True)
+        self._beside: subprocess.Popen[bytes] | None = None
 
     def watched(self, environment: Any) -> Any:
         """Returns the environment, whose calls are watched from now on."""
         if not self._seconds:
             return environment
         describe = getattr(environment, "describe_wait", str)  # Of a batch in workers: who has not answered.
-        calls = {name: self._timed(getattr(environment, name), name, describe) for name in ("step", "reset")}
+        names = ("step", "reset", "recv") if hasattr(environment, "recv") else ("step", "reset")
+        calls = {name: self._timed(getattr(environment, name), name, describe) for name in names}
         if not hasattr(environment, "describe_wait"):
             return TimedPart(environment, **calls, close=self._timed(environment.close, "close", describe))
         # Closing workers takes a limited time anyway. Whoever asks one of their environments waits for its step, too.
@@ -129,6 +131,14 @@ class StepWatch:
 
         return {"async_reset": async_reset, "send": send, "recv": recv_none_late}
 
+    def make(self, make_environment: Callable[[], Any]) -> Any:
+        """Returns the environment that a function makes, in the time that a call may take, and watches it from then on.
+
+        Args:
+            make_environment: the function, without arguments.
+        """
+        return self.watched(self._timed(make_environment, "make_environment", str)())
+
     def _timed(self, function: Callable[..., Any], name: str, describe: Callable[[], str]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._call = (name, describe)
@@ -141,6 +151,8 @@ class StepWatch:
 
     def __enter__(self) -> StepWatch:
         if self._seconds:
+            if self._with_process:  # Here and not in the thread: the first call may keep the interpreter from it.
+                self._beside = self._start_beside()
             if self._main:
                 self._previous = signal.signal(_SIGNAL, self._raise)
             self._thread.start()
@@ -150,6 +162,9 @@ class StepWatch:
         self._closed.set()
         if self._seconds:
             self._thread.join(timeout=10.0)
+            if self._beside is not None:
+                with self._beside:  # Closes its input, at which it ends.
+                    pass
             if self._main:
                 signal.signal(_SIGNAL, self._previous)
 
@@ -159,30 +174,27 @@ class StepWatch:
 
     def _watch(self) -> None:
         tick = min(1.0, self._seconds / 5)
-        with contextlib.ExitStack() as stack:
-            beside: subprocess.Popen[bytes] | None = None
-            seen: tuple[str, Callable[[], str]] | None = None
-            waited_from, last = 0.0, time.monotonic()
-            while not self._closed.wait(tick):
-                now = time.monotonic()
-                self._awake += min(now - last, 2 * tick)  # Sleep of the machine, or Ctrl-Z, is no hang.
-                last = now
-                if beside is not None:
-                    with contextlib.suppress(OSError):
-                        os.write(beside.stdin.fileno(), b".")  # type: ignore[union-attr]
-                elif self._with_process:  # After the first tick: a run that is over by then needs none.
-                    beside = stack.enter_context(self._start_beside())
-                if self._call is not seen or seen is None:
-                    seen, waited_from = self._call, self._awake
-                elif self._awake - waited_from > self._seconds:
-                    self._end(seen)
-                    seen = None
+        seen: tuple[str, Callable[[], str]] | None = None
+        waited_from, last = 0.0, time.monotonic()
+        while not self._closed.wait(tick):
+            now = time.monotonic()
+            self._awake += min(now - last, 2 * tick)  # Sleep of the machine, or Ctrl-Z, is no hang.
+            last = now
+            if self._beside is not None:
+                with contextlib.suppress(OSError):
+                    os.write(self._beside.stdin.fileno(), b".")  # type: ignore[union-attr]
+            if self._call is not seen or seen is None:
+                seen, waited_from = self._call, self._awake
+            elif self._awake - waited_from > self._seconds:
+                self._end(seen)
+                seen = None
 
     def _start_beside(self) -> subprocess.Popen[bytes]:
         text = f"{self._say('a call')} It kept the interpreter meanwhile: the process is killed, and nothing saved."
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BESIDE, str(os.getpid()), str(self._seconds + GRACE_SECONDS), text],
             stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, and would end the other with a traceback.
         )
 
     def _say(self, call: str, who: str = "") -> str:

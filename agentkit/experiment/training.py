@@ -20,49 +20,12 @@ from agentkit.experiment.evaluate import Evaluator
 from agentkit.experiment.evaluation_plan import EvaluationBudget, evaluation_plan
 from agentkit.experiment.films import TrainingFilms
 from agentkit.experiment.hooks import Hooks
-from agentkit.experiment.loading import LoadedPolicy, Policies
+from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs
+from agentkit.experiment.result import Result
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
 from agentkit.types import TableInfo
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Holds how a run ended.
-
-    Attributes:
-        steps: environment steps in all, earlier runs of a resumed one included; updates, of a run from data alone.
-        updates: learner updates in all.
-        evaluations: the record of each evaluation of this run (``steps``, ``episode_return``, ...).
-        interrupted: True if a signal stopped it before `num_steps`.
-        stopped_by: the reason that a callback gave, where one stopped it; else None.
-        policies: where `policy` and `best_policy` come from.
-    """
-
-    steps: int
-    updates: int
-    evaluations: list[dict[str, float]]
-    interrupted: bool
-    stopped_by: str | None = None
-    policies: Policies | None = dataclasses.field(default=None, repr=False, compare=False)
-
-    @property
-    def policy(self) -> LoadedPolicy:
-        """Returns the newest policy, as `agentkit.load` does; made when it is first asked for, without a run folder."""
-        assert self.policies is not None, "every run gives them"
-        return self.policies.newest
-
-    @property
-    def best_policy(self) -> LoadedPolicy:
-        """Returns the policy that `callbacks.keep_best` has kept in the run folder.
-
-        Raises:
-            ConfigError: it was not among the callbacks.
-        """
-        assert self.policies is not None, "every run gives them"
-        return self.policies.best
 
 
 class LogRow(NamedTuple):
@@ -169,6 +132,8 @@ class Training:
     def iterate(self, stop: StopOnSignal) -> Iterator[LogRow]:
         """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
         experiment, work, rows = self.experiment, self.work, self.rows
+        if work.num_steps >= experiment.num_steps:
+            self.logs.message(f"Nothing to train: the run is at {self.unit} {work.num_steps:,} already.")
         next_evaluation = self._next_evaluation(work.num_steps)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
         next_film = next_multiple(work.num_steps, experiment.video_period)
@@ -201,6 +166,10 @@ class Training:
     def _finish(self) -> None:
         """Saves, and says how the run ended; raises what a callback has raised."""
         hooks, steps = self.hooks, self.work.num_steps
+        stopped = steps < self.experiment.num_steps
+        if hooks.failure is None and (stopped or hooks.stopped_by):
+            why = f": {hooks.stopped_by}" if hooks.stopped_by else ""
+            self.logs.message(f"Stopping at {self.unit} {steps:,}{why}; saving.")
         try:
             self.learner.log()
             if steps != self.saved_step:
@@ -213,10 +182,6 @@ class Training:
         self._show_progress()  # Due or not: the last line says where it ended.
         if hooks.failure is not None:
             raise hooks.failure
-        stopped = steps < self.experiment.num_steps
-        if stopped or hooks.stopped_by:
-            why = f": {hooks.stopped_by}" if hooks.stopped_by else " by a signal"
-            self.logs.message(f"Stopped at {self.unit} {steps:,}{why}; saved. Use --resume to go on.")
         self.result = Result(
             steps,
             self.learner.num_updates_done,
@@ -243,15 +208,15 @@ class Training:
             found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
             if plan.in_proportion:
                 self.budget.add(found)
-            episodes = "1 episode" if found["evaluation_episodes"] == 1 else f"{found['evaluation_episodes']} episodes"
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.hooks.emit("on_evaluation", record)
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
-            self.logs.message(
-                f"{self.unit} {steps:,}: evaluation return {record['episode_return']:.1f} "
-                f"({record['episode_return_min']:.1f} to {record['episode_return_max']:.1f}, {episodes})"
-            )
+            spread = "1 episode"
+            if found["evaluation_episodes"] > 1:
+                ends = f"{found['episode_return_min']:.1f} to {found['episode_return_max']:.1f}"
+                spread = f"{ends}, {found['evaluation_episodes']} episodes"
+            self.logs.message(f"{self.unit} {steps:,}: evaluation return {found['episode_return']:.1f} ({spread})")
 
     def _save_or_warn(self) -> None:
         """Saves; where the disk refuses, which may pass, training goes on, and the next period tries again."""

@@ -6,10 +6,10 @@ import sys
 from agentkit import envs
 from agentkit.agents import dqn
 
-# Not among them are pandas and scipy, which TensorFlow's Keras loads by itself where they are installed.
+# Not among them is scipy, which jax loads.
 NEEDLESS = (
-    "rlax", "optax", "distrax", "tensorflow_probability", "chex", "matplotlib", "rich", "ray", "gymnasium",
-    "tensorboardX", "agentkit.losses.value", "agentkit.cli",
+    "rlax", "optax", "distrax", "tensorflow_probability", "chex", "keras", "pandas", "matplotlib", "rich", "ray",
+    "gymnasium", "tensorboardX", "tensorflow", "agentkit.losses.value", "agentkit.cli",
 )  # fmt: skip
 
 

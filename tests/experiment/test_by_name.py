@@ -6,6 +6,7 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn, registry
+from agentkit.callbacks import Callback
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import preset_table, read_config
 from agentkit.experiment.config import ExperimentConfig
@@ -27,12 +28,32 @@ def catch_preset(monkeypatch):
 
 
 def test_settings_of_agent_run_and_call_are_told_apart(tmp_path):
-    result = agentkit.train("dqn", "agentkit:catch", "0.06k", seed=3, run_directory=tmp_path / "run", **SMALL)
+    settings = SMALL | {"hidden_sizes": [4], "run_directory": tmp_path / "run"}
+    result = agentkit.train("dqn", "agentkit:catch", "0.06k", seed=3, **settings)
     assert result.steps == 60
     made = read_config(tmp_path / "run")
+    assert made.agent.config.hidden_sizes == (4,)
     assert (made.seed, made.agent.config.batch_size, made.evaluation_period) == (3, 4, 0)
     again = agentkit.train("dqn", "agentkit:catch", 80, seed=3, run_directory=tmp_path / "run", resume=True, **SMALL)
     assert again.steps == 80
+
+
+def test_a_callback_is_called_once():
+    """It could go to the experiment or to `run`, and once went to both."""
+    seen = []
+
+    class Record(Callback):
+        def on_evaluation(self, run, record):
+            seen.append(record["steps"])
+
+    settings = SMALL | {"evaluation_period": 30, "evaluation_episodes": 1, "callbacks": [Record()]}
+    agentkit.train("dqn", "agentkit:catch", 60, **settings)
+    assert seen == [30, 60]
+
+
+def test_an_offline_agent_without_data_is_warned_of():
+    with pytest.warns(UserWarning, match="bc is made to learn from data"):
+        agentkit.train("bc", "agentkit:catch", 20, evaluation_period=0, progress=False)
 
 
 def test_no_name_means_two_things():
@@ -98,6 +119,7 @@ def test_a_run_of_a_class_names_it(tmp_path):
     [
         ({"learning_rat": 1}, UnknownNameError, "'learning_rat'. Did you mean 'learning_rate'"),
         ({"run_directry": 1}, UnknownNameError, "Did you mean 'run_directory'"),
+        ({"max_episode_steps": 9}, UnknownNameError, r"goes into environment_settings={'max_episode_steps': ...}"),
         ({"gamma": 0.9}, ConfigError, "dqn calls it 'discount'"),
         ({"total_timesteps": 5}, ConfigError, "calls it 'steps'"),
         ({"discount": 7}, ConfigError, r"discount must be in \[0, 1\]"),
@@ -107,6 +129,11 @@ def test_a_run_of_a_class_names_it(tmp_path):
 def test_what_is_refused(settings, error, message):
     with pytest.raises(error, match=message):
         agentkit.train("dqn", "agentkit:catch", 20, **settings)
+
+
+def test_a_run_is_of_an_experiment():
+    with pytest.raises(ConfigError, match="Expected an ExperimentConfig, found a str"):
+        agentkit.run("dqn")
 
 
 @pytest.mark.parametrize("steps", [None, "many", "1.5", 0, "-1k", True])

@@ -281,6 +281,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_there(tmp_path: pathl
     directory = tmp_path / "run"
     for given, error, message in (
         ([Misspelt()], UnknownNameError, "Did you mean 'on_evaluation'"),
+        ([[].append], ConfigError, "Write a class with a method such as on_episode"),
         ([keep_best], ConfigError, r"Call it: keep_best\(\)"),
         ([print], ConfigError, "subclasses of agentkit.callbacks.Callback"),
         (keep_best(), ConfigError, r"Write callbacks=\[\.\.\.\]"),

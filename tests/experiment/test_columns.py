@@ -86,6 +86,7 @@ def learned(folder):
     return [float(row["wrong"]) for row in rows], max(float(row["seen"]) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agentkit import checkpoint
+from agentkit import checkpoint, specs
 from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
-from agentkit.errors import CheckpointError, ConfigError
+from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, load, run
+from agentkit.experiment.restoring import check_fits
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 from agentkit.wrappers.film import Film
@@ -44,6 +45,16 @@ def test_it_gives_one_return_and_length_per_episode_always_the_same(trained: pat
     assert evaluate(str(trained), num_episodes=7) == found
     assert evaluate(trained, num_episodes=3)["episode_return"] == found["episode_return"][:3]
     assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+
+def test_an_environment_that_the_policy_does_not_fit_is_refused(trained: pathlib.Path) -> None:
+    with pytest.raises(SpecError, match=r"trained with observations .*\[10, 5\], and this environment has .*\[6, 5\]"):
+        evaluate(trained, 1, environment_settings={"rows": 6})
+    with pytest.raises(CheckpointError, match="What was trained does not fit the environment given here"):
+        evaluate(trained, 1, environment="agentkit:memory_chain")
+    spec = make_environment_spec(Catch())
+    with pytest.raises(SpecError, match=r"trained with actions int32\[\] of 2 values, and .* of 3 values"):
+        check_fits(spec, spec.observations, specs.DiscreteArray(2, np.int32, "action"))
 
 
 def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> None:

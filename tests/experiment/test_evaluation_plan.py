@@ -10,7 +10,7 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn
-from agentkit.experiment.config import experiment_from_record
+from agentkit.experiment.config_json import experiment_from_record
 from agentkit.experiment.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
 from agentkit.experiment.local import ActAndLearn
 
@@ -124,4 +124,4 @@ def test_the_plan_is_said():
     assert EvaluationPlan(2_000, 1, False).describe(20_000) == "Evaluation: 1 episode every 2,000 steps"
     assert EvaluationPlan(0, 10, False).describe(20_000) == "Evaluation: none"
     text = EvaluationPlan(2_000, 10, True).describe(20_000)
-    assert "up to 10 episodes every 2,000 steps" in text and "a tenth of the run, 2,000 steps" in text
+    assert text == "Evaluation: up to 10 episodes every 2,000 steps, about 2,000 environment steps in all"

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 
+import psutil
 import pytest
 
 pytest.importorskip("reverb")
@@ -76,10 +77,18 @@ def test_every_role_survives_every_signal(tmp_path):
     assert all(row["items_lost"] == 0 for row in table if row["role"] != "replay-0"), table
 
 
-def test_a_program_whose_supervisor_was_killed_leaves_nobody_and_goes_on(tmp_path):
-    with Launched(tmp_path, 1_000_000, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "200") as program:
-        program.wait_for(lambda s: s["totals"].get("steps", 0) > 500 and checkpoints(program))
+def test_a_program_whose_worker_or_supervisor_was_killed_goes_on_and_leaves_nobody(tmp_path):
+    words = ("--actors", "1", "--num-envs", "2", "--workers", "2", "--eval-every", "0", "--checkpoint-every", "200")
+    with Launched(tmp_path, 1_000_000, *words) as program:
+        before = program.wait_for(lambda s: s["totals"].get("steps", 0) > 500 and checkpoints(program))
+        actor = before["nodes"]["actor-0"]
+        one, other = psutil.Process(actor["pid"]).children()
+        one.kill()
+        after = program.wait_for(lambda s: is_up(s, "actor-0", actor["incarnation"]), LIMIT_SECONDS)
+        assert "(worker 0, process" in after["nodes"]["actor-0"]["last_error"] and not other.is_running()
+        program.wait_for(lambda s: s["totals"]["steps"] > after["totals"]["steps"])
         processes = program.processes()
+        assert len(processes) >= 7  # The supervisor, its guard, three nodes and two workers.
         program.process.kill()
         program.process.wait(timeout=10.0)
         deadline = time.monotonic() + 10.0
@@ -94,6 +103,7 @@ def test_a_program_whose_supervisor_was_killed_leaves_nobody_and_goes_on(tmp_pat
     assert checkpoint.read_latest(run / "checkpoints").step >= saved.step + 300
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     with Launched(tmp_path, 700, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "300") as program:
         assert program.end() == 0, program.output()
@@ -123,6 +133,7 @@ def test_a_node_that_dies_too_often_ends_the_program_by_name(tmp_path):
         assert "actor-0 was killed by SIGKILL; 1 restarts in 600 s did not help" in program.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
     """The parameters in shared memory, and the files of a replay server that was killed."""
 

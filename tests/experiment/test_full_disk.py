@@ -62,7 +62,8 @@ def test_training_outlives_a_full_disk_and_saves_again_when_there_is_room(disk):
             lambda s: failures(s) >= failures(full) + 2 and s["totals"]["steps"] > full["totals"]["steps"] + 500
         )
         assert later["totals"]["updates"] > full["totals"]["updates"]
-        assert all(node["restarts"] == 0 for node in later["nodes"].values()), later
+        restarted = {name: node for name, node in later["nodes"].items() if node["restarts"]}
+        assert not restarted, f"{restarted}\n{program.output()}"
         assert later["nodes"]["actor-0"]["gauges"]["log_rows_dropped"] > 0
         for name in ("replay-0", "learner-0", "actor-0"):  # Coming back needs no room either.
             os.kill(program.pid(name), signal.SIGKILL)
@@ -85,6 +86,7 @@ def test_training_outlives_a_full_disk_and_saves_again_when_there_is_room(disk):
         assert not list((program.directory / "checkpoints").glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_last_checkpoint_that_finds_no_room_is_told(disk, tmp_path):
     with Launched(disk, 10_000_000, *SETTINGS, terminal=tmp_path) as program:
         program.wait_for(lambda s: len(saved(program)) > 1)

@@ -32,7 +32,7 @@ from agentkit.experiment import (
     resume,
     run,
 )
-from agentkit.experiment.config import experiment_from_record, write_config
+from agentkit.experiment.config_json import experiment_from_record, write_config
 from agentkit.experiment.identity import difference, packages_of
 from agentkit.experiment.recipes import encode, unnamed
 from agentkit.wrappers.step_limit import StepLimit
@@ -41,7 +41,7 @@ from tests.experiment.own_parts import SMALL
 
 EXTERNAL = importlib.import_module("agentkit.experiment.launch.external")
 LAUNCHING = importlib.import_module("agentkit.experiment.launch.run")
-EVALUATING = importlib.import_module("agentkit.experiment.evaluate")  # The package's `evaluate` is the function.
+RESTORING = importlib.import_module("agentkit.experiment.restoring")
 
 
 def make(agent=None, environment="agentkit:catch", **settings):
@@ -134,11 +134,11 @@ def _commands():
         resume(folder)
 
     def evaluate_it(folder, monkeypatch):
-        monkeypatch.setattr(EVALUATING, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
+        monkeypatch.setattr(RESTORING, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
         evaluate(folder)
 
     def export_it(folder, monkeypatch):
-        monkeypatch.setattr(EVALUATING, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
+        monkeypatch.setattr(RESTORING, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
         record.record_episodes(folder, 1)
 
     def export_replay(folder, monkeypatch):
@@ -322,7 +322,7 @@ def test_a_run_of_own_parts_is_trained_resumed_evaluated_and_exported_from_its_f
     assert main(["evaluate", str(strange.run), "--episodes", "2"]) == 2
     error = capsys.readouterr().err
     assert not strange.mark.exists() and "strange_parts" not in sys.modules
-    assert f"Run: agentkit evaluate {strange.run} --episodes 2 --import strange_parts" in error
+    assert f"Run:\n  agentkit evaluate {strange.run} --episodes 2 --import strange_parts" in error
 
     named = ["--import", "strange_parts"]
     assert main(["train", "--resume", str(strange.run), "--steps", "80", *named]) == 0

@@ -31,6 +31,7 @@ def steps_of(status, name):
     return status["nodes"][name]["counts"].get("steps", 0)
 
 
+@pytest.mark.slow
 def test_two_servers_share_three_actors_to_the_end(tmp_path):
     with Launched(tmp_path, 1500, "--actors", "3", "--inference", "2", "--eval-every", "500") as program:
         status = program.wait_for(
@@ -87,6 +88,7 @@ def test_a_program_goes_on_when_its_server_is_killed(tmp_path):
         assert not [process for process in processes if process.is_running()]
 
 
+@pytest.mark.slow
 def test_actors_that_wait_for_a_server_stop_when_they_are_told(tmp_path):
     with Launched(tmp_path, 1_000_000, "--actors", "1", "--inference", "1", "--eval-every", "0") as program:
         program.wait_for(lambda status: steps_of(status, "actor-0") > 50, START_SECONDS)
@@ -98,6 +100,7 @@ def test_actors_that_wait_for_a_server_stop_when_they_are_told(tmp_path):
     assert time.monotonic() - start < 30.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["threads", "processes"])
 def test_actors_that_step_several_environments(engine):
     seen = {}

@@ -152,7 +152,7 @@ def test_the_best_policy_is_begun_with(trained: Callable[[str], pathlib.Path], t
             r"differ at .*float32\[16\] in .*, float32\[8\] here.*hidden_sizes=\[16\]",
         ),
         (OFFLINE["iql"], {"init_checkpoint": 5}, "has no checkpoint of step 5. It has those of: 15, 30"),
-        (OFFLINE["iql"], {"init_checkpoint": "last"}, "must be 'newest', 'best' or a step, found last"),
+        (OFFLINE["iql"], {"init_checkpoint": "last"}, "must be 'newest', 'best' or a step, found the string 'last'"),
         (OFFLINE["iql"], {}, r"learned from rewards times .*reward_scale\(scale="),
         (OFFLINE["iql"], {"source": "/nowhere"}, "nowhere has no checkpoint yet"),
     ],

@@ -31,7 +31,7 @@ def test_a_program_reaches_its_steps_is_saved_and_goes_on(tmp_path):
         assert program.end() == 0, program.output()
         run = program.directory
     saved = checkpoint.read_latest(run / "checkpoints")
-    assert saved.step == saved.state["num_steps"] >= 1500 and (saved.path / "replay").is_dir()
+    assert saved.step == saved.state["num_steps"] and 1500 <= saved.step < 1600 and (saved.path / "replay").is_dir()
     updates = saved.state["learner"]["num_updates"]
     assert saved.state["totals"]["updates"] == updates  # Those after the actors had stopped included.
     # 0.1 updates for each inserted item, of which catch's episodes of 9 steps make 18.
@@ -42,13 +42,13 @@ def test_a_program_reaches_its_steps_is_saved_and_goes_on(tmp_path):
     assert not (run / "board.json").exists()
     assert evaluate(run, num_episodes=2)["steps"] == saved.step
 
-    goal = saved.step + 1500  # Actors overrun what they were asked for.
+    goal = saved.step + 1500
     with Launched(tmp_path, goal, "--actors", "1", resume=run) as program:
         first = program.wait_for(lambda status: status["nodes"]["replay-0"]["state"] == "ready")
         assert first["totals"]["steps"] >= saved.step
         assert program.end() == 0, program.output()
     again = checkpoint.read_latest(run / "checkpoints")
-    assert again.step >= goal and again.state["learner"]["num_updates"] > updates
+    assert goal <= again.step < goal + 100 and again.state["learner"]["num_updates"] > updates
     assert json.loads((run / "config.json").read_text())["launch"]["num_actors"] == 1
 
 
@@ -75,6 +75,7 @@ def test_a_setting_that_cannot_work_ends_at_once_with_its_reason(tmp_path):
     assert time.monotonic() - start < 60.0
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_no_port_of_a_program_is_open_to_other_machines(tmp_path, engine):

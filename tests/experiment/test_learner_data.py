@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.agents import dqn, ppo
+from agentkit.agents import bc, dqn, ppo
+from agentkit.agents.addons import with_normalization
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.distributed import RunStore, RunStoreClient
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.launch import gradient
 from agentkit.experiment.launch.gradient import with_gradients
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import contents_name
@@ -175,6 +177,18 @@ def test_gradients_refuse_steps_and_updates_with_targets():
         agent.make_adder(None, SPEC)
     with pytest.raises(ConfigError, match="without a target network"):
         agent.make_update(agent.make_networks(SPEC))
+
+
+def test_gradients_refuse_updates_that_keep_statistics():
+    """What travels is shaped as the parameters and averaged, which statistics are not to be."""
+    plain, spec = bc.make_agent(), specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0))
+    assert plain.make_update(plain.make_networks(spec)).gradient is not None
+    agent = with_normalization(plain)
+    networks = agent.make_networks(spec)
+    with pytest.raises(ConfigError, match="normalises by running statistics"):
+        with_gradients(agent).make_update(networks)
+    with pytest.raises(ConfigError, match=r"keeps statistics, as normalisation does.*actor_node"):
+        gradient._gradient(agent.make_update(networks))
 
 
 def test_a_second_learner_or_server_has_names_of_its_own():

@@ -14,10 +14,10 @@ import agentkit
 from agentkit import specs
 from agentkit.agents import ppo, r2d2, sac
 from agentkit.envs import make
-from agentkit.errors import ConfigError, SpecError
-from agentkit.experiment import Evaluator
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
+from agentkit.experiment import Evaluator, Result
 from agentkit.experiment.deploy.acting import acting_of
-from agentkit.experiment.evaluate import own_actions, restore_policy
+from agentkit.experiment.restoring import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_stack
 
 SAC = sac.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8, num_random_steps=0)
 R2D2 = r2d2.Config(
-    hidden_sizes=(8,), lstm_size=8, min_replay_size=4, batch_size=2, sequence_length=6, sequence_period=3, burn_in=2
+    hidden_sizes=(8,), core_size=8, min_replay_size=4, batch_size=2, sequence_length=6, sequence_period=3, burn_in=2
 )
 
 
@@ -136,6 +136,22 @@ print(json.dumps(action.tolist()))
     assert done.returncode == 0, done.stderr
     expected, _ = policy(np.array([0.0, 1.0, 0.5]))
     np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), expected, rtol=1e-6)
+
+
+def test_a_folder_that_was_pushed_is_loaded_and_what_is_there_says_what_it_is(pendulum, tmp_path):
+    pushed = agentkit.push(pendulum, str(tmp_path / "pushed"), num_episodes=1)
+    rows = rows_for(policy := agentkit.load(pushed))
+    np.testing.assert_array_equal(policy(rows)[0], agentkit.load(pendulum)(rows)[0])
+    assert repr(policy).startswith("LoadedPolicy(of sac, observations ")
+    assert repr(agentkit.open_run(pendulum)) == f"Run({str(pendulum)!r}: sac in gymnasium:Pendulum-v1, logs learner)"
+    result = Result(1_000, 7, [{"episode_return": 2.0}], interrupted=False, stopped_by="it was enough")
+    said = "Result(steps=1_000, updates=7, 1 evaluation, the last with return 2.0, stopped_by='it was enough')"
+    assert repr(result) == said
+    for what in (agentkit.load, agentkit.evaluate):
+        with pytest.raises(ConfigError, match="the experiment that was run, found a Result"):
+            what(result)
+    with pytest.raises(UnknownNameError, match=r"evaluate 'episodes'\. Did you mean 'num_episodes'"):
+        agentkit.evaluate(pendulum, episodes=3)
 
 
 def test_what_is_no_policy_is_refused(pendulum, tmp_path):

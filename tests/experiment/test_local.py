@@ -307,10 +307,11 @@ def test_resuming_where_there_is_no_checkpoint_starts_anew(whole: Ended, tmp_pat
     assert_same_end(ended(result, tmp_path / "run"), whole)
 
 
-def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path) -> None:
+def test_resuming_what_is_done_does_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = train(tmp_path / "run", num_steps=40)
     before = sorted(str(p) for p in (tmp_path / "run" / "checkpoints").rglob("*"))
-    again = run(make_experiment(run_directory=tmp_path / "run", num_steps=40), resume=True)
+    again = run(make_experiment(run_directory=tmp_path / "run", num_steps=40, progress=True), resume=True)
+    assert "Nothing to train: the run is at step 40 already." in capsys.readouterr().err
     assert again == dataclasses.replace(first.result, evaluations=[])
     assert before == sorted(str(p) for p in (tmp_path / "run" / "checkpoints").rglob("*"))
 
@@ -431,7 +432,7 @@ def test_settings_of_another_version_are_refused(finished: pathlib.Path, tmp_pat
     record = json.loads((finished / "config.json").read_text())
     record["agent_config"]["momentum"] = 0.9
     (tmp_path / "config.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match=r"'dqn'.*does not know.*momentum"):
+    with pytest.raises(ConfigError, match=r"'dqn'.*does not know.*momentum.*CHANGELOG.md says which"):
         resume(tmp_path)
 
 

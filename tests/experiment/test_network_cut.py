@@ -144,6 +144,7 @@ def cut_for(run, other, seconds, node):
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["actor-0", "learner-0"])
 def test_a_cut_network_heals(run, away):
     """For less than the 15 s that a node waits for its store, and for longer: then it is started again by its loop."""

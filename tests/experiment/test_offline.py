@@ -277,7 +277,7 @@ def test_rewards_that_were_summed_or_scaled_are_the_environments_own_again(tmp_p
 
 def test_sequences_are_episodes_again(tmp_path: pathlib.Path) -> None:
     config = r2d2.Config(
-        hidden_sizes=(8,), lstm_size=4, batch_size=2, burn_in=1, sequence_length=4, sequence_period=3, n_step=1,
+        hidden_sizes=(8,), core_size=4, batch_size=2, burn_in=1, sequence_length=4, sequence_period=3, n_step=1,
         min_replay_size=100,
     )  # fmt: skip
     settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "run"}

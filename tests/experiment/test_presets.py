@@ -54,7 +54,8 @@ def test_presets_of_ours_are_the_commands_of_their_pages(preset, request):
     theirs = config_class(**parse_settings(words.set or [], config_class, preset.agent))
     ours = config_class(**preset.settings_for(words.steps))
     if preset.agent == "ppo" and "cartpole" in preset.source:
-        assert "128 rows (PPO" in page  # The default of then, which the page names in words.
+        # The default of then, which the page names in words.
+        assert "| ppo | 500, 500, 500 with segments of 128 rows |" in page
         theirs = dataclasses.replace(theirs, segment_length=128)
     assert ours == theirs
     assert preset.num_envs == words.num_envs

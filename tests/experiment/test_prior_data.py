@@ -89,7 +89,7 @@ def test_what_replay_holds_are_the_files_transitions(data: pathlib.Path, n_step:
 
 def test_sequences_have_a_memory_that_has_seen_nothing(data: pathlib.Path) -> None:
     config = r2d2.Config(
-        hidden_sizes=(8,), lstm_size=4, batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
+        hidden_sizes=(8,), core_size=4, batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
         min_replay_size=2,
     )  # fmt: skip
     replay, _ = filled(make_experiment(r2d2.make_agent(config), data=data))

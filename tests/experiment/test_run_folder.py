@@ -1,10 +1,14 @@
 import json
+import os
 import sys
 
 import pytest
 
 import agentkit
+from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.config_json import write_config
 from agentkit.loggers import CsvLogger
 
 
@@ -44,3 +48,21 @@ def test_what_is_missing_is_said(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"agentkit-rl\[pandas\]"):
         agentkit.open_run(folder).log("learner")
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("words", [["--run-id", "S3CRET" * 3, "--seed", "1"], ["--run-id=" + "S3CRET" * 3]])
+def test_a_runs_config_keeps_no_secret_and_outlives_a_power_failure(words, tmp_path, monkeypatch):
+    """It is on the disk, and so are the names of its folder and of the folder around that, once it is written."""
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(os.stat(descriptor).st_ino))
+    monkeypatch.setattr("sys.argv", ["agentkit", "node", "replay", *words])
+    run = tmp_path / "runs" / "mine"
+    write_config(ExperimentConfig(dqn.make_agent(), "agentkit:catch", num_steps=10), run)
+    text = (run / "config.json").read_text()
+    assert (
+        "S3CRET" not in text
+        and "--run-id" in text
+        and json.loads(text)["command"][:3] == ["agentkit", "node", "replay"]
+    )
+    assert {path.stat().st_ino for path in (run / "config.json", run, run.parent)} <= set(synced)

@@ -108,7 +108,7 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
         agentkit.sample(policy, steps=2)
     with pytest.raises(ConfigError, match="acts as it was loaded"):
         agentkit.sample(policy, steps=2, environment="agentkit:catch", explore=True)
-    with pytest.raises(SpecError, match="was made for observations"):
+    with pytest.raises(SpecError, match="trained with observations"):
         agentkit.sample(policy, steps=2, environment="agentkit:catch", environment_settings={"rows": 7})
 
 

@@ -87,6 +87,16 @@ def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp
     assert (first / "config.json").stat().st_mtime_ns == began  # Nothing ran again.
 
 
+@pytest.mark.slow
+@pytest.mark.one_stack
+def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
+    words = ["--env", "agentkit:catch", "--steps", "40", "--seeds", "3", "--eval-every", "0", "--out", str(tmp_path)]
+    assert main(["train", "dqn", *words]) == 0
+    (group,) = tmp_path.iterdir()
+    assert main(["train", "--resume", str(group), "--steps", "60"]) == 0
+    assert read_progress(group / "seed3").steps == 60
+
+
 @pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31], ["0"]])
 def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, seeds):
     with pytest.raises(ConfigError, match="seed"):

@@ -35,6 +35,7 @@ def run(folder, num_steps, totals=None):
     return first[0], last
 
 
+@pytest.mark.slow
 def test_shards_are_saved_and_come_back(tmp_path):
     _, ended = run(tmp_path, 1_500)
     sizes = {name: table["size"] for name, table in all_tables(ended).items()}

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from agentkit import checkpoint, envs
+from agentkit.cli import main
 from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
 from tests.experiment.launched import Launched
 from tests.experiment.test_life_cycle import ROOT, folder, start
@@ -52,6 +53,12 @@ def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
     assert time.monotonic() - start_time < 10.0 and signal.getsignal(signal.SIGUSR2) is before
 
 
+def test_ctrl_c_does_not_reach_the_process_beside():
+    """A terminal sends it to all processes of its group; that one would end with a traceback."""
+    with StepWatch("mine:Slow-v0", 10.0, beside=True) as watch:
+        assert os.getpgid(watch._beside.pid) != os.getpgid(0)
+
+
 DEAF = """
 from agentkit.experiment import step_watch
 from tests.experiment.test_step_timeout import Hanging
@@ -72,6 +79,43 @@ def test_a_call_that_does_not_hear_ends_its_process():
     assert done.returncode == 1
     assert "told: The environment deaf has not returned from step()" in done.stdout
     assert "in step" in done.stderr  # Where it hangs: the thread's stack.
+
+
+FROZEN = """
+import ctypes
+from agentkit.experiment import step_watch
+step_watch.GRACE_SECONDS = 0.5
+with step_watch.StepWatch("frozen", 1.5, beside=True) as watch:
+    watch.make(lambda: ctypes.PyDLL(None).sleep(20))
+"""
+
+
+@pytest.mark.one_stack
+def test_a_call_that_keeps_the_interpreter_from_the_first_moment_ends_its_process():
+    start_time = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", FROZEN],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, (done, time.monotonic() - start_time)
+    assert "The environment frozen has not returned from a call for 1.5 s" in done.stderr
+    assert "It kept the interpreter meanwhile" in done.stderr
+
+
+def test_an_environment_that_cannot_be_made_in_time_is_refused_before_there_is_a_folder(tmp_path, capsys):
+    def make(name, seed):
+        time.sleep(600)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(envs.registry._registered, "stuck", make)
+        words = ["train", "dqn", "--env", "stuck:catch", "--steps", "100", "--out", str(tmp_path / "runs")]
+        assert main([*words, "--step-timeout", "0.5"]) == 2
+    said = capsys.readouterr().err
+    assert "The environment stuck:catch has not returned from make_environment() for 0.5 s: it hangs." in said
+    assert "Traceback" not in said and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow  # Imports and compiles in a process of its own, and waits.
@@ -112,8 +156,11 @@ def test_a_launched_program_names_what_hangs_and_is_stopped_at_once(tmp_path, mo
     (tmp_path / "hanging.py").write_text(HANGING.format(bed=str(bed)))
     monkeypatch.setattr("tests.experiment.launched.ROOT", f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}")
     words = ("--actors", "1", "--wrapper", "hanging:Hanging", "--import", "hanging", "--eval-every", "200")
-    with Launched(tmp_path / "out", 1_000_000, *words, "--step-timeout", "8") as program:
-        program.wait_for(lambda s: s["values"].get("evaluation"))
+    # An evaluation without end: between two of them the evaluator would take no step that could hang.
+    words += ("--eval-episodes", "1_000_000", "--step-timeout", "8")
+    with Launched(tmp_path / "out", 1_000_000, *words) as program:
+        ready = program.wait_for(lambda s: s["nodes"]["evaluator-0"]["state"] == "ready")["totals"].get("steps", 0)
+        program.wait_for(lambda s: s["totals"].get("steps", 0) > ready + 1_000)
         bed.touch()
         hung = program.wait_for(lambda s: s["nodes"]["actor-0"]["restarts"] and s["nodes"]["evaluator-0"]["restarts"])
         for name in ("actor-0", "evaluator-0"):

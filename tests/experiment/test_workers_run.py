@@ -95,6 +95,7 @@ def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped
     assert_equal(resumed, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.one_stack
 @pytest.mark.parametrize("agent", AGENTS)
 def test_asynchronous_runs_learn_and_are_resumed_at_new_episodes(agent, tmp_path, capfd):
@@ -159,6 +160,7 @@ def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_i
         "make_source": lambda *_: store,
         "find_actor_index": lambda *_: ALONE,
         "close_on_stop": lambda *_: None,
+        "StepGoal": lambda *_: types.SimpleNamespace(reached=lambda: False),
         "_gradient": lambda update: lambda params, batch, key: params,
     }.items():
         monkeypatch.setattr(gradient, name, stands_for)

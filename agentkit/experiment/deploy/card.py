@@ -13,7 +13,7 @@ import numpy as np
 from agentkit import __version__
 from agentkit.agents import registry
 from agentkit.errors import DISTRIBUTION
-from agentkit.experiment.config import read_record
+from agentkit.experiment.config_json import read_record
 from agentkit.experiment.evaluate import evaluate
 from agentkit.experiment.identity import describe_agent
 

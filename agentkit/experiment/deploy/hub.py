@@ -12,9 +12,9 @@ from agentkit import __version__
 from agentkit.errors import ConfigError, missing_extra
 from agentkit.experiment.deploy.card import NAME, card_path, returns_of, write_card
 from agentkit.experiment.loading import load
+from agentkit.experiment.policy_file import POLICY_FILE
 
 SCHEME = "hf:"
-POLICY = "policy.npz"
 
 
 class Api(Protocol):
@@ -60,9 +60,9 @@ def push(
     policy, returns = load(run, imports=imports), returns_of(run, num_episodes, imports)
     with tempfile.TemporaryDirectory(prefix="agentkit-push-") as name:
         folder = pathlib.Path(name)
-        policy.export(folder / POLICY)
+        policy.export(folder / POLICY_FILE)
         # Who loads it from the hub names the repository, not the file.
-        write_card(folder / NAME, run, returns, POLICY if local else f"{SCHEME}{target}", "policy", ())
+        write_card(folder / NAME, run, returns, POLICY_FILE if local else f"{SCHEME}{target}", "policy", ())
         if not local:
             assert api is not None
             api.create_repo(target, private=private, exist_ok=True)
@@ -71,7 +71,7 @@ def push(
         place = pathlib.Path(target).expanduser()
         place.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / NAME, card_path(place))
-        shutil.copyfile(folder / POLICY, place / POLICY)
+        shutil.copyfile(folder / POLICY_FILE, place / POLICY_FILE)
         return str(place)
 
 
@@ -87,12 +87,14 @@ def download(address: str) -> pathlib.Path:
     try:
         return pathlib.Path(
             library.hf_hub_download(
-                repository, POLICY, revision=revision or None, library_name="agentkit", library_version=__version__
+                repository, POLICY_FILE, revision=revision or None, library_name="agentkit", library_version=__version__
             )
         )
     except (library.errors.HFValidationError, OSError) as error:  # Its other errors are of the network or the disk.
         said = str(error).strip().splitlines()[0]
-        raise ConfigError(f"Cannot load {address}: {said} Expected hf:OWNER/NAME with a {POLICY} in it.") from error
+        raise ConfigError(
+            f"Cannot load {address}: {said} Expected hf:OWNER/NAME with a {POLICY_FILE} in it."
+        ) from error
 
 
 def _library() -> Any:

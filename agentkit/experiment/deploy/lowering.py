@@ -21,7 +21,7 @@ from agentkit.errors import ConfigError
 from agentkit.types import Nest
 
 Shape = list[int | None]
-"""Of an array; None is the size of the batch."""
+"""Sizes of an array's axes; None is the size of the batch."""
 
 # Primitives that compute each element from the elements in its place, in JAX's own names.
 # fmt: off
@@ -213,6 +213,8 @@ class _Reader:
             return step(name, axes=[int(axis) for axis in params["axes"]])
         if name == "split":
             return self._split(inputs, shapes, dtypes, params)
+        if name == "stack":
+            return self._stack(inputs, shapes[0], dtypes, params["axis"])
         attributes = _attributes(name, params, operands)
         return step(f"unknown {name}") if attributes is None else step(name, **attributes)
 
@@ -227,6 +229,12 @@ class _Reader:
             found += self._append("slice", inputs, [shape], (dtype,), attributes)
             start = stop
         return found
+
+    def _stack(self, inputs: list[str], shape: Shape, dtypes: tuple[str, ...], axis: int) -> list[str]:
+        """Writes a stack, which newer versions of JAX compute in one, as a concatenation along a new axis."""
+        row = [*shape[:axis], 1, *shape[axis + 1 :]]
+        rows = [self._append("reshape", [name], [row], dtypes, {"shape": row})[0] for name in inputs]
+        return self._append("concatenate", rows, [shape], dtypes, {"axis": axis})
 
     def _append(
         self, op: str, inputs: list[str], shapes: list[Shape], dtypes: tuple[str, ...], attributes: dict[str, Any]

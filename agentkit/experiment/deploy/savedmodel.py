@@ -85,9 +85,9 @@ def read_savedmodel(path: pathlib.Path, acting: Acting) -> Callable[[Arrays], Ar
 
 def _tensorflow() -> Any:
     try:
-        from agentkit.replay.reverb.library import tf
+        from agentkit.replay.reverb.library import tensorflow
     except MissingExtraError as error:
         raise MissingExtraError(
             f"A SavedModel is written by TensorFlow, which the Reverb stack has. {error}"
         ) from error
-    return tf
+    return tensorflow()

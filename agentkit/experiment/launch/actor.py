@@ -31,6 +31,7 @@ from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.hooked import node_hooks
 from agentkit.experiment.launch.priorities import LargestPriorities
 from agentkit.experiment.launch.replay import connect_to_replay
+from agentkit.experiment.launch.step_goal import StepGoal
 from agentkit.experiment.launch.transports import make_source
 from agentkit.experiment.logs import make_logger
 from agentkit.replay import Replay, Table
@@ -61,15 +62,14 @@ def actor_node(
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
         hooks = node_hooks(context, experiment)
-        environment = watch.watched(hooks.wrap(experiment).make_training_environment(seed))
+        environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(seed))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or make_environment_spec(environment)
-        destinations = [
-            (each, _connect(each.make_tables(spec), endpoint, stack))
-            for each, endpoint in ((agent, replay), *extra_learners)
-        ]
+        learners = [(agent, replay), *extra_learners]
+        servers = [(endpoint, _connect(each.make_tables(spec), endpoint, stack)) for each, endpoint in learners]
         log = _open_log(context, experiment, stack)
-        adder, closes = make_adder(environment, spec, destinations), [server.close for _, server in destinations]
+        written = [(each, server) for (each, _), (_, server) in zip(learners, servers, strict=True)]
+        adder, closes = make_adder(environment, spec, written), [server.close for _, server in servers]
         actor: AnyActor | RemoteActor
         client: VariableClient | RemoteActor
         if inference:
@@ -93,9 +93,7 @@ def actor_node(
         context.ready()
         close_on_stop(context, closes)
         try:
-            endpoints = (replay, *(endpoint for _, endpoint in extra_learners))
-            servers = [(endpoint, server) for endpoint, (_, server) in zip(endpoints, destinations, strict=True)]
-            _act(context, loop, client, servers)
+            _act(context, loop, client, servers, StepGoal(context, index.num_actors))
             actor.close()
         except (ReplayClosedError, InferenceClosedError):
             if not context.should_stop:
@@ -127,13 +125,19 @@ def _port(endpoint: Mapping[str, Any]) -> int:
 
 def _act(
     context: NodeContext, loop: AnyLoop, client: VariableClient | RemoteActor,
-    servers: Sequence[tuple[Mapping[str, Any], Any]],
+    servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
 ) -> None:  # fmt: skip
-    """Steps until told to stop; `servers` are the replay nodes' endpoints, with the clients that write there."""
+    """Steps until told to stop, and no more once all actors have taken enough together.
+
+    `servers` are the replay nodes' endpoints, with the clients that write there.
+    """
     priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
     start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
     context.heartbeat(steps=0)
     while not context.should_stop:
+        if goal.reached():
+            context.wait(STATUS_SECONDS)  # For the word to stop, which the replay node gives.
+            continue
         loop.step()
         client.update()
         context.heartbeat(steps=loop.num_steps)

@@ -49,9 +49,17 @@ def num_items(context: NodeContext) -> int:
     return 0
 
 
-def find_spec(experiment: ExperimentConfig) -> EnvironmentSpec:
-    """Returns the spec of the experiment's environment, from a look at one."""
-    with contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)) as environment:
+def find_spec(experiment: ExperimentConfig, beside: bool = False) -> EnvironmentSpec:
+    """Returns the spec of the experiment's environment, from a look at one.
+
+    Args:
+        experiment: whose.
+        beside: see `StepWatch`; for a process that nobody supervises.
+    """
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=beside))
+        environment = watch.make(lambda: experiment.make_environment(experiment.seed, experiment.num_envs))
+        stack.enter_context(contextlib.closing(environment))
         return make_environment_spec(environment)
 
 

@@ -25,7 +25,8 @@ from agentkit.distributed.program import Node
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment import callback_record, identity
-from agentkit.experiment.config import ExperimentConfig, experiment_from_record
+from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config_json import experiment_from_record
 from agentkit.experiment.launch.actor import actor_node
 from agentkit.experiment.launch.common import STATUS_SECONDS
 from agentkit.experiment.launch.evaluator import evaluator_node

@@ -23,10 +23,11 @@ from agentkit.errors import ConfigError, ReplayClosedError
 from agentkit.experiment.acting import make_actor, make_adder, make_loop, make_own_tables
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.launch.actor import close_on_stop, find_actor_index
-from agentkit.experiment.launch.common import OUTAGE_SECONDS, watch_steps
+from agentkit.experiment.launch.common import OUTAGE_SECONDS, STATUS_SECONDS, watch_steps
 from agentkit.experiment.launch.exploring import find_start
 from agentkit.experiment.launch.hooked import node_hooks
 from agentkit.experiment.launch.replay import connect_to_replay
+from agentkit.experiment.launch.step_goal import StepGoal
 from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
 from agentkit.replay import InProcessReplay, Table, queue_table, row_layout
@@ -124,7 +125,7 @@ def gradient_node(
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(watch_steps(context, experiment))
         hooks = node_hooks(context, experiment)
-        environment = watch.watched(hooks.wrap(experiment).make_training_environment(seed))
+        environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(seed))
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)
@@ -137,16 +138,20 @@ def gradient_node(
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
         policy = agent.make_policy(networks)
-        actor = make_actor(environment, policy, acting_key, client, adder, find_actor_index(context, num_steps))
+        place = find_actor_index(context, num_steps)
+        actor = make_actor(environment, policy, acting_key, client, adder, place)
         loop = make_loop(environment, actor, on_nan=experiment.on_nan, observers=hooks.observers())
         client.update(wait=True)
         hooks.watch(count_updates=lambda: client.version)
         hooks.emit("on_start", environment)
         context.ready()
         close_on_stop(context, [server.close])
-        num_sent = 0
+        goal, num_sent = StepGoal(context, place.num_actors), 0
         try:
             while not context.should_stop:
+                if goal.reached():
+                    context.wait(STATUS_SECONDS)
+                    continue
                 loop.step()
                 while batches.ready():
                     grads = gradient(client.params, next(batches).sample, jax.random.fold_in(loss_key, num_sent))
@@ -164,7 +169,11 @@ def gradient_node(
 def _gradient(update: Update) -> Callable[[Any, ReplaySample, jax.Array], Any]:
     """Returns the update's gradient, compiled."""
     if update.gradient is None:
-        raise ConfigError("This agent's update has no `gradient`: let its learner compute it, with actor_node.")
+        raise ConfigError(
+            "This agent's update has no `gradient`: it needs more than the policy's parameters, such as a target "
+            "network, or keeps statistics, as normalisation does. Leave these out, or let its learner compute it, with "
+            "actor_node."
+        )
     compiled = jax.jit(update.gradient)
 
     def gradient(params: Any, batch: ReplaySample, key: jax.Array) -> Any:

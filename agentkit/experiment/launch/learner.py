@@ -16,7 +16,6 @@ from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.devices import learner_devices
-from agentkit.experiment.fit import state_shapes
 from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.initial_state import find_initial_state
 from agentkit.experiment.launch.common import (
@@ -36,6 +35,7 @@ from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publishe
 from agentkit.experiment.logs import make_logger
 from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.shared_parts import state_shapes
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec
 
@@ -59,11 +59,7 @@ def learner_node(
         listen: for a server of parameters.
         publish_seconds: between two publications, at least; 0 publishes every update.
     """
-    if context.index > 0 and context.run_directory is not None:
-        raise ConfigError(
-            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
-            "without a run folder."
-        )
+    _check_is_the_first(context)
     refuse_prior_data(experiment)
     devices = learner_devices(experiment.devices)
     spec = spec or find_spec(experiment)
@@ -100,15 +96,18 @@ def learner_node(
         context.ready(publisher.endpoint)
         _learn(context, learner, data, saver)
         if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
-            deadline = time.monotonic() + DRAIN_SECONDS
-            with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
-                while time.monotonic() < deadline:
-                    learner.step()
-                    context.heartbeat(updates=learner.num_updates_done - first)
-            context.gauge(updates=learner.num_updates_done)
+            _drain(context, learner, first)
         learner.log()
         saver.save()
         hooks.emit("on_end")
+
+
+def _check_is_the_first(context: NodeContext) -> None:
+    if context.index > 0 and context.run_directory is not None:
+        raise ConfigError(
+            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
+            "without a run folder."
+        )
 
 
 def _begin(learner: Learner, experiment: ExperimentConfig, update: Update) -> None:
@@ -138,6 +137,16 @@ def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedDat
         data.keep_alive()
         data.share_priorities(context.store)
         saver.save_if_due()
+
+
+def _drain(context: NodeContext, learner: Learner, first: int) -> None:
+    """Learns from what replay still lets it draw, for a minute at most; `first` updates came before this node."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
+        while time.monotonic() < deadline:
+            learner.step()
+            context.heartbeat(updates=learner.num_updates_done - first)
+    context.gauge(updates=learner.num_updates_done)
 
 
 class _Saver:

@@ -155,8 +155,8 @@ def make_roles(num_actors: int, learner_gpus: float = 0.0) -> list[Role]:
             idle_seconds=900.0,
             num_gpus=learner_gpus,
             environment=learner,
-            preload=(*reverb, "rlax"),
+            preload=(*reverb, "agentkit.losses.library"),
         ),
-        Role("evaluator", stop_order=2, environment=ONE_CORE),
+        Role("evaluator", stop_order=2, finishes=True, environment=ONE_CORE),
         Role("replay", stop_order=3, stop_seconds=20.0, start_seconds=600.0, num_cpus=0.0, environment=ONE_CORE),
     ]

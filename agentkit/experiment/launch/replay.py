@@ -79,10 +79,10 @@ def replay_node(
         # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
         tables = "tables" if context.index == 0 else f"tables/{context.name}"
         context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
-        endpoint = {"node": context.name, "address": f"{host}:{number}"}
-        context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
         goal = experiment.num_steps
         context.store.put("num_steps", goal)
+        endpoint = {"node": context.name, "address": f"{host}:{number}"}
+        context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
         while not context.wait(STATUS_SECONDS):
             with contextlib.suppress(RunStoreError):  # A store that stays silent ends this node in order.
                 context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})

@@ -17,7 +17,7 @@ from typing import Protocol, final
 
 from agentkit.checkpoint import write_json
 from agentkit.errors import ConfigError
-from agentkit.experiment.config import damaged
+from agentkit.experiment.config_json import damaged
 from agentkit.experiment.run_lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid

@@ -6,8 +6,8 @@ import numpy as np
 from agentkit import envs, specs
 from agentkit.agents import registry
 from agentkit.experiment import LoadedPolicy, identity
-from agentkit.experiment.evaluate import own_actions
 from agentkit.experiment.policy_file import PolicyFile
+from agentkit.experiment.restoring import own_actions
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 
 
