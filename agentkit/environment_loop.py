@@ -16,7 +16,6 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.core import Actor
 from agentkit.counting import Counter
 from agentkit.errors import ConfigError
 from agentkit.types import FIRST, LAST, Nest
@@ -56,32 +55,27 @@ def _total(reward: Nest) -> float:
     return float(reward) if not tree.is_nested(reward) else float(sum(np.sum(r) for r in tree.flatten(reward)))
 
 
-class EnvironmentLoop:
-    """Runs one dm_env environment with one actor.
-
-    Attributes:
-        resumable: True if `save` and `restore` put the environment back in mid-episode.
-        num_steps: steps taken so far, those of the unfinished episode included.
-    """
+class _Loop(abc.ABC):
+    """Holds what every loop has: an environment and its actor, and who counts, logs and watches."""
 
     def __init__(
         self,
         environment: Any,
-        actor: Actor,
+        actor: Any,
         *,
         counter: Counter | None = None,
         log: Log | None = None,
         observers: Sequence[Observer] = (),
         check: Check | None = None,
     ):
-        """Makes an `EnvironmentLoop`.
+        """Makes a loop.
 
         Args:
-            environment: a dm_env environment.
+            environment: as the class says.
             actor: chooses actions and records.
             counter: incremented by ``steps`` and ``episodes`` when an episode ends.
             log: called with each finished episode's record: the counts, ``episode_return``,
-                ``episode_length``, ``steps_per_second``, and what the observers add.
+                ``episode_length``, ``steps_per_second`` (of one environment), and what the observers add.
             observers: watch every step.
             check: refuses time steps, before anyone else sees them; None takes them as they come.
         """
@@ -93,6 +87,72 @@ class EnvironmentLoop:
         self._observers = observers
         self._check = check
         self.num_steps = 0
+        self._begin_counts()
+
+    @abc.abstractmethod
+    def _begin_counts(self) -> None:
+        """Sets what the loop keeps of unfinished episodes, of which there are none yet."""
+
+    @abc.abstractmethod
+    def step(self) -> dict[str, float] | list[dict[str, float]] | None:
+        """Takes a step; returns the record of the episode that ended, or of those that did, or None."""
+
+    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
+        """Acts until so many episodes have ended or steps were taken, or more, updating the actor after each step.
+
+        Returns:
+            The episodes' records.
+        """
+        if (num_episodes is None) == (num_steps is None):
+            raise ConfigError(f"Give either num_episodes or num_steps, found {num_episodes=} and {num_steps=}.")
+        records: list[dict[str, float]] = []
+        start = self.num_steps
+
+        def unfinished() -> bool:
+            if num_steps is not None:
+                return self.num_steps - start < num_steps
+            return len(records) < num_episodes  # type: ignore[operator]  # One of the two is given.
+
+        while unfinished():
+            found = self.step()
+            self._actor.update()
+            if found is not None:
+                records.extend(found if isinstance(found, list) else [found])
+        return records
+
+
+class _LoopOfMany(_Loop):
+    """Adds the returns and lengths of the unfinished episodes of N environments."""
+
+    def _begin_counts(self) -> None:
+        self._returns = np.zeros(self._environment.num_envs)
+        self._lengths = np.zeros(self._environment.num_envs, np.int64)
+
+    def _end_episode(self, i: int) -> dict[str, float]:
+        """Tells observers and log of the episode that environment `i` has ended; returns its record."""
+        record: dict[str, float] = {
+            **self._counter.increment(steps=int(self._lengths[i]), episodes=1),
+            "steps": self.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
+            "episode_return": float(self._returns[i]),
+            "episode_length": int(self._lengths[i]),
+        }
+        self._returns[i], self._lengths[i] = 0.0, 0
+        for observer in self._observers:
+            observer.end_episode(self._environment, record, i)
+        if self._log is not None:
+            self._log(record)
+        return record
+
+
+class EnvironmentLoop(_Loop):
+    """Runs one dm_env environment with one actor.
+
+    Attributes:
+        resumable: True if `save` and `restore` put the environment back in mid-episode.
+        num_steps: steps taken so far, those of the unfinished episode included.
+    """
+
+    def _begin_counts(self) -> None:
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
         self._length = 0
@@ -147,10 +207,6 @@ class EnvironmentLoop:
             self._log(record)
         return record
 
-    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
-        """Acts for so many episodes or steps, updating the actor after each; the episodes' records."""
-        return _run(self, self._actor, num_episodes, num_steps)
-
     def save(self) -> dict[str, Any]:
         """Returns the state of the loop and its environment, in mid-episode too; not the actor's."""
         return {
@@ -176,7 +232,7 @@ class EnvironmentLoop:
         self._start_time = time.monotonic()
 
 
-class BatchedEnvironmentLoop:
+class BatchedEnvironmentLoop(_LoopOfMany):
     """Runs N environments together, with one policy call for all; each counts its own episodes.
 
     An environment that ended is reset by the next call, which counts no step for it.
@@ -186,28 +242,9 @@ class BatchedEnvironmentLoop:
         num_steps: steps taken so far in all environments, those of unfinished episodes included.
     """
 
-    def __init__(
-        self,
-        environment: Any,
-        actor: Actor,
-        *,
-        counter: Counter | None = None,
-        log: Log | None = None,
-        observers: Sequence[Observer] = (),
-        check: Check | None = None,
-    ):
-        """Makes a `BatchedEnvironmentLoop` as `EnvironmentLoop` does, for an environment with `num_envs`."""
-        self._environment = environment
-        self.resumable = bool(getattr(environment, "resumable", False))
-        self._actor = actor
-        self._counter = counter or Counter()
-        self._log = log
-        self._observers = observers
-        self._check = check
-        self.num_steps = 0
+    def _begin_counts(self) -> None:
+        super()._begin_counts()
         self._timestep: dm_env.TimeStep | None = None
-        self._returns = np.zeros(environment.num_envs)
-        self._lengths = np.zeros(environment.num_envs, np.int64)
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes one step in every environment; returns the records of the episodes that ended, or None."""
@@ -231,11 +268,7 @@ class BatchedEnvironmentLoop:
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]
-        return [_end_episode(self, int(i)) for i in ended] if ended.size else None
-
-    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
-        """Acts as `EnvironmentLoop.run` does; stops at the first call after which the number is reached."""
-        return _run(self, self._actor, num_episodes, num_steps)
+        return [self._end_episode(int(i)) for i in ended] if ended.size else None
 
     def save(self) -> dict[str, Any]:
         """Returns the state of loop and environments, as `EnvironmentLoop.save` does."""
@@ -258,8 +291,10 @@ class BatchedEnvironmentLoop:
             self._returns[:], self._lengths[:] = 0.0, 0
 
 
-class ReadyEnvironmentLoop:
-    """Runs N environments in workers, of which an actor acts for the M that are ready first.
+class ReadyEnvironmentLoop(_LoopOfMany):
+    """Runs N environments in workers, of which an `actors.ReadyPolicyActor` acts for the M that are ready first.
+
+    The environment is one that was made with ``ready=M``, such as an `envs.workers.WorkerBatchedEnvironment`.
 
     A step waits for M time steps, records them, and sends these environments their next actions; they work on while
     the caller learns. An environment that ended is reset by its next action, which counts no step for it.
@@ -269,40 +304,12 @@ class ReadyEnvironmentLoop:
         num_steps: steps taken so far in all environments, those of unfinished episodes included.
     """
 
-    resumable = False
-
-    def __init__(
-        self,
-        environment: Any,
-        actor: Any,
-        *,
-        counter: Counter | None = None,
-        log: Log | None = None,
-        observers: Sequence[Observer] = (),
-        check: Check | None = None,
-    ):
-        """Makes a `ReadyEnvironmentLoop` as `EnvironmentLoop` does.
-
-        Args:
-            environment: an `envs.workers.WorkerBatchedEnvironment` that was made with ``ready=M``.
-            actor: an `actors.ReadyPolicyActor`.
-            counter: see `EnvironmentLoop`.
-            log: see `EnvironmentLoop`.
-            observers: watch every step; of the M environments that were ready.
-            check: see `EnvironmentLoop`; of M time steps.
-        """
-        self._environment = environment
-        self._actor = actor
-        self._counter = counter or Counter()
-        self._log = log
-        self._observers = observers
-        self._check = check
-        self.num_steps = 0
+    def _begin_counts(self) -> None:
+        super()._begin_counts()
+        self.resumable = False
         self._started = False
         # The newest actions of all, [N, ...], for observers.
-        self._actions = specs.zeros(specs.add_leading(environment.action_spec(), environment.num_envs))
-        self._returns = np.zeros(environment.num_envs)
-        self._lengths = np.zeros(environment.num_envs, np.int64)
+        self._actions = specs.zeros(specs.add_leading(self._environment.action_spec(), self._environment.num_envs))
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes the steps of M environments; returns the records of the episodes that ended, or None."""
@@ -321,48 +328,9 @@ class ReadyEnvironmentLoop:
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = numbers[timestep.step_type == LAST]
-        records = [_end_episode(self, int(i)) for i in ended] if ended.size else None
+        records = [self._end_episode(int(i)) for i in ended] if ended.size else None
         new = self._actor.select_action(timestep.observation, numbers)
         self._environment.send(new, numbers)
         for column, leaf in zip(tree.flatten(self._actions), tree.flatten(new), strict=True):
             column[numbers] = leaf
         return records
-
-    def run(self, *, num_episodes: int | None = None, num_steps: int | None = None) -> list[dict[str, float]]:
-        """Acts as `BatchedEnvironmentLoop.run` does."""
-        return _run(self, self._actor, num_episodes, num_steps)
-
-
-def _end_episode(loop: Any, i: int) -> dict[str, float]:
-    """Tells observers and log of the episode that environment `i` of a loop's batch has ended; returns its record."""
-    record: dict[str, float] = {
-        **loop._counter.increment(steps=int(loop._lengths[i]), episodes=1),
-        "steps": loop.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
-        "episode_return": float(loop._returns[i]),
-        "episode_length": int(loop._lengths[i]),
-    }
-    loop._returns[i], loop._lengths[i] = 0.0, 0
-    for observer in loop._observers:
-        observer.end_episode(loop._environment, record, i)
-    if loop._log is not None:
-        loop._log(record)
-    return record
-
-
-def _run(loop: Any, actor: Actor, num_episodes: int | None, num_steps: int | None) -> list[dict[str, float]]:
-    if (num_episodes is None) == (num_steps is None):
-        raise ConfigError(f"Give either num_episodes or num_steps, found {num_episodes=} and {num_steps=}.")
-    records: list[dict[str, float]] = []
-    start = loop.num_steps
-
-    def unfinished() -> bool:
-        if num_steps is not None:
-            return loop.num_steps - start < num_steps
-        return len(records) < num_episodes  # type: ignore[operator]  # One of the two is given.
-
-    while unfinished():
-        found = loop.step()
-        actor.update()
-        if found is not None:
-            records.extend(found if isinstance(found, list) else [found])
-    return records

@@ -78,8 +78,13 @@ def tell_not_finite(message: str, on_nan: str) -> None:
     raise NonFiniteError(f"{message} on_nan='warn' (--on-nan warn) goes on all the same.")
 
 
+_MANY_NAMES = 12
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -> UnknownNameError:
     """Returns an error that says `name` is no `kind`, proposes the nearest match and lists the known names.
+
+    Many names are not listed where one of them is very near.
 
     Args:
         kind: what the name should have been, e.g. "agent".
@@ -88,9 +93,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str], advice: str = "") -
         advice: a closing sentence on what to do, if there is more to say.
     """
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    listing = f" Known: {', '.join(known)}." if known else ""
+    in_lower_case = {each.lower(): each for each in known}
+    nearest = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.5)
+    is_slip = bool(difflib.get_close_matches(name.lower(), nearest, cutoff=0.8)) and len(known) > _MANY_NAMES
+    hint = f" Did you mean {in_lower_case[nearest[0]]!r}?" if nearest else ""
+    listing = f" Known: {', '.join(known)}." if known and not is_slip else ""
     return UnknownNameError(f"Unknown {kind} {name!r}.{hint}{listing}{' ' + advice if advice else ''}")
 
 

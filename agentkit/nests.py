@@ -330,8 +330,11 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
         size = len(spec)
         children = _collectors(spec)
         flat = not any(children)
-        # A record of leaves that ends with `extras`, of which most agents have none.
-        no_extras = size > 1 and not any(children[:-1]) and type(spec[-1]) is tuple and not spec[-1]
+        # A record of leaves that ends with what most agents have none of, such as `extras`.
+        num_leaves = size
+        while num_leaves and type(spec[num_leaves - 1]) is tuple and not spec[num_leaves - 1]:
+            num_leaves -= 1
+        leaves_first = not any(children[:num_leaves])
 
         def collect_sequence(value: Any, out: list[Any]) -> bool:
             if type(value) is not kind or len(value) != size:
@@ -339,9 +342,9 @@ def _collector(spec: Nest) -> Callable[[Any, list[Any]], bool]:
             if flat:
                 out += value
                 return True
-            if no_extras:
-                out += value[:-1]
-                return type(value[-1]) is tuple and not value[-1]
+            if leaves_first:
+                out += value[:num_leaves]
+                return all(type(empty) is tuple and not empty for empty in value[num_leaves:])
             return _collect_all(children, value, out)
 
         return collect_sequence

@@ -91,7 +91,7 @@ def num_discrete_actions(actions: Nest, agent: str) -> int:
     """
     if not isinstance(actions, DiscreteArray):
         raise SpecError(
-            f"{agent} needs one discrete action (a dm_env DiscreteArray), found {actions!r:.300}. "
+            f"{agent} needs one discrete action (a dm_env DiscreteArray), found {_said(actions)}. "
             "Use an agent for such actions (sac for continuous ones, ppo for several at once), or offer a grid over "
             "bounded ones as one choice: --wrapper 'discretise(bins=11)'."
         )
@@ -112,9 +112,19 @@ def canonical_action_size(actions: Nest, agent: str) -> int:
     ):
         raise SpecError(
             f"{agent} needs one continuous action of shape [A] with bounds -1 and 1 (bounded ones are scaled and "
-            f"flattened to that), found {actions!r:.300}. {_advice(actions)}"
+            f"flattened to that), found {_said(actions)}. {_advice(actions)}"
         )
     return int(actions.shape[0])
+
+
+def _said(actions: Nest) -> str:
+    """Returns actions in words, as far as there are short ones."""
+    if isinstance(actions, DiscreteArray):
+        return f"one discrete action of {actions.num_values}"
+    if is_spec(actions) and actions.dtype.kind == "f":
+        bounds = "with" if isinstance(actions, BoundedArray) else "without"
+        return f"continuous actions of shape {list(actions.shape)} {bounds} bounds"
+    return f"{actions!r:.300}"
 
 
 def _advice(actions: Nest) -> str:

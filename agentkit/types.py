@@ -3,7 +3,7 @@
 Time convention (rlax's): a suffix ``_tm1`` is the earlier time, ``_t`` the later. Shapes are
 written ``[T, B, ...]``: time first, then batch.
 
-Discounts (decision 4 of the design; whoever sums rewards applies gamma):
+Discounts (whoever sums rewards applies gamma):
 
 * The *environment's* discount is dm_env's: 1 in mid-episode, 0 on termination, and 1 on the LAST
   step of a truncated episode, which therefore bootstraps.

@@ -57,7 +57,7 @@ def steps_per_item(settings: dict[str, Any], episode_length: int) -> float:
 
 def signature(settings: dict[str, Any], observation: Any) -> Step:
     """Of the table."""
-    rows, state = sequence_length(settings), (settings["lstm_size"],)
+    rows, state = sequence_length(settings), (settings["core_size"],)
 
     def spec(shape: tuple[int, ...], dtype: Any, name: str) -> tf.TensorSpec:
         return tf.TensorSpec((rows, *shape), dtype, name)
@@ -141,7 +141,7 @@ class Network(NamedTuple):
 
 def make_network(settings: dict[str, Any], observation: jax.Array, num_actions: int) -> Network:
     """ReLU layers, LSTM, duelling streams of its size."""
-    size = settings["lstm_size"]
+    size = settings["core_size"]
 
     def parts() -> tuple[Any, Any, Any]:
         def head(features: jax.Array) -> jax.Array:
@@ -167,8 +167,8 @@ def make_network(settings: dict[str, Any], observation: jax.Array, num_actions: 
 
 
 def initial_state(settings: dict[str, Any], batch: int) -> hk.LSTMState:
-    """Of an episode, ``[batch, lstm_size]``."""
-    return hk.LSTMState(*(jnp.zeros((batch, settings["lstm_size"])) for _ in range(2)))
+    """Of an episode, ``[batch, core_size]``."""
+    return hk.LSTMState(*(jnp.zeros((batch, settings["core_size"])) for _ in range(2)))
 
 
 def r2d2(settings: dict[str, Any], observation: jax.Array, num_actions: int) -> Algorithm:
@@ -226,7 +226,7 @@ class RecurrentActor:
     def __init__(
         self, algorithm: Algorithm, key: jax.Array, client: VariableClient, adder: SequenceAdder, start: hk.LSTMState
     ):
-        """Makes one; `start` is an episode's first state, ``[1, lstm_size]``."""
+        """Makes one; `start` is an episode's first state, ``[1, core_size]``."""
         self._client = client
         self._adder = adder
         self._key = key

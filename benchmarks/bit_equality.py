@@ -28,7 +28,7 @@ from agentkit.envs.reach_goal import BitFlip
 
 REPLAY = {"min_replay_size": 20, "batch_size": 8, "replay_size": 1_000}
 SMALL = {"hidden_sizes": (16,)}
-CONTINUOUS = ("cql", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "redq", "sac", "td3", "td3_bc")
+CONTINUOUS = ("cql", "crr", "d4pg", "ddpg", "droq", "iql", "mpo", "recurrent_sac", "redq", "sac", "td3", "td3_bc")
 ON_POLICY = ("a2c", "impala", "npg", "ppo", "reinforce", "trpo")
 SEQUENCES = {"sequence_length": 8, "sequence_period": 4, "min_replay_size": 4}
 # A setting that was renamed stands here under both names: each commit takes the one it knows.
@@ -46,6 +46,7 @@ OF_AN_AGENT: dict[str, dict[str, Any]] = {
         "updates_per_step": 0.5,
         "target_update_period": 10,
     },
+    "impala": {"normalize_observations": False, "normalize_values": False},  # Settings that the first commit had not.
 }
 
 
@@ -94,7 +95,7 @@ def make_agent(name: str, changes: dict[str, Any]) -> Any:
     fields = registry.config_class(name).__dataclass_fields__
     wanted = {**REPLAY, **SMALL, "num_random_steps": 20, **OF_AN_AGENT.get(name, {})}
     if name in ON_POLICY:
-        wanted = {**SMALL, "segment_length": 8}
+        wanted = {**SMALL, "segment_length": 8, **OF_AN_AGENT.get(name, {})}
     settings = {key: value for key, value in {**wanted, **changes}.items() if key in fields}
     make = getattr(module, "make_agent", None) or module.Agent
     return make(module.Config(**settings))
@@ -181,6 +182,8 @@ def main() -> None:
     before = json.loads(arguments.against.read_text()) if arguments.against else {}
     found, differing = {}, 0
     for case, name, changes in cases(arguments.only):
+        if before and case not in before:
+            continue  # An agent that came later.
         start = time.monotonic()
         num_envs = 2 if name in ON_POLICY else None
         continuous = name in CONTINUOUS or case.endswith("/continuous")

@@ -34,7 +34,7 @@ CASES = {
     "td3": "td3 --env gymnasium:Pendulum-v1 --steps 2500 --set hidden_sizes=32,32 --set batch_size=32",
     "ppo": "ppo --env gymnasium:CartPole-v1 --steps 20000",
     "ppo-workers": "ppo --env gymnasium:CartPole-v1 --num-envs 4 --workers 2 --steps 20000",
-    "r2d2": "r2d2 --env agentkit:memory_chain --steps 2000 --set lstm_size=16",
+    "r2d2": "r2d2 --env agentkit:memory_chain --steps 2000 --set core_size=16",
     "impala": "impala --env agentkit:catch --num-envs 4 --steps 12000 --set hidden_sizes=32",
 }
 EVERY = ("--preset", "none", "--seed", "3", "--checkpoint-every", "200", "--eval-every", "1000", "--eval-episodes", "1")

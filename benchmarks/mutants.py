@@ -46,11 +46,13 @@ CPU_SECONDS, WALL_SECONDS = 200, 900.0
 TESTS: dict[str, tuple[str, ...]] = {
     "losses/continuous": ("losses/test_continuous.py",),
     "losses/distributional": ("losses/test_distributional.py", "losses/test_categorical.py"),
+    "losses/library": ("losses/test_value.py", "replay/reverb/test_library.py"),
     "losses/planning": ("losses/test_planning.py",),
     "losses/regression": ("losses/test_offline.py",),
     "losses/v_trace": ("losses/test_vtrace.py",),
     "losses/value": ("losses/test_value.py", "losses/test_offline.py"),
     "adders": ("adders",),
+    "learning/compiled": ("learning/test_learner.py", "experiment/test_shared_parts.py"),
     "learning/finite": ("learning/test_learner.py", "experiment/test_not_finite.py"),
     "learning/gradients": ("learning/test_apply_gradients.py",),
     "learning/optimizers": ("learning", "agents/test_updates_by_hand.py"),
@@ -73,11 +75,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "agents/addons/rewards": ("agents/addons",),
     "agents/dqn": ("agents/test_losses_by_hand.py", "agents/test_dqn.py"),
     "agents/munchausen_dqn": ("agents/test_munchausen.py",),
+    "agents/c51": ("agents/test_distributional_by_hand.py", "agents/test_c51.py"),
+    "agents/iqn": ("agents/test_distributional_by_hand.py", "agents/test_iqn.py"),
+    "agents/qr_dqn": ("agents/test_distributional_by_hand.py", "agents/test_qr_dqn.py"),
+    "agents/rainbow": ("agents/test_distributional_by_hand.py", "agents/test_rainbow.py"),
     "agents/ppo": ("agents/test_losses_by_hand.py", "agents/test_ppo.py", "agents/test_minibatches.py"),
 }
 """Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
 
-BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac")
+BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac", "crr", "iql", "mpo")
 LOADED = "jax jax.numpy haiku optax rlax chex numpy scipy.stats tree dm_env hypothesis.extra.numpy psutil rich mctx"
 LOADED += " cloudpickle h5py matplotlib gymnasium _pytest.pytester"
 SETTINGS = {

@@ -196,8 +196,8 @@ def _adder_cases(length: int) -> dict[str, Callable[[InProcessReplay | None, spe
 
     def episode(replay: InProcessReplay | None, spec: specs.EnvironmentSpec) -> Any:
         if replay is None:
-            return EpisodeAdder.layout(spec, length + 1)
-        return EpisodeAdder(replay.writer(EpisodeAdder.history(length + 1)), spec, tables="t", max_length=length + 1)
+            return EpisodeAdder.layout(spec, length)
+        return EpisodeAdder(replay.writer(EpisodeAdder.history()), spec, tables="t", length=length)
 
     def segment(replay: InProcessReplay | None, spec: specs.EnvironmentSpec) -> Any:
         if replay is None:

@@ -244,7 +244,7 @@ WORKLOADS = {
         rates={"agentkit": 350, "acme_like": 90},
         settings={
             "hidden_sizes": [64],
-            "lstm_size": 64,
+            "core_size": 64,
             "batch_size": 32,
             "sequence_length": 40,
             "sequence_period": 20,

@@ -98,6 +98,7 @@ def shortened(command: str) -> str:
     return f"{command} --eval-episodes 1" if re.match("agentkit (train|launch) [a-z]", command) else command
 
 
+@pytest.mark.slow
 def test_readme_commands_run(tmp_path):
     pytest.importorskip("gymnasium")
     bin_folder = tmp_path / "bin"

@@ -6,6 +6,16 @@ from agentkit import errors
 def test_unknown_name_proposes_the_nearest_and_lists_the_known() -> None:
     message = str(errors.unknown_name("agent", "sca", ["dqn", "sac"], "See: agentkit list"))
     assert message == "Unknown agent 'sca'. Did you mean 'sac'? Known: dqn, sac. See: agentkit list"
+    assert "Did you mean 'ppo'?" in str(errors.unknown_name("agent", "PPO", ["dqn", "ppo"]))
+    assert "Did you mean 'CartPole-v1'?" in str(errors.unknown_name("environment", "cartpole", ["CartPole-v1"]))
+
+
+def test_a_slip_among_many_names_is_answered_without_the_list() -> None:
+    many = [f"name_{number}" for number in range(20)] + ["learning_rate"]
+    message = str(errors.unknown_name("setting", "learning_rat", many, "See: agentkit show sac"))
+    assert message == "Unknown setting 'learning_rat'. Did you mean 'learning_rate'? See: agentkit show sac"
+    assert "Known: " in str(errors.unknown_name("setting", "lr_rate", many))
+    assert "Known: " in str(errors.unknown_name("setting", "learning_rat", many[-3:]))
 
 
 def test_unknown_name_proposes_nothing_far_off() -> None:

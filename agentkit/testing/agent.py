@@ -41,6 +41,7 @@ from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, Result, run
 from agentkit.learning import Update
 from agentkit.replay import InProcessReplay, MinSize
+from agentkit.testing.programs import quickly_compiled, trace
 from agentkit.types import ReplaySample, Transition
 
 _KEY = jax.random.PRNGKey(0)
@@ -230,9 +231,9 @@ class AgentContract(abc.ABC):
         assert fields == set(self.changes), "`changes` needs exactly the fields of the agent's Config"
 
     def test_every_setting_changes_what_the_agent_does(self) -> None:
-        """Checks that something reads each setting: it changes tables, a batch, or a program that XLA would compile.
+        """Checks that something reads each setting: it changes tables, a batch, or a program that JAX traces.
 
-        Nothing is compiled for it, which would take ten times as long.
+        Nothing is lowered or compiled for it, which would take longer.
         """
         without_effect: list[str] = []
         usual_behaviour: dict[str, Iterator[Any]] = {}  # By the settings that a change is given with.
@@ -308,7 +309,7 @@ class AgentContract(abc.ABC):
         state = policy.init(_KEY)
         if not jax.tree.leaves(jax.eval_shape(policy.act, shapes, _KEY, specs.zeros(spec.observations), state)[2]):
             return lambda observation: (_random_action(spec.actions, rng), ())
-        params, step = update.variables(_quickly_compiled(update.init)(_KEY))["policy"], _quickly_compiled(policy.act)
+        params, step = update.variables(quickly_compiled(update.init)(_KEY))["policy"], quickly_compiled(policy.act)
 
         def act(observation: Any) -> tuple[Any, Any]:
             nonlocal state
@@ -321,7 +322,7 @@ class AgentContract(abc.ABC):
     def _make_update(self, agent: Agent) -> Update:
         """Returns the agent's update in its environment, compiled."""
         update = agent.make_update(agent.make_networks(specs.make_environment_spec(self.make_environment(0))))
-        return update._replace(init=_quickly_compiled(update.init), update=_quickly_compiled(update.update))
+        return update._replace(init=quickly_compiled(update.init), update=quickly_compiled(update.update))
 
     def _learned(self, update: Update, batch: ReplaySample) -> dict[str, np.ndarray]:
         """The training state after three updates on `batch`, and the last priorities, by name."""
@@ -345,22 +346,17 @@ class AgentContract(abc.ABC):
         params = jax.eval_shape(update.variables, state)["policy"]
         for evaluation in (False, True):
             policy = agent.make_policy(networks, evaluation)
-            yield _program(functools.partial(_third_of_four, policy), _KEY)
-            yield _program(policy.act, params, _KEY, observation, jax.eval_shape(policy.init, _KEY))
-        yield _program(update.init, _KEY)
+            yield trace(functools.partial(_third_of_four, policy), _KEY)
+            yield trace(policy.act, params, _KEY, observation, jax.eval_shape(policy.init, _KEY))
+        yield trace(update.init, _KEY)
         batch = self._batch(agent, 0.0)
         yield _by_name(batch)
-        yield _program(update.update, state, batch)
+        yield trace(update.update, state, batch)
 
 
 def _third_of_four(policy: Policy, key: jax.Array) -> Any:
     """Returns the state in which the third of four actors that explore together starts, after 5 steps."""
     return first_state(policy, key, ActorIndex(2, 4, 5))
-
-
-def _program(function: Any, *args: Any) -> str:
-    """Returns what XLA would compile for a function of these arguments, as text."""
-    return jax.jit(function).lower(*args).as_text()
 
 
 def _contents(path: pathlib.Path) -> Any:
@@ -374,20 +370,6 @@ def _contents(path: pathlib.Path) -> Any:
         return value
 
     return ordered(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
-
-
-def _quickly_compiled(function: Any) -> Any:
-    """Compiles a function without most of XLA's optimisations: what is compiled here runs a few times."""
-    compiled = jax.jit(function)
-
-    def run(*args: Any) -> Any:
-        jax.config.update("jax_disable_most_optimizations", True)
-        try:
-            return compiled(*args)
-        finally:
-            jax.config.update("jax_disable_most_optimizations", False)
-
-    return run
 
 
 def _change(change: Any) -> Change:

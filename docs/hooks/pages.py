@@ -17,8 +17,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = ("examples/**/*.py", "examples/**/*.ipynb", "launch/*", "benchmarks/*.py", "benchmarks/*.md", "*.md")
-SHOWN += ("agentkit/README.md", "requirements/*.sh", "tests/agents/test_composition.py")
-LANGUAGES = {".py": "python", ".sh": "bash", ".sbatch": "bash", ".yaml": "yaml"}
+SHOWN += ("examples/**/*.toml", "agentkit/README.md", "requirements/*.sh", "tests/agents/test_composition.py")
+LANGUAGES = {".py": "python", ".sh": "bash", ".sbatch": "bash", ".toml": "toml", ".yaml": "yaml"}
 HIDDEN = ("agentkit.cli", "agentkit.distributed.worker", "agentkit.distributed.guard")
 _LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 

@@ -32,7 +32,8 @@ def report(context, configs, spec, learners):
         context.ready()
         while not context.wait(1.0):
             pass  # Evaluators stop after learners: what these published last is still there.
-        returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
+        with context.busy("judging both learners", 300.0):  # Compiling may take longer than a stop waits otherwise.
+            returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
         context.store.put("returns", returns)
 
 
@@ -48,17 +49,16 @@ def main(num_steps: int = 16_000) -> None:
         for name, agent in agents.items()
     }
     spec = find_spec(configs["ppo"])
-
     program = distributed.Program("dqn and ppo", experiment.make_roles(num_actors=1))
     replays, learners = {}, {}
     for name, config in configs.items():
         replays[name] = program.add_node("replay", replay_node, config, spec)
         learners[name] = program.add_node("learner", learner_node, config, spec, replays[name], publish_seconds=0.0)
+    program.add_node("evaluator", report, configs, spec, learners)
     program.add_node(
         "actor", actor_node, configs["ppo"], spec, replays["ppo"], learners["ppo"],
         extra_learners=[(configs["dqn"].agent, replays["dqn"])],
     )  # fmt: skip
-    program.add_node("evaluator", report, configs, spec, learners)
 
     status = experiment.run_program(program)
     for i, name in enumerate(configs):

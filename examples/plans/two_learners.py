@@ -33,7 +33,8 @@ def report(context, configs, spec, learners):
         context.ready()
         while not context.wait(1.0):
             pass  # Evaluators stop after learners: what these published last is still there.
-        returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
+        with context.busy("judging both learners", 300.0):  # Compiling may take longer than a stop waits otherwise.
+            returns = {name: evaluator.run(100, number=0)["episode_return"] for name, evaluator in evaluators.items()}
         context.store.put("returns", returns)
 
 
@@ -52,11 +53,11 @@ def main(num_steps: int = 4_000) -> None:
     for name, config in configs.items():
         replays[name] = program.add_node("replay", replay_node, config, spec)
         learners[name] = program.add_node("learner", learner_node, config, spec, replays[name])
+    program.add_node("evaluator", report, configs, spec, learners)
     program.add_node(
         "actor", actor_node, configs["active"], spec, replays["active"], learners["active"],
         extra_learners=[(configs["passive"].agent, replays["passive"])],
     )  # fmt: skip
-    program.add_node("evaluator", report, configs, spec, learners)
 
     status = experiment.run_program(program)
 

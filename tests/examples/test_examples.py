@@ -62,6 +62,7 @@ def test_fits_on_a_page_and_teaches(path):
     assert "--num_steps" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn", "reinforce_with_baseline"])
 def test_learns_catch(name):
     assert last_number(name, run(name)) >= PRINTS[name][1]
@@ -77,6 +78,7 @@ def test_attention_over_a_window_remembers_what_dqn_does_not():
     assert last_number("attention_window", output) >= PRINTS["attention_window"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.one_stack
 @pytest.mark.parametrize("library", ["flax", "equinox"])
 def test_a_torso_of_another_library_learns_catch(library):
@@ -84,6 +86,7 @@ def test_a_torso_of_another_library_learns_catch(library):
     assert last_number(f"{library}_torso", run(f"{library}_torso")) >= PRINTS[f"{library}_torso"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["flax", "equinox"])
 def test_a_run_with_a_torso_of_another_library_goes_on_from_its_folder_to_the_same_bits(library, tmp_path, monkeypatch):
     pytest.importorskip(library)
@@ -131,6 +134,7 @@ def test_num_steps_is_read():
     assert "after 700 steps" in output
 
 
+@pytest.mark.slow
 def test_prioritized_replay_on_reverb():
     pytest.importorskip("reverb")
     output = run("prioritized_replay_on_reverb")
