@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import secrets
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the messages as a whole; an end of another one is refused in words."""
 
 WRONG_RUN = "wrong run id"

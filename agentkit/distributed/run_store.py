@@ -47,6 +47,7 @@ class RunStore:
         self._values: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
         self._totals: dict[str, int] = {}  # kept up to date: summing 1,000 nodes at each heartbeat takes a core
+        self._saved: dict[str, dict[str, Any]] = {}  # by node: who had counted what when the totals were saved
         self._stopped_nodes: set[str] = set()
         self._stop_reason: str | None = None
         self._started = time.time()
@@ -100,10 +101,29 @@ class RunStore:
         with self._lock:
             return dict(self._totals)
 
-    def restore_totals(self, totals: Mapping[str, int]) -> None:
-        """Starts counting from a checkpoint's totals, before any node beats."""
+    def save_counts(self) -> dict[str, Any]:
+        """Returns the totals, and what each process that joined by itself had counted of them by then.
+
+        Such a process may outlive the run store; what it has counted is then not added again.
+        """
+        with self._lock:
+            counted = {
+                name: {"process": node["counted"], "counts": _sum(node["saved"], node["counts"])}
+                for name, node in self._nodes.items()
+                if node["counted"] is not None and not node["supervised"]
+            }
+            return {"totals": dict(self._totals), "counted": counted}
+
+    def restore_counts(self, totals: Mapping[str, int], counted: Mapping[str, Any] | None = None) -> None:
+        """Starts counting from a checkpoint's totals, before any node beats.
+
+        Args:
+            totals: by name.
+            counted: of `save_counts`, at the same time as `totals`; None where every process begins anew.
+        """
         with self._lock:
             self._totals = {name: int(value) for name, value in totals.items()}
+            self._saved = {name: dict(value) for name, value in (counted or {}).items()}
 
     def stop(self, reason: str) -> None:
         """Says that the program stops; the first reason is kept.
@@ -176,6 +196,8 @@ class RunStore:
             return self._claim(message)
         if what == "status":
             return self.status()
+        if what == "save counts":
+            return self.save_counts()
         if what == "command":
             self.commands.put((str(message["name"]), dict(message["arguments"])))
             return None
@@ -196,20 +218,23 @@ class RunStore:
 
     def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
         beat = _checked(message)
-        name, life, counts = beat["node"], beat["life"], beat["counts"]
-        identity = beat["incarnation"], beat["pid"], life
+        name, life = beat["node"], beat["life"]
+        process = beat.pop("process")
         with self._lock:
             node = self._nodes.setdefault(name, _new_node(name))
             if not node["supervised"] and node["life"] not in (None, life):
                 raise RefusedError(_describe_taken(name, node), "taken")
-            if identity != node["counted"]:
-                _add(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
+            if process != node["counted"]:
+                node["past"] = _sum(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}
-            for key, value in counts.items():
+                saved = self._saved.pop(name, {})
+                node["saved"] = saved["counts"] if saved.get("process") == process else {}
+            beat["counts"] = {key: value - node["saved"].get(key, 0) for key, value in beat["counts"].items()}
+            for key, value in beat["counts"].items():
                 self._totals[key] = self._totals.get(key, 0) + value - node["counts"].get(key, 0)
             for key in ("pid", "host", "gauges", "idle_seconds", "incarnation", "counts", "life"):
                 node[key] = beat[key]
-            node.update(counted=identity, beat_time=time.monotonic())
+            node.update(counted=process, beat_time=time.monotonic())
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
@@ -232,6 +257,7 @@ def _checked(message: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "node": str(message["node"]),
         "incarnation": int(message["incarnation"]),
+        "process": str(message["process"]),
         "pid": int(message["pid"]),
         "host": str(message["host"]),
         "life": None if life is None else str(life),
@@ -263,19 +289,18 @@ def _new_node(name: str) -> dict[str, Any]:
         "idle_seconds": 0.0,
         "counts": {},
         "past": {},
+        "saved": {},
         "gauges": {},
         "last_error": None,
     }
 
 
 def _public(node: dict[str, Any], now: float) -> dict[str, Any]:
-    hidden = ("beat_time", "past", "counted", "life")
+    hidden = ("beat_time", "past", "saved", "counted", "life")
     age = None if node["beat_time"] is None else now - node["beat_time"]
-    counts = dict(node["past"])
-    _add(counts, node["counts"])
+    counts = _sum(node["past"], node["counts"])
     return {k: v for k, v in node.items() if k not in hidden} | {"beat_age_seconds": age, "counts": counts}
 
 
-def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:
-    for name, value in counts.items():
-        totals[name] = totals.get(name, 0) + value
+def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return {name: some.get(name, 0) + others.get(name, 0) for name in (*some, *others)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import socket
 import threading
 import time
@@ -74,6 +75,7 @@ class RunStoreClient:
         self._node = node
         self._incarnation = incarnation
         self._life = life
+        self._process = secrets.token_hex(8)  # A process id may come again, and in containers each has number 1.
         self._timeout = timeout
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -123,6 +125,7 @@ class RunStoreClient:
             "node": self._node,
             "incarnation": self._incarnation,
             "life": self._life,
+            "process": self._process,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "counts": dict(counts),
@@ -150,6 +153,10 @@ class RunStoreClient:
     def status(self) -> dict[str, Any]:
         """Returns the answer of `RunStore.status`."""
         return self._ask({"do": "status"}, self._timeout)
+
+    def save_counts(self) -> dict[str, Any]:
+        """Returns the answer of `RunStore.save_counts`."""
+        return self._ask({"do": "save counts"}, self._timeout)
 
     def command(self, name: str, **arguments: Any) -> None:
         """Asks the supervisor for something: "stop", or "scale" with a role and a count."""

@@ -46,7 +46,7 @@ def test_a_value_is_seen_by_all_and_waited_for(store):
 
 
 def test_counts_of_nodes_that_died_stay_counted(store):
-    store.restore_totals({"steps": 1000})
+    store.restore_counts({"steps": 1000})
     first = client(store, node="actor-0")
     assert first.heartbeat({"steps": 10}, {}, 0.0) == {"stop": False, "totals": {"steps": 1010}}
     assert first.heartbeat({"steps": 15}, {}, 0.0)["totals"] == {"steps": 1015}
@@ -60,6 +60,28 @@ def test_counts_of_nodes_that_died_stay_counted(store):
     assert store.totals() == {"steps": 1020, "episodes": 1}
     for made in (first, again, other):
         made.close()
+
+
+def test_who_outlives_the_run_store_is_counted_once():
+    with RunStore(RUN) as store:
+        alive, killed = client(store, node="actor-0"), client(store, node="actor-1")
+        alive.heartbeat({"steps": 40}, {}, 0.0)
+        killed.heartbeat({"steps": 30}, {}, 0.0)
+        saved = alive.save_counts()
+        assert saved["totals"] == {"steps": 70}
+        alive.heartbeat({"steps": 50}, {}, 0.0)  # After the checkpoint.
+        port = int(store.address.rpartition(":")[2])
+    with RunStore(RUN, port=port) as store:
+        store.restore_counts(**json.loads(json.dumps(saved)))
+        assert alive.heartbeat({"steps": 60}, {}, 0.0)["totals"] == {"steps": 90}
+        assert alive.heartbeat({"steps": 61}, {}, 0.0)["totals"] == {"steps": 91}
+        assert store.status()["nodes"]["actor-0"]["counts"] == {"steps": 21}  # Since the checkpoint.
+        fresh = client(store, node="actor-1")
+        assert fresh.heartbeat({"steps": 5}, {}, 0.0)["totals"] == {"steps": 96}
+        again = alive.save_counts()
+        assert again["totals"] == {"steps": 96} and again["counted"]["actor-0"]["counts"] == {"steps": 61}
+        for made in (alive, killed, fresh):
+            made.close()
 
 
 def test_the_word_to_stop_comes_with_the_next_beat(store):
@@ -174,7 +196,7 @@ def talk(address, *lines):
 
 def test_a_client_of_an_older_protocol_is_refused_in_words(store):
     (answer,) = talk(store.address, {"run_id": RUN})
-    assert "speaks protocol 2, the client 1: use one version" in answer["error"]
+    assert "speaks protocol 3, the client 1: use one version" in answer["error"]
 
 
 def test_an_impostor_learns_nothing_and_is_believed_nothing(store):
@@ -214,10 +236,10 @@ def test_strangers_keep_no_node_out_and_do_not_stay(store, monkeypatch):
             with contextlib.suppress(OSError):  # It has been dropped by now.
                 stranger.sendall(b"{")
         late = client(store, node="actor-1")
-        assert time.monotonic() - start < 3.0
+        assert time.monotonic() - start < 10.0
         assert len(store._server._strangers) <= MAX_STRANGERS
         while store._server._strangers:  # A byte in time does not keep a connection.
-            assert time.monotonic() - start < 4.0
+            assert time.monotonic() - start < 15.0
             for stranger in strangers:
                 with contextlib.suppress(OSError):
                     stranger.sendall(b" ")
@@ -261,7 +283,16 @@ def test_a_malformed_beat_is_refused_and_changes_nothing(store, part):
     made = client(store, node="actor-0")
     made.heartbeat({"steps": 3}, {}, 0.25)
     before = store.last_heartbeat("actor-0")[2], store.totals()
-    beat = {"do": "beat", "node": "actor-0", "incarnation": 0, "pid": 1, "host": "h", "counts": {}, "gauges": {}}
+    beat = {
+        "do": "beat",
+        "node": "actor-0",
+        "incarnation": 0,
+        "pid": 1,
+        "host": "h",
+        "process": "p",
+        "counts": {},
+        "gauges": {},
+    }
     with pytest.raises(RunStoreError, match="malformed"):
         made._ask({**beat, "idle_seconds": 0.0, "ready": True, "leaving": False, **part}, 2.0)
     assert (store.last_heartbeat("actor-0")[2], store.totals()) == before == (0.25, {"steps": 3})

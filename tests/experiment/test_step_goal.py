@@ -39,7 +39,7 @@ def act(store, index, num_actors, steps_per_call, taken):
 )
 def test_fast_actors_take_the_steps_that_are_left_and_few_more(num_actors, steps_per_call, known):
     with RunStore(SECRET) as store:
-        store.restore_totals({"steps": 10_000})
+        store.restore_counts({"steps": 10_000})
         store.put("num_steps", 20_000)
         taken = [0] * num_actors
         threads = [

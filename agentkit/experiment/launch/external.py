@@ -99,7 +99,7 @@ def _host(
         if listen != "lo":  # There it listens on loopback alone by itself.
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
-            store.restore_totals(found.state["totals"])
+            store.restore_counts(found.state["totals"], found.state.get("counted"))
             for key, value in values_of(found.state).items():
                 store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})

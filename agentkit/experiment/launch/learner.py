@@ -207,12 +207,13 @@ class _Saver:
             keep_states(self._context, self._hooks)
         self._explored = save_explored(self._context, self._explored)
         self._states = save_states(self._context, self._states)
-        totals = self._context.totals()
+        totals, counted = self._counts()
         state = {
             "experiment": self._experiment.describe(),
             "launched": True,
             "learner": self._learner.save(),
-            "totals": dict(totals),
+            "totals": totals,
+            "counted": counted,
             "explored": self._explored,
             "num_steps": totals.get("steps", 0),
             "callbacks": self._states,
@@ -228,3 +229,10 @@ class _Saver:
             log(self._context, f"The last checkpoint is without replay's contents: {error}")
             path = checkpoint.write(folder, step, state, max_to_keep=keep)
         self._hooks.emit("on_checkpoint", path)
+
+    def _counts(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """The totals, and who had counted what of them; as of the last heartbeat where the run store is away."""
+        with contextlib.suppress(RunStoreError):
+            found = self._context.store.save_counts()
+            return found["totals"], found["counted"]
+        return dict(self._context.totals()), {}

@@ -164,7 +164,7 @@ def run_program(
         ProgramError: a node failed in a way that no restart mends, or too often.
     """
     with Supervisor(program, engine or ProcessEngine(), run_directory=run_directory) as supervisor:
-        supervisor.store.restore_totals(totals or {})
+        supervisor.store.restore_counts(totals or {})
         for name, value in (values or {}).items():
             supervisor.store.put(name, value)
         try:
