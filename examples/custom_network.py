@@ -27,7 +27,7 @@ class BoardNetwork(hk.Module):
 
     def __call__(self, board: jax.Array) -> jax.Array:
         """Convolution, layers, values."""
-        x = jax.nn.relu(hk.Conv2D(8, kernel_shape=3, padding="VALID")(board[..., None]))  # [B, R-2, C-2, 8]
+        x = jax.nn.relu(networks.Conv2D(8, kernel_shape=3, padding="VALID")(board[..., None]))  # [B, R-2, C-2, 8]
         x = hk.Flatten()(x)
         for size in self._hidden_sizes:
             x = jax.nn.relu(hk.LayerNorm(-1, create_scale=True, create_offset=True)(hk.Linear(size)(x)))

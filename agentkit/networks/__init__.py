@@ -12,6 +12,7 @@ from agentkit.networks.continuous import (
     tanh_normal_action,
     twin_action_values,
 )
+from agentkit.networks.convolution import Conv2D, conv2d
 from agentkit.networks.cores import Core, CoreName, check_core
 from agentkit.networks.distributional import (
     CategoricalNetwork,
@@ -94,6 +95,7 @@ __all__ = [
     "AtariTorso",
     "Categorical",
     "CategoricalNetwork",
+    "Conv2D",
     "Core",
     "CoreName",
     "DiagonalNormal",
@@ -123,6 +125,7 @@ __all__ = [
     "categorical_mean",
     "check_core",
     "check_policy_actions",
+    "conv2d",
     "critic",
     "default_shift",
     "deterministic_networks",

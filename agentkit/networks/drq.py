@@ -6,6 +6,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agentkit.networks.convolution import Conv2D
 from agentkit.networks.mlp import orthogonal
 from agentkit.networks.torsos import image_axes, is_image, torso
 from agentkit.types import Array, Nest
@@ -26,7 +27,7 @@ class DrqTorso(hk.Module):
         padding = "VALID" if min(image.shape[1:3]) >= _VALID_PIXELS else "SAME"
         x = image - 0.5
         for stride in (2, 1, 1, 1):
-            x = jax.nn.relu(hk.Conv2D(32, 3, stride, padding=padding, w_init=orthogonal(2.0**0.5))(x))
+            x = jax.nn.relu(Conv2D(32, 3, stride, padding=padding, w_init=orthogonal(2.0**0.5))(x))
         return hk.Flatten()(x)
 
 

@@ -6,6 +6,7 @@ import haiku as hk
 import jax
 
 from agentkit.errors import SpecError
+from agentkit.networks.convolution import Conv2D
 from agentkit.networks.torsos import check_has_image, torso
 from agentkit.types import Array, Nest
 
@@ -35,11 +36,11 @@ class ResidualTorso(hk.Module):
             )
         x = observation
         for channels in _SECTIONS:
-            x = hk.Conv2D(channels, kernel_shape=3)(x)
+            x = Conv2D(channels, kernel_shape=3)(x)
             x = hk.max_pool(x, window_shape=(3, 3, 1), strides=(2, 2, 1), padding="SAME")
             for _ in range(_BLOCKS):
-                change = hk.Conv2D(channels, kernel_shape=3)(jax.nn.relu(x))
-                x = x + hk.Conv2D(channels, kernel_shape=3)(jax.nn.relu(change))
+                change = Conv2D(channels, kernel_shape=3)(jax.nn.relu(x))
+                x = x + Conv2D(channels, kernel_shape=3)(jax.nn.relu(change))
         return jax.nn.relu(hk.Linear(_NUM_FEATURES)(jax.nn.relu(hk.Flatten()(x))))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import split_action_mask
+from agentkit.networks.convolution import Conv2D
 from agentkit.types import Array, Nest
 
 Torso = Callable[[Nest], Array]
@@ -39,7 +40,7 @@ class AtariTorso(hk.Module):
                 f"{list(image.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
             )
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            image = jax.nn.relu(hk.Conv2D(channels, kernel, stride, padding="VALID")(image))
+            image = jax.nn.relu(Conv2D(channels, kernel, stride, padding="VALID")(image))
         return hk.Flatten()(image)
 
 
@@ -48,28 +49,7 @@ class GridTorso(hk.Module):
 
     def __call__(self, image: Array) -> jax.Array:
         """Returns the features ``[B, F]`` of images ``[B, H, W, C]`` of at least 5 x 5 pixels."""
-        return hk.Flatten()(jax.nn.relu(_PatchConv2D()(image)))
-
-
-class _PatchConv2D(hk.Module):
-    """Equals ``hk.Conv2D(16, 3, padding="VALID")``, parameters included, as one product with all patches of 3 x 3.
-
-    Inside of a loop, as updates are, XLA's convolutions on a CPU take six times as long.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="conv2_d")
-
-    def __call__(self, image: Array) -> jax.Array:
-        channels = image.shape[-1]
-        init = hk.initializers.TruncatedNormal(1.0 / math.sqrt(3 * 3 * channels))
-        kernel = hk.get_parameter("w", (3, 3, channels, 16), image.dtype, init)
-        bias = hk.get_parameter("b", (16,), image.dtype, jnp.zeros)
-        height, width = image.shape[1] - 2, image.shape[2] - 2
-        shifted = [image[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-        return (
-            jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, 16) + bias[None, None, None]
-        )  # [B, H - 2, W - 2, 16]
+        return hk.Flatten()(jax.nn.relu(Conv2D(16, 3, padding="VALID")(image)))
 
 
 def convolve(image: Array) -> jax.Array:
