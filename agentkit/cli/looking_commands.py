@@ -24,7 +24,7 @@ FORMATS = ("policy", "numpy", "stablehlo", "onnx", "savedmodel")
 
 def add_list_and_show(commands: Commands[Parser]) -> None:
     """Adds `list` and `show`."""
-    add_command(commands, "list", "agents and environments, a line each", "Lists what there is.")
+    add_command(commands, "list", "agents and environments, a line each", "Lists agents and environments, a line each.")
     show = add_command(
         commands,
         "show",

@@ -247,6 +247,7 @@ def test_roles_stop_in_their_order():
 
 def judge(context, server, dies):
     """Takes a while to be ready, and has something to say at the end if what it depends on is still there."""
+    context.store.get("looking", timeout=60.0)
     if dies and context.incarnation == 0:
         os._exit(1)
     time.sleep(1.5)
@@ -258,6 +259,7 @@ def judge(context, server, dies):
 
 
 def reach_goal(context, waits):
+    context.store.put("looking", True)  # However late it came, it sees the judge start, or die and wait.
     while context.store.status()["nodes"]["judge-0"]["state"] != waits:
         time.sleep(0.02)
     context.ready()
@@ -271,7 +273,8 @@ def test_who_has_work_at_the_end_is_waited_for_unless_somebody_is_in_a_hurry(sta
     program = Program("test")
     program.add_role(Role("goal"))
     program.add_role(Role("server", stop_order=1))
-    program.add_role(Role("judge", stop_order=2, finishes=True, restart=QUICK))
+    slow = RestartPolicy(max_restarts=5, first_delay_seconds=2.0, max_delay_seconds=2.0)
+    program.add_role(Role("judge", stop_order=2, finishes=True, restart=slow))
     server = program.add_node("server", wait_for_stop)
     program.add_node("judge", judge, server, state == "restarting")
     program.add_node("goal", reach_goal, state)
