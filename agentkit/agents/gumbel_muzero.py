@@ -11,7 +11,7 @@ Differences from the papers:
     the action was taken, so the target is as new as the network, and truncated episodes bootstrap.
   * Adam with optional clipping of the global gradient norm.
   * Every row of a stored sequence is a root, and the model is unrolled from all of them (MuZero samples one).
-  * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse).
+  * Uniform replay, unless it is `prioritized`; old searches are not repeated (MuZero Reanalyse), so it holds few.
   * Positions after the end of an episode have no loss (MuZero's absorbing states have one).
   * Defaults fit small problems: 16 simulations for an action, batches of 16 sequences.
 """
@@ -68,7 +68,7 @@ class Config(SequencesConfig):
     n_step: Count = 5
     batch_size: Count = 16
     updates_per_step: Positive = 0.25
-    replay_size: Count = 10_000
+    replay_size: Count = 500
     min_replay_size: Count = 20
     sequence_length: Count = 20
     sequence_period: Count = 20
