@@ -198,6 +198,17 @@ def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     assert any(np.any(a != b) for a, b in pairs)  # Without the end between them, it had.
 
 
+def test_the_models_states_reach_from_zero_to_one() -> None:
+    spec = specs.make_environment_spec(envs.make("agentkit:catch"))
+    networks = gumbel_muzero.make_networks(spec, Config(hidden_sizes=(8,), model_size=6))
+    params = networks.init(jax.random.PRNGKey(0))
+    hidden = networks.represent(params, jax.random.normal(jax.random.PRNGKey(1), (4, *spec.observations.shape)))
+    _, after = networks.step(params, hidden, jnp.array([0, 1, 2, 0]))
+    for states in (hidden, after):
+        np.testing.assert_allclose(jnp.min(states, axis=-1), 0.0, atol=1e-6)
+        assert np.all((np.max(states, axis=-1) > 0.99) & (np.max(states, axis=-1) < 1.0))
+
+
 def test_the_search_prefers_what_the_model_says_is_better() -> None:
     """A network that knows of two actions and nothing else: the search finds the one with the reward."""
     agent, networks, _ = _learner(num_simulations=8)

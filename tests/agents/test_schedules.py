@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from agentkit import envs, specs
+from agentkit import envs, learning, specs
 from agentkit.agents import dqn, impala, registry
 from agentkit.agents.common.experience import ReplayConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss, importance_weights
@@ -90,6 +90,23 @@ def test_every_agent_takes_a_schedule_as_each_of_its_learning_rates(name: str) -
     environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
     networks = agent.make_networks(specs.make_environment_spec(envs.make(environment, seed=0)))
     jax.eval_shape(agent.make_update(networks).init, jax.ShapeDtypeStruct((2,), np.uint32))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in registry.names() if issubclass(registry.config_class(name), ReplayConfig)]
+)
+def test_a_learning_rate_by_steps_knows_how_many_an_update_is_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, found = registry.module(name), []
+
+    def adam(*args: Any, steps_per_update: float = 0.0, **kwargs: Any) -> Any:
+        found.append(steps_per_update)
+        return learning.adam(*args, steps_per_update=steps_per_update, **kwargs)
+
+    monkeypatch.setattr(module, "adam", adam)
+    agent = registry.make(name, {"updates_per_step": 0.125})
+    environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
+    agent.make_update(agent.make_networks(specs.make_environment_spec(envs.make(environment, seed=0))))
+    assert found and set(found) == {agent.config.steps_per_update} and found[0] > 1.0
 
 
 def test_impala_needs_a_batch_size_to_count_steps() -> None:
