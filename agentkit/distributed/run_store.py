@@ -108,9 +108,9 @@ class RunStore:
         """
         with self._lock:
             counted = {
-                name: {"process": node["counted"], "counts": _sum(node["saved"], node["counts"])}
+                name: {"process": node["process"], "counts": _sum(node["saved"], node["counts"])}
                 for name, node in self._nodes.items()
-                if node["counted"] is not None and not node["supervised"]
+                if node["process"] is not None and not node["supervised"]
             }
             return {"totals": dict(self._totals), "counted": counted}
 
@@ -218,13 +218,12 @@ class RunStore:
 
     def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
         beat = _checked(message)
-        name, life = beat["node"], beat["life"]
-        process = beat.pop("process")
+        name, life, process = beat["node"], beat["life"], beat["process"]
         with self._lock:
             node = self._nodes.setdefault(name, _new_node(name))
             if not node["supervised"] and node["life"] not in (None, life):
                 raise RefusedError(_describe_taken(name, node), "taken")
-            if process != node["counted"]:
+            if process != node["process"]:
                 node["past"] = _sum(node["past"], node["counts"])  # It began anew: what it had counted stays counted.
                 node["counts"] = {}
                 saved = self._saved.pop(name, {})
@@ -232,9 +231,9 @@ class RunStore:
             beat["counts"] = {key: value - node["saved"].get(key, 0) for key, value in beat["counts"].items()}
             for key, value in beat["counts"].items():
                 self._totals[key] = self._totals.get(key, 0) + value - node["counts"].get(key, 0)
-            for key in ("pid", "host", "gauges", "idle_seconds", "incarnation", "counts", "life"):
+            for key in ("process", "pid", "host", "gauges", "idle_seconds", "incarnation", "counts", "life"):
                 node[key] = beat[key]
-            node.update(counted=process, beat_time=time.monotonic())
+            node["beat_time"] = time.monotonic()
             if not node["supervised"]:
                 node["state"] = "done" if message["leaving"] else "ready" if message["ready"] else "joined"
             stop = name in self._stopped_nodes or (self._stop_reason is not None and not node["supervised"])
@@ -284,7 +283,7 @@ def _new_node(name: str) -> dict[str, Any]:
         "restarts": 0,
         "incarnation": 0,
         "life": None,
-        "counted": None,
+        "process": None,
         "beat_time": None,
         "idle_seconds": 0.0,
         "counts": {},
@@ -296,7 +295,7 @@ def _new_node(name: str) -> dict[str, Any]:
 
 
 def _public(node: dict[str, Any], now: float) -> dict[str, Any]:
-    hidden = ("beat_time", "past", "saved", "counted", "life")
+    hidden = ("beat_time", "past", "saved", "process", "life")
     age = None if node["beat_time"] is None else now - node["beat_time"]
     counts = _sum(node["past"], node["counts"])
     return {k: v for k, v in node.items() if k not in hidden} | {"beat_age_seconds": age, "counts": counts}
