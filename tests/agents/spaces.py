@@ -6,8 +6,14 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
+from agentkit.agents import registry
 
 NUM_ACTIONS, EPISODE = 5, 8
+
+
+def environment_of(agent: str) -> str:
+    """A small environment of agentkit's own with actions that a registered agent takes."""
+    return "agentkit:catch" if "discrete" in registry.about(agent).actions else "agentkit:point_mass"
 
 
 class Rules(dm_env.Environment):

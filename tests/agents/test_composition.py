@@ -14,6 +14,7 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import registry
 from agentkit.types import ReplaySample, SampleInfo
+from tests.agents.spaces import environment_of
 
 AGENTS = Path(registry.__file__).parent
 MOST_FUNCTIONS, MOST_FILES, MOST_EQUAL_LINES = 3, 2, 7
@@ -57,8 +58,7 @@ def functions_before_gradients(agent: Any, environment: str) -> list[list[Functi
 @pytest.mark.one_stack
 @pytest.mark.parametrize("name", registry.names())
 def test_few_functions_are_between_an_update_and_its_gradients(name: str) -> None:
-    environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
-    paths = functions_before_gradients(registry.make(name), environment)
+    paths = functions_before_gradients(registry.make(name), environment_of(name))
     assert paths
     for path in paths:
         assert len(path) <= MOST_FUNCTIONS, path

@@ -8,7 +8,7 @@ from agentkit import envs, specs
 from agentkit.actors import ActorIndex
 from agentkit.actors.policy import first_state
 from agentkit.agents import registry
-from agentkit.errors import AgentkitError
+from tests.agents.spaces import environment_of
 
 pytestmark = pytest.mark.one_stack  # The same on both.
 KEYS = jax.random.split(jax.random.PRNGKey(0), 512)
@@ -17,13 +17,8 @@ KEYS = jax.random.split(jax.random.PRNGKey(0), 512)
 def actions(name: str, evaluation: bool) -> np.ndarray:
     """The different actions ``[K, ...]`` that a policy takes with 512 keys, after a million steps of its actor."""
     agent = registry.make(name)
-    for environment in ("agentkit:catch", "agentkit:point_mass"):
-        spec = specs.make_environment_spec(envs.make(environment))
-        try:
-            networks = agent.make_networks(spec)
-            break
-        except AgentkitError:
-            continue
+    spec = specs.make_environment_spec(envs.make(environment_of(name), seed=0))
+    networks = agent.make_networks(spec)
     update = agent.make_update(networks)
     params = update.variables(update.init(KEYS[0]))["policy"]
     policy = agent.make_policy(networks, evaluation)

@@ -17,6 +17,7 @@ from agentkit.experiment.recipes import decode, encode
 from agentkit.learning import Cosine, Linear, Piecewise, Schedule, value_in_update
 from agentkit.types import ReplaySample, SampleInfo
 from tests.agents.on_policy_training import Training
+from tests.agents.spaces import environment_of
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
 pytestmark = pytest.mark.one_stack
@@ -87,8 +88,7 @@ def test_every_agent_takes_a_schedule_as_each_of_its_learning_rates(name: str) -
     assert rates and "max_grad_norm" in fields
     falling = dict.fromkeys(rates, Linear(1e-3, 0.0, 100, by="updates"))
     agent = registry.make(name, falling)
-    environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
-    networks = agent.make_networks(specs.make_environment_spec(envs.make(environment, seed=0)))
+    networks = agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0)))
     jax.eval_shape(agent.make_update(networks).init, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
@@ -104,8 +104,7 @@ def test_a_learning_rate_by_steps_knows_how_many_an_update_is_of(name: str, monk
 
     monkeypatch.setattr(module, "adam", adam)
     agent = registry.make(name, {"updates_per_step": 0.125})
-    environment = "agentkit:point_mass" if "discrete" not in registry.about(name).actions else "agentkit:catch"
-    agent.make_update(agent.make_networks(specs.make_environment_spec(envs.make(environment, seed=0))))
+    agent.make_update(agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0))))
     assert found and set(found) == {agent.config.steps_per_update} and found[0] > 1.0
 
 
