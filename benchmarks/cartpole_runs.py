@@ -45,11 +45,9 @@ PLANS |= {name: Plan(200_000, ("CartPole",), 8, settings, version=1) for name, s
 _ABOUT = """# CartPole
 
 Made by `benchmarks/cartpole_runs.py`, which has the settings; commands are below. 500 is the most an episode can
-have,
-and gymnasium calls 475 solved. "Last" is the mean of 20 episodes of the last checkpoint, "best" the largest mean over
-seeds of the evaluations on the way (10 episodes each, {num} in a run). Agents that step eight environments at once
-are
-on EnvPool's, the others on gymnasium's. Seconds are of one run pinned to one core, with others beside it.
+have, and gymnasium calls 475 solved. "Last" is the mean of 20 episodes of the last checkpoint, "best" the largest
+mean over seeds of the evaluations on the way (10 episodes each, {num} in a run). Agents that step eight environments
+at once are on EnvPool's, the others on gymnasium's. Seconds are of one run pinned to one core, with others beside it.
 
 The defaults of six agents changed after the first table was made (decision 58). These were run anew with them, at the
 lowest priority on a busy machine, so their seconds say nothing, and with the seeds that there was time for:
@@ -64,20 +62,16 @@ lowest priority on a busy machine, so their seconds say nothing, and with the se
 | a2c | 500, 500, 500 with segments of 5 rows | 500, 500, 500 (seeds 0, 1, 2) |
 
 IMPALA fell again from 500, to 488, 405 and 269 at the end, while neither its values nor its observations were
-normalised: values
-explained less than 0.11 of their targets' variance in a whole run, and the gradient's norm was 12 to 36 before it was
-clipped to 1, nearly
-all of it the value's. What is evaluated was the mode of a policy that had not made up its mind (an entropy of 0.52 to
-0.56 of 0.69 nats).
-Both are needed: with values alone runs ended at 201 to 500, with observations alone at 268. With both, its defaults
-now, it is at 500 in all
-evaluations from 150,000 steps on but one (495), in each of seeds 0, 1, 2.
+normalised: values explained less than 0.11 of their targets' variance in a whole run, and the gradient's norm was 12
+to 36 before it was clipped to 1, nearly all of it the value's. What is evaluated was the mode of a policy that had
+not made up its mind (an entropy of 0.52 to 0.56 of 0.69 nats). Both are needed: with values alone runs ended at 201
+to 500, with observations alone at 268. With both, its defaults now, it is at 500 in all evaluations from 150,000
+steps on but one (495), in each of seeds 0, 1, 2.
 
 Gumbel MuZero's seed 1 stood between 124 and 148 from 12,500 steps to the end while replay held all of the run: the
-policy learns what the searches
-preferred, and most of them were from the network's beginning. With 1,000 sequences the seed left that after 25,000
-steps, with 500, the default now, after 15,000,
-and was at 500 from 32,500 on. One evaluation of seed 2 fell to 13, at 47,500 steps, and the next was back.
+policy learns what the searches preferred, and most of them were from the network's beginning. With 1,000 sequences
+the seed left that after 25,000 steps, with 500, the default now, after 15,000, and was at 500 from 32,500 on. One
+evaluation of seed 2 fell to 13, at 47,500 steps, and the next was back.
 
 R2D2's third seed was slower than the others, at 250 after 27,500 steps and 423 to 469 at the end.
 
