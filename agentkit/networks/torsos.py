@@ -21,6 +21,7 @@ Torso = Callable[[Nest], Array]
 """Returns features ``[B, F]`` of observations ``[B, ...]``, as `encode_inputs` gives them; may use Haiku modules."""
 
 _ATARI_PIXELS = 36
+_SHALLOW_PIXELS = 20
 _GRID_PIXELS = 5
 _MAX_VALUES, _MAX_VALUES_OF_MANY = 1024, 64
 
@@ -34,14 +35,22 @@ class AtariTorso(hk.Module):
 
     def __call__(self, image: Array) -> jax.Array:
         """Returns the features of a batch of images, as `to_unit_image` gives them."""
-        if min(image.shape[1:3]) < _ATARI_PIXELS:
-            raise SpecError(
-                f"These convolutions need images of at least {_ATARI_PIXELS} x {_ATARI_PIXELS} pixels, found "
-                f"{list(image.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
-            )
-        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            image = jax.nn.relu(Conv2D(channels, kernel, stride, padding="VALID")(image))
-        return hk.Flatten()(image)
+        return _convolve(image, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), _ATARI_PIXELS)
+
+
+class ShallowTorso(hk.Module):
+    """Applies the two convolutions of Mnih et al. (2013, 1312.5602): images ``[B, H, W, C]`` to features ``[B, F]``.
+
+    They are those of the "shallow" network of IMPALA's paper, too (Espeholt et al. 2018, 1802.01561), and cost a third
+    of `AtariTorso`.
+
+    Raises:
+        SpecError: images of less than 20 x 20 pixels, of which the convolutions would leave nothing.
+    """
+
+    def __call__(self, image: Array) -> jax.Array:
+        """Returns the features of a batch of images, as `to_unit_image` gives them."""
+        return _convolve(image, ((16, 8, 4), (32, 4, 2)), _SHALLOW_PIXELS)
 
 
 class GridTorso(hk.Module):
@@ -84,6 +93,16 @@ def nature_torso(observation: Nest) -> jax.Array:
 def flatten_torso(observation: Nest) -> jax.Array:
     """Returns all numbers of an observation in one vector ``[B, F]``, images' pixels in [0, 1] among them."""
     return torso(observation, hk.Flatten())
+
+
+def shallow_torso(observation: Nest) -> jax.Array:
+    """Returns features ``[B, F]``: of each image by a `ShallowTorso`, of all else the numbers.
+
+    Raises:
+        SpecError: an observation without an image, or with one of less than 20 x 20 pixels.
+    """
+    check_has_image(observation, "shallow")
+    return torso(observation, lambda image: ShallowTorso()(image))
 
 
 def check_has_image(observation: Nest, name: str) -> None:
@@ -172,6 +191,18 @@ def describe_input(spec: specs.Array) -> str:
     largest = 255.0 if spec.dtype.kind in "iu" else _largest(spec)
     scaled = f", divided by {largest:g}" if largest else ""
     return f"{images} of {height} x {width} pixels and {channels} channel{_s(channels)}{scaled}"
+
+
+def _convolve(image: Array, layers: tuple[tuple[int, int, int], ...], pixels: int) -> jax.Array:
+    """Applies layers of (channels, kernel, stride) with ReLUs to images of at least so many pixels each way."""
+    if min(image.shape[1:3]) < pixels:
+        raise SpecError(
+            f"These convolutions need images of at least {pixels} x {pixels} pixels, found "
+            f"{list(image.shape[1:3])}. Give the agent networks of your own: make_agent(make_networks=...)."
+        )
+    for channels, kernel, stride in layers:
+        image = jax.nn.relu(Conv2D(channels, kernel, stride, padding="VALID")(image))
+    return hk.Flatten()(image)
 
 
 def _s(count: int) -> str:

@@ -94,9 +94,10 @@ def test_named_torsos_have_the_layers_that_their_names_promise() -> None:
         return {module.partition("/")[0] for module in jax.eval_shape(torso.init, KEY, observation)}
 
     assert modules("nature", {"image": image, "speed": speed}) == {"atari_torso"}
+    assert modules("shallow", {"image": image, "speed": speed}) == {"shallow_torso"}
     assert modules("impala", {"image": image, "speed": speed}) == {"residual_torso"}
     assert modules("flatten", {"image": image, "speed": speed}) == set()
-    for name in ("nature", "impala"):
+    for name in ("nature", "shallow", "impala"):
         with pytest.raises(SpecError, match=rf"torso '{name}' is for images.*shapes \[\[2\]\]"):
             modules(name, speed)
     with pytest.raises(UnknownNameError, match=r"Unknown torso 'natur'. Did you mean 'nature'"):
