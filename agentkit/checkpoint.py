@@ -2,7 +2,7 @@
 
 A checkpoint is a folder ``step_000000050000`` (``.1`` and so on if the step is written again). It appears
 by one rename, after everything in it has reached the disk, and its ``manifest.json`` holds the size and
-CRC-32 of each file::
+CRC-32 of each file:
 
     state.json    the nest of plain values, with each array replaced by its name
     arrays.npz    the arrays

@@ -1,6 +1,6 @@
 """The interfaces of agentkit. Read this file first.
 
-One process, written out (`agentkit.experiment.local` is this loop with evaluation and saving)::
+One process, written out (`agentkit.experiment.local` is this loop with evaluation and saving):
 
     environment = agentkit.envs.make("agentkit:catch", seed=0)
     replay = InProcessReplay([table], seed=0)                 # where items live

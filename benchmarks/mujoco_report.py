@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from mujoco_runs import PUBLISHED
 
+from agentkit.cli.curves import EVALUATION, Band
+from agentkit.cli.pictures import draw_curves
+
 _ABOUT = """# MuJoCo
 
 Made by `benchmarks/mujoco_runs.py`, which has the settings; commands are below. "Last" is the mean of 20 episodes of
@@ -20,28 +23,43 @@ paused for other work meanwhile, which is counted.
 
 """
 
+_COLUMNS = (
+    "environment",
+    "agent",
+    "steps",
+    "seeds",
+    "last: mean (of each seed)",
+    "best",
+    "published, 1M steps",
+    "best / published",
+    "seconds",
+)
+
 
 def write(
     runs: dict[str, Any],
     folder: pathlib.Path,
     name: str = "mujoco",
     about: str = _ABOUT,
-    counted: str = "environment steps",
+    axis: str = "steps",
 ) -> None:
-    """Writes ``NAME.md``, which begins with `about`, and a plot over `counted` for each environment."""
+    """Writes ``NAME.md``, which begins with `about`, and a plot for each environment.
+
+    Args:
+        runs: by name.
+        folder: for the files.
+        name: of the page; its plots begin with it.
+        about: the page's beginning.
+        axis: what the plots are over, "steps" or "updates".
+    """
     if not runs:
         raise SystemExit("Nothing is recorded.")
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for run in runs.values():
         groups.setdefault((run["environment"], run["agent"], run["num_steps"]), []).append(run)
-    rows = [
-        "| environment | agent | steps | seeds | last: mean (of each seed) | best | published, 1M steps "
-        "| best / published | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    rows += [_row(*key, group) for key, group in sorted(groups.items())]
+    rows = [_COLUMNS, *(_row(*key, group) for key, group in sorted(groups.items()))]
     plots = [
-        _plot([(key, group) for key, group in sorted(groups.items()) if key[0] == environment], counted, folder / name)
+        _plot([(key, group) for key, group in sorted(groups.items()) if key[0] == environment], axis, folder / name)
         for environment in sorted({key[0] for key in groups})
     ]
     # One for each agent and number of steps: they differ in environment and seed.
@@ -50,22 +68,35 @@ def write(
         for run in runs.values()
     )
     evaluations = max(len(run["curve"]) for run in runs.values())
-    text = about.format(num=evaluations) + "\n".join(rows) + "\n\n"
+    text = about.format(num=evaluations) + _table(rows) + "\n\n"
     text += "\n".join(f"![{plot}]({plot})" for plot in plots)
     (folder / f"{name}.md").write_text(text + "\n\n```\n" + "\n".join(commands) + "\n```\n")
 
 
-def _row(environment: str, agent: str, num_steps: int, group: list[dict[str, Any]]) -> str:
+def _row(environment: str, agent: str, num_steps: int, group: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Returns the cells of `_COLUMNS`."""
     last = [run["mean_return"] for run in sorted(group, key=lambda run: run["seed"])]
     _, curves = _curves(group)
     best = float(np.max(np.mean(curves, axis=0)))
     published = PUBLISHED.get(agent, {}).get(environment)
-    ratio = "" if published is None or published < 0 else f"{best / published:.2f}"
     return (
-        f"| {environment} | {agent} | {num_steps:,} | {len(group)} | {statistics.mean(last):.1f} "
-        f"({', '.join(f'{value:.1f}' for value in last)}) | {best:.1f} | {'' if published is None else published} "
-        f"| {ratio} | {statistics.median(run['seconds'] for run in group)} |"
+        environment,
+        agent,
+        f"{num_steps:,}",
+        str(len(group)),
+        f"{statistics.mean(last):.1f} ({', '.join(f'{value:.1f}' for value in last)})",
+        f"{best:.1f}",
+        "" if published is None else str(published),
+        "" if published is None or published < 0 else f"{best / published:.2f}",
+        str(statistics.median(run["seconds"] for run in group)),
     )
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    """Returns a table of Markdown, the first row its head, without columns that have nothing below it."""
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    lines = ["| " + " | ".join(row[i] for i in kept) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(kept), *lines[1:]])
 
 
 def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
@@ -75,21 +106,15 @@ def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.array([[value for _, value in run["curve"][:num]] for run in group])
 
 
-def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], counted: str, name: pathlib.Path) -> str:
-    """The name of the plot of one environment's runs, which is that of the report and the environment's."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
-    axis = figure.subplots()
-    environment = groups[0][0][0]
-    for number, ((_, agent, _), group) in enumerate(groups):
+def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], axis: str, name: pathlib.Path) -> str:
+    """Draws one environment's runs as `agentkit plot` does, and returns the file's name."""
+    lines: dict[str, dict[str, Band]] = {}
+    for (_, agent, _), group in groups:
         steps, returns = _curves(group)
-        style = "-" if number < 10 else "--"  # There are ten colours.
-        label = f"{agent}, {len(group)} seed{'s' * (len(group) > 1)}"
-        (line,) = axis.plot(steps, returns.mean(axis=0), style, label=label)
-        axis.fill_between(steps, returns.min(axis=0), returns.max(axis=0), alpha=0.2, color=line.get_color())
-    axis.set(title=environment, xlabel=counted, ylabel="evaluation return (mean; least to greatest seed)")
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # Beside the curves, which fill the plot.
+        label = f"{agent} ({len(group)} seed{'s' * (len(group) > 1)})"
+        count = np.full(len(steps), len(group))
+        lines[label] = {EVALUATION: Band(steps, returns.mean(axis=0), returns.min(axis=0), returns.max(axis=0), count)}
+    environment = groups[0][0][0]
     file = name.with_name(f"{name.name}-{environment}.png")
-    figure.savefig(file, dpi=90)
+    draw_curves({environment: lines}, file, axis=axis, middle="mean", band="range")
     return file.name

@@ -92,7 +92,7 @@ def main() -> int:
     failed = run_all([job for job in jobs if job.name not in recorded], options.cores, options.record)
     data = ", ".join(f"{environment} {mean_return(file)}" for environment, file in files.items())
     about = _ABOUT.format(episodes=NUM_EPISODES, data=data)
-    mujoco_report.write(read(options.record), options.record.parent, "offline", about, "updates")
+    mujoco_report.write(read(options.record), options.record.parent, "offline", about, axis="updates")
     return int(failed > 0)
 
 

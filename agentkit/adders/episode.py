@@ -43,7 +43,7 @@ class EpisodeAdder(core.Adder):
     * ``"split"``: written in pieces of `length` steps, as segments are: the observation that follows a piece is its
       last row, and the next one's first. Only the first piece begins with ``start_of_episode``.
 
-    Example, length 3; an episode of L = 2 steps, and one of L = 5 that is split (2 and 5 are the final rows)::
+    Example, length 3; an episode of L = 2 steps, and one of L = 5 that is split (2 and 5 are the final rows):
 
         observation        0 1 2|2     0 1 2|3   3 4 5|5
         start_of_episode   1 0 0|1     1 0 0|0   0 0 0|1

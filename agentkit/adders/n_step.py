@@ -38,7 +38,7 @@ class NStepAdder(core.Adder):
     """Writes `Transition` items over the last n steps (fewer at both ends of an episode).
 
     With r_t, d_t the environment's reward and discount on arriving at o_t, a transition over the k
-    steps from t (Sutton & Barto 2018, eq. 7.1, with a discount per step) has ::
+    steps from t (Sutton & Barto 2018, eq. 7.1, with a discount per step) has:
 
         reward   = r_{t+1} + (gamma d_{t+1}) r_{t+2} + ... + (gamma^{k-1} d_{t+1} ... d_{t+k-1}) r_{t+k}
         discount = gamma^k d_{t+1} ... d_{t+k}
@@ -54,7 +54,7 @@ class NStepAdder(core.Adder):
     leaves it gamma^k, so they bootstrap from o_L.
 
     Example, n = 3, gamma = 0.5, an episode of L = 3 steps with rewards 1, 2, 4 that terminates. Then a
-    transition is observation -> next_observation: reward, discount ::
+    transition is observation -> next_observation: reward, discount:
 
         o_0 -> o_1: 1,                   0.5
         o_0 -> o_2: 1 + 0.5 * 2 = 2,     0.25

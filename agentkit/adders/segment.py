@@ -50,7 +50,7 @@ class BatchedSegmentAdder(core.Adder):
     Termination and truncation: the last action's row has discount 0 on termination and 1 on truncation, where
     the value of the next row's observation counts.
 
-    Example, length 3, N = 2; episodes of rows 0 1 2 (2 the final one), then A B C D::
+    Example, length 3, N = 2; episodes of rows 0 1 2 (2 the final one), then A B C D:
 
         environment 0   [0 1 2|A] [A B C|D]
         environment 1   [A B C|D] [D 0 1|2]      the row behind | is for its observation only

@@ -40,7 +40,7 @@ class SequenceAdder(core.Adder):
       ``start_of_episode``. Nothing is padded or lost, and an item may hold several episodes.
 
     Example, length 3 and period 2; an episode of L = 3 actions, so rows 0 1 2 3 (row 3 the final
-    one), then an episode of rows A B C D::
+    one), then an episode of rows A B C D:
 
         pad        [0 1 2] [2 3 -]  [A B C] [C D -]      - is a row of zeros
         truncate   [0 1 2]          [A B C]

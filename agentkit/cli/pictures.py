@@ -15,6 +15,7 @@ from agentkit.experiment.aggregates import Estimate
 
 # Okabe and Ito's colours, which people who see colours otherwise can tell apart; yellow is too light for lines.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")  # One for each time that the colours begin anew.
 _STYLE: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#666666",
@@ -81,7 +82,7 @@ def draw_curves(
                 handles[label] = _draw_group(
                     panel,
                     found,
-                    _COLORS[labels.index(label) % len(_COLORS)],
+                    labels.index(label),
                     axis,
                     faint={TRAINING} if len(metrics) > 1 else (),
                 )
@@ -159,13 +160,14 @@ def draw_comparison(
         _save(figure, output)
 
 
-def _draw_group(panel: Any, found: Mapping[str, Band], color: str, axis: str, faint: Collection[str]) -> Any:
-    """Draws the lines of one group; returns the one that the legend shows."""
+def _draw_group(panel: Any, found: Mapping[str, Band], number: int, axis: str, faint: Collection[str]) -> Any:
+    """Draws the lines of group number so and so; returns the one that the legend shows."""
+    color, dash = _COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]
     shown = None
     for metric, line in found.items():
         points = line.points / 60.0 if axis == "time" else line.points
         width, alpha = (0.9, 0.4) if metric in faint else (1.6, 1.0)
-        (drawn,) = panel.plot(points, line.middle, color=color, linewidth=width, alpha=alpha)
+        (drawn,) = panel.plot(points, line.middle, color=color, linestyle=dash, linewidth=width, alpha=alpha)
         if len(points) == 1:
             drawn.set_marker("o")
         if metric not in faint:

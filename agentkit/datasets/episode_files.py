@@ -1,6 +1,6 @@
 """Files of episodes: HDF5 in Minari's layout, written and read; columns of D4RL's or RLDS's in HDF5 and .npz, read.
 
-The layout (Farama's Minari, storage "hdf5")::
+The layout (Farama's Minari, storage "hdf5"):
 
     episode_0/observations     [T + 1, ...], or a group of them (``_index_0``, ``_index_1``, ... for a tuple)
     episode_0/actions          [T, ...], likewise

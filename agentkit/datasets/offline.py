@@ -61,7 +61,7 @@ class Columns:
 class ItemStore:
     """Holds items as an adder writes them: each step stored once, an item the numbers of its first and last step.
 
-    Made for `Agent.make_adder`, which takes it for a replay::
+    Made for `Agent.make_adder`, which takes it for a replay:
 
         store = ItemStore(table)
         adder = agent.make_adder(store, environment_spec)

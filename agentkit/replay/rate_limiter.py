@@ -1,6 +1,6 @@
 """Rate limiters as plain data, with Reverb's semantics; deadlocking settings are refused when built.
 
-With `inserted` and `sampled` the items inserted into and drawn from a table so far::
+With `inserted` and `sampled` the items inserted into and drawn from a table so far:
 
     difference = inserted * samples_per_insert - sampled
     insert while  size < min_size_to_sample  or  difference + samples_per_insert <= max_difference

@@ -1,6 +1,6 @@
 """A contract that every adder must satisfy on every replay, with hand-computed cases.
 
-Inherit from `AdderContract`, say how a replay is made, and all cases run against it::
+Inherit from `AdderContract`, say how a replay is made, and all cases run against it:
 
     class TestAddersOnMyReplay(AdderContract):
         def make_replay(self, tables):

@@ -1,6 +1,6 @@
 """A contract that every agent must satisfy: determinism, resuming, batches, discounts, settings.
 
-Inherit from `AgentContract` and say which agent and which environment::
+Inherit from `AgentContract` and say which agent and which environment:
 
     class TestMyAgent(AgentContract):
         unsuitable_environment = "agentkit:point_mass"

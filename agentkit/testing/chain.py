@@ -1,6 +1,6 @@
 """Trains an agent's critic on chains whose values are known, so that a wrong discount shows as a wrong number.
 
-Use it for an agent that learns values of `Transition`s, of continuous actions or (``num_actions=``) of discrete ones::
+Use it for an agent that learns values of `Transition`s, of continuous actions or (``num_actions=``) of discrete ones:
 
     @pytest.mark.parametrize("terminates", [True, False])
     def test_the_discount_is_applied_once(terminates):

@@ -1,6 +1,6 @@
 """The contract of environments, as tests that others inherit.
 
-In a test file::
+In a test file:
 
     class TestMyEnvironment(EnvironmentContract):
         def make_environment(self):

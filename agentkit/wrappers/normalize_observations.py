@@ -24,7 +24,7 @@ class NormalizeObservations(ObservationWrapper):
 
     It is for loops of your own. A run of agentkit refuses it: its environments would each have other statistics, and a
     saved policy none. `agents.addons.with_normalization` (``--normalize observations``) keeps them with the parameters.
-    For evaluation give another environment the statistics and freeze it, which a run takes, too::
+    For evaluation give another environment the statistics and freeze it, which a run takes, too:
 
         evaluation.restore(training.save())
         evaluation.freeze()
