@@ -89,4 +89,4 @@ def unknown_option(prog: str, word: str, known: Iterable[str]) -> UnknownNameErr
     if "--updates" in known and name in ("--steps", "--total-timesteps"):
         said = "Give: --updates N"
     hint = f" {said}." if said else f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return UnknownNameError(f"Unknown option of {prog!r} {name!r}.{hint} See: {prog} --help")
+    return UnknownNameError(f"{prog!r} has no option {name!r}.{hint} See: {prog} --help")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 from typing import Any
 
 from agentkit.cli.screen import say
@@ -25,9 +26,11 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
     if arguments.steps is None and (found is None or found.num_steps is None):
         if ":" not in arguments.env:
             registry.check_name(arguments.env)  # Steps would not help.
+        named = difflib.get_close_matches(arguments.env, _environments(arguments.agent), n=1, cutoff=0.8)
+        where = f", as for {named[0]}" if named else f": agentkit show {arguments.agent} --env NAME"
         raise ConfigError(
             f"--steps is missing. Example: agentkit {command} {arguments.agent} --env {arguments.env} --steps 100k. "
-            f"It may be left out where {arguments.agent} has a preset: agentkit show {arguments.agent} --env NAME"
+            f"It may be left out where {arguments.agent} has a preset{where}"
         )
     return found
 
@@ -47,8 +50,8 @@ def describe_preset(agent: str, environment: str) -> str:
 
     preset = presets.find(agent, environment)
     if preset is None:
-        known = [name for row in presets.PRESETS if row.agent == agent for name in row.environments]
-        return f"\nNo preset of {agent} for {environment}. There are some for: {', '.join(known) or 'no environment'}."
+        known = ", ".join(_environments(agent)) or "no environment"
+        return f"\nNo preset of {agent} for {environment}. There are some for: {known}."
     defaults = {field.name: field.default for field in dataclasses.fields(registry.config_class(agent))}
     lines = ["", f"Preset for {environment} (used unless --preset none; --set wins):", ""]
     steps = preset.num_steps or 1
@@ -64,6 +67,13 @@ def describe_preset(agent: str, environment: str) -> str:
     if preset.num_steps is not None:
         lines.append(f"    --steps {preset.num_steps:_}")
     return "\n".join([*lines, f"    source: {preset.source}"])
+
+
+def _environments(agent: str) -> list[str]:
+    """Returns the environments that this agent has presets for, by name; a family's as its pattern."""
+    from agentkit.experiment import presets
+
+    return [name for row in presets.PRESETS if row.agent == agent for name in row.environments]
 
 
 def _falls(preset: Any, name: str) -> bool:

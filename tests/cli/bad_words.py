@@ -146,6 +146,8 @@ WORDS = [
     (["train", "../dqn", "--env", "agentkit:catch", *NEW], "Unknown agent"),
     (["train", "dqn", *NEW], "--env is missing"),
     (["train", "dqn", "--env", "agentkit:catch"], "--steps is missing"),
+    (["train", "dqn", "--env", "gymnasium:Cartpole-v1"], "has a preset, as for gymnasium:CartPole-v"),
+    (["list", "--agents"], "'agentkit list' has no option '--agents'"),
     (["train", "dqn", "sac", "--env", "agentkit:catch", *NEW], "unexpected argument 'sac'"),
     (["train", "dqn", "--env", "catch", *NEW], "Expected 'prefix:name'"),
     (["train", "dqn", "--env", "", *NEW], "Expected 'prefix:name'"),

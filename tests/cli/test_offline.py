@@ -74,7 +74,7 @@ def test_data_that_are_refused_leave_no_folder_that_was_not_there(made, tmp_path
         (["bc", "--data", "x", "--env", offline_data.CATCH], "--updates is missing"),
         (["bc", "--data", "x.hdf5", "--env", offline_data.CATCH, "--updates", "9"], "there is no file 'x.hdf5'"),
         (["bcc", "--data", "x", "--env", offline_data.CATCH, "--updates", "9"], "Did you mean 'bc'"),
-        (["bc", "--steps", "9"], "Unknown option of 'agentkit offline' '--steps'"),
+        (["bc", "--steps", "9"], "'agentkit offline' has no option '--steps'"),
     ],
 )
 def test_mistakes(words, message, tmp_path, monkeypatch, capsys):
