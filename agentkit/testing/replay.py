@@ -1,6 +1,6 @@
 """What every replay backend must do: a test class that a backend's own tests inherit.
 
-Example:
+For example:
 
     class TestInProcessReplay(ReplayContract):
         resumable = True
