@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -143,6 +144,13 @@ def test_the_command_writes_a_picture_of_each_kind_and_the_points(tmp_path, caps
         ("0.0", "1.0", "2"),
         ("10.0", "3.0", "2"),
     ]
+
+
+def test_every_one_of_many_lines_looks_different(tmp_path):
+    runs = [str(make_run(tmp_path / f"size{size}", batch_size=size)) for size in range(1, 17)]
+    assert main(["plot", *runs, "-o", str(tmp_path / "many.svg")]) == 0
+    styles = re.findall(r'style="fill: none; ([^"]*stroke-width: 1.6[^"]*)"', (tmp_path / "many.svg").read_text())
+    assert len(set(styles)) == len(styles) / 2 == 16  # Each is in the panel and in the legend.
 
 
 def test_what_cannot_be_drawn(tmp_path, capsys):
