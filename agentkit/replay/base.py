@@ -284,3 +284,8 @@ def check_steps(table: Table, num_steps: int, history: int, start: int, stop: in
         raise SpecError(
             f"Table {table.name!r}: every item has {length} steps, found {stop - start} and {padding} of padding."
         )
+    most = table.layout.max_length
+    if most is not None and stop - start + padding > most:
+        raise SpecError(
+            f"Table {table.name!r}: an item has {most} steps at most, found {stop - start} and {padding} of padding."
+        )

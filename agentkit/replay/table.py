@@ -67,18 +67,25 @@ class Layout:
         length: T, the number of steps in every item; None for items of any number of steps, of which only the first
             and the last are looked at. Where any leaf selects ALL it is needed.
         inline: nest of array specs of the values that an item itself carries.
+        max_length: the most steps of an item of any number, where that is known: a server stores items with a history
+            in less room then.
     """
 
     step: Nest
     data: Nest
     length: int | None = None
     inline: Nest = ()
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.takes_all and not (isinstance(self.length, int) and self.length >= 1):
             raise ConfigError(f"A layout with a leaf that selects ALL steps needs length >= 1, found {self.length!r}.")
         if self.length is not None and self.length < 1:
             raise ConfigError(f"A layout's length must be None or at least 1, found {self.length!r}.")
+        if self.max_length is not None and self.max_length < (self.length or 1):
+            raise ConfigError(
+                f"A layout's max_length must be None or at least {self.length or 1}, found {self.max_length!r}."
+            )
         counts = {FromStep: len(tree.flatten(self.step)), FromInline: len(tree.flatten(self.inline))}
         for name, source in zip(specs.leaf_names(self.data), tree.flatten(self.data), strict=True):
             if type(source) not in counts:

@@ -19,22 +19,25 @@ _IMAGE, _NUMBER = 0, 1
 class HistoryContract(ReplayCases):
     """Checks `FromStep.history` against a plain loop over the episodes."""
 
-    @pytest.mark.parametrize("remover", [Fifo(), Uniform()])
-    def test_history_is_that_of_the_episode_and_zeros_before_it(self, remover: Selector) -> None:
+    @pytest.mark.parametrize("remover, max_length", [(Fifo(), None), (Uniform(), None), (Uniform(), 4)])
+    def test_history_is_that_of_the_episode_and_zeros_before_it(
+        self, remover: Selector, max_length: int | None
+    ) -> None:
         """Checks random items of random episodes, while others are removed and their steps' memory is used again."""
         rng = np.random.default_rng(0)
-        tables = ends_table(remover), sequence_table(remover)
+        tables = ends_table(remover, max_length), sequence_table(remover)
         expected: dict[str, dict[int, Any]] = {table.name: {} for table in tables}
-        with self.opened(*tables, history=12) as (replay, writer):
-            for episode in range(1, 49):
+        with self.opened(*tables, history=11) as (replay, writer):  # As many as an item of 5 steps ago needs.
+            for episode in range(1, 33):
                 first = 100 * episode
-                length = int(rng.integers(1, 15))
+                length = int(rng.integers(1, 30))
                 for i in range(length):
                     writer.append(make_image_step(first + i))
-                    start = max(0, i - int(rng.integers(0, 4)))
+                    last = max(0, i - int(rng.integers(0, 6)))
+                    start = max(0, i - 5, last - int(rng.integers(0, 4)))
                     name = f"{first + i}"
-                    writer.create_item("ends", 1.0, start, i + 1, inline=np.int32(name))
-                    expected["ends"][first + i] = _ends(first, start, i)
+                    writer.create_item("ends", 1.0, start, last + 1, inline=np.int32(name))
+                    expected["ends"][first + i] = _ends(first, start, last)
                     if i >= 1:
                         writer.create_item("sequences", 1.0, i - 1, i + 1, inline=np.int32(name))
                         expected["sequences"][first + i] = _sequence(first, i - 1, i)
@@ -43,6 +46,14 @@ class HistoryContract(ReplayCases):
                     writer.flush()
                     for table in tables:
                         _check_items(replay, table, expected[table.name])
+
+    def test_an_item_of_more_steps_than_its_layout_says_is_refused(self) -> None:
+        """Checks that an item is not longer than the most steps that its layout was made for."""
+        with self.opened(ends_table(Fifo(), 2), history=12) as (_, writer):
+            for number in range(3):
+                writer.append(make_image_step(number))
+            with pytest.raises(errors.SpecError, match="an item has 2 steps at most, found 3"):
+                writer.create_item("ends", 1.0, 0, 3, inline=np.int32(0))
 
     def test_a_writer_that_keeps_too_few_steps_is_refused(self) -> None:
         """Checks that an item whose history the writer may have forgotten is refused in words."""
@@ -71,8 +82,13 @@ def make_image_step(number: int) -> dict[str, Any]:
     }
 
 
-def ends_table(remover: Selector) -> Table:
-    """Makes a table of items that show their first and last step with those before, and their name."""
+def ends_table(remover: Selector, max_length: int | None = None) -> Table:
+    """Makes a table of items that show their first and last step with those before, and their name.
+
+    Args:
+        remover: of the table.
+        max_length: of its layout.
+    """
     data = {
         "first": FromStep(_NUMBER, Select.FIRST),
         "first_before": FromStep(_NUMBER, Select.FIRST, 2),
@@ -81,7 +97,7 @@ def ends_table(remover: Selector) -> Table:
         "last_short": FromStep(_NUMBER, Select.LAST, 1),
         "name": FromInline(0),
     }
-    layout = Layout(STEP, data, inline=specs.Array((), np.int32, "name"))
+    layout = Layout(STEP, data, inline=specs.Array((), np.int32, "name"), max_length=max_length)
     return Table("ends", layout, 15, remover=remover)
 
 

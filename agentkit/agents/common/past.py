@@ -21,13 +21,13 @@ def past_of_transitions(layout: Layout, reach: Reach, n_step: int) -> Layout:
     Args:
         layout: `NStepAdder.layout` with ``marks_starts``.
         reach: how many steps before theirs they show.
-        n_step: of the adder; where it is 1, each item has two steps, which a Reverb server makes use of.
+        n_step: of the adder, which says how many steps an item has at most; a Reverb server makes use of that.
     """
     columns: NStepRow = number_leaves(layout.step)
     observation, next_observation = (_past(columns, reach, select) for select in (Select.FIRST, Select.LAST))
     data: Transition = layout.data
     data = data._replace(observation=observation, next_observation=next_observation)
-    return dataclasses.replace(layout, data=data, length=2 if n_step == 1 else None)
+    return dataclasses.replace(layout, data=data, length=2 if n_step == 1 else None, max_length=n_step + 1)
 
 
 def past_of_sequences(layout: Layout, reach: Reach) -> Layout:

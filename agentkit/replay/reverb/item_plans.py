@@ -91,7 +91,9 @@ class TableGroup:
             self.plans[table.name] = ItemPlan(
                 table, packing, first_of[packing.key], squeezed, reader, min(max_priority(table), sys.float_info.max)
             )
-        self.history = max(table.layout.longest_history for table in tables)
+        # Rows before an item's history that it refers to, where it is shorter than others of its table.
+        self.slack = max(packings[table.name].rows_before(1) - table.layout.longest_history for table in tables)
+        self.history = max(table.layout.longest_history for table in tables) + self.slack
         self.max_length = max(table.layout.length or 0 for table in tables)
         self.max_in_flight = min(_in_flight(table) for table in tables)
 

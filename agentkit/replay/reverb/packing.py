@@ -26,6 +26,9 @@ FORMAT = "bytes-2"
 """Changes whenever rows are laid out in another way, so that nobody reads them wrongly."""
 
 
+_COUNT = np.dtype(np.int32)  # Of an item's number of steps.
+
+
 class Part(NamedTuple):
     """Describes one run of bytes in an item.
 
@@ -55,11 +58,17 @@ class Part(NamedTuple):
         return (self.stop - self.start) * (self.length or 1)
 
 
+class _FromFirst(NamedTuple):
+    """Stands for the rows up to an item's first step, which lie elsewhere in items of another length."""
+
+    history: int
+
+
 class _Leaf(NamedTuple):
     """Where a leaf of the data lies: bytes ``[start, stop)`` of `rows` of part number `part`."""
 
     part: int
-    rows: slice | int | None
+    rows: slice | int | _FromFirst | None
     start: int
     stop: int
     dtype: np.dtype
@@ -73,6 +82,9 @@ class Packing:
         parts: what an item holds, in this order.
         whole: whether an item is one row with all parts behind each other; else there is a column for each
             part, which refers to rows of whole steps: of items of one length there is one column of all their steps.
+        span: rows of the one column of steps that items of several lengths have, too, where the greatest is known and
+            they have a history: it ends at their last step. Their inline values end with the number of their steps.
+            Else None.
         key: the same for packings whose rows may share a column.
     """
 
@@ -101,15 +113,22 @@ class Packing:
         parts = [Part(select, *hull, n) for select, hull, n in zip(selects, ranges, counts, strict=True)]
         self.num_bytes = sum(part.num_bytes for part in parts)
         self.whole = self.num_bytes <= WHOLE_ITEM_BYTES and not any(histories)
+        self._longest_history = layout.longest_history
+        self.span: int | None = None
         if not self.whole:
+            if layout.length is None and layout.max_length is not None and any(histories):
+                self.span = layout.longest_history + layout.max_length
             parts = self._columns_of_steps(layout, selects)
         self.parts = parts
         place = {part.select: i for i, part in enumerate(parts)}
+        shared = next((i for i, part in enumerate(parts) if part.select is not None), 0)
         self._leaves = []
         for (number, start, stop, spec), more in zip(leaves, taken, strict=True):
             select = selects[number]
-            i = place[select] if select in place else place[Select.ALL]
+            i = place.get(select, shared)
             rows = None if select is None else _rows_of(parts[i], select, more)
+            if self.span is not None and select is Select.FIRST:
+                rows = _FromFirst(more)
             begin = parts[i].start
             self._leaves.append(_Leaf(i, rows, start - begin, stop - begin, spec.dtype, tuple(spec.shape)))
         self.key = repr((self.whole, parts, describe_leaves(layout.step), describe_leaves(layout.inline)))
@@ -117,6 +136,9 @@ class Packing:
 
     def _columns_of_steps(self, layout: Layout, selects: Sequence[Select | None]) -> list[Part]:
         """Returns parts that are rows of whole steps: each costs an item a reference to every chunk that it is in."""
+        if self.span is not None:
+            steps = Part(Select.LAST, 0, self.step_bytes, self.span, self.span - 1)
+            return [steps, Part(None, 0, self.inline_bytes + _COUNT.itemsize, None)]
         fixed = layout.length is not None  # Then all selects are at known places among all steps.
         parts = []
         for select in dict.fromkeys(Select.ALL if select and fixed else select for select in selects):
@@ -131,6 +153,14 @@ class Packing:
     def columns(self) -> list[tuple[int, ...]]:
         """Returns the shape of each of Reverb's columns, all of bytes."""
         return [(self.num_bytes,)] if self.whole else [part.shape for part in self.parts]
+
+    def rows_before(self, num_steps: int) -> int:
+        """Returns how many rows before its first step an item of so many steps refers to."""
+        return self._longest_history if self.span is None else self.span - num_steps
+
+    def own_row(self, inline: bytes, num_steps: int) -> bytes:
+        """Returns the row of an item's own, with its inline values, where it refers to the rows of its steps."""
+        return inline if self.span is None else inline + _COUNT.type(num_steps).tobytes()
 
     def row(self, steps: Sequence[bytes], inline: bytes) -> bytes:
         """Returns the row of a whole item with these steps (padding included) and inline values."""
@@ -160,10 +190,23 @@ class Packing:
             blocks = list(columns)
         found = []
         for leaf in self._leaves:
-            block = blocks[leaf.part] if leaf.rows is None else blocks[leaf.part][:, leaf.rows]
+            block = blocks[leaf.part]
+            if isinstance(leaf.rows, _FromFirst):
+                block = self._up_to_first(block, blocks[-1], leaf.rows.history)
+            elif leaf.rows is not None:
+                block = block[:, leaf.rows]
             data = np.array(block[..., leaf.start : leaf.stop], order="C")
             found.append(data.view(leaf.dtype).reshape(block.shape[:-1] + leaf.shape))
         return found
+
+    def _up_to_first(self, steps: np.ndarray, own: np.ndarray, history: int) -> np.ndarray:
+        """Returns the rows of each item's first step, ``[B, bytes]``, or with a history ``[B, history + 1, bytes]``."""
+        num_steps = np.ascontiguousarray(own[:, self.inline_bytes :]).view(_COUNT)[:, 0]
+        first = steps.shape[1] - num_steps
+        batch = np.arange(len(steps))
+        if not history:
+            return steps[batch, first]
+        return steps[batch[:, None], first[:, None] + np.arange(-history, 1)]
 
 
 def _num_rows(layout: Layout, select: Select | None, history: int) -> int | None:

@@ -102,7 +102,8 @@ class ReverbWriter(Writer):
     def _choose(self, number: int) -> None:
         self._columns = self._groups[number]
         # Of the steps, also of padding; of rows of items' own, the newest, which several tables may take.
-        self._writer = self._make_writer(self._columns.chunk_lengths, self._history + max(self._columns.max_length, 1))
+        keep = self._history + max(self._columns.max_length, 1) + self._columns.slack
+        self._writer = self._make_writer(self._columns.chunk_lengths, keep)
         self._read = self._readers[number]
         self._zeros = bytes(next(iter(self._columns.plans.values())).packing.step_bytes)
         self._nothing = [None] * len(self._columns.chunk_lengths)
@@ -124,7 +125,7 @@ class ReverbWriter(Writer):
                 if self._num_steps == 0:  # What is before an episode, for items that look there.
                     self._refs = [self._send(0, self._zeros) for _ in range(columns.history)]
                 self._refs.append(self._send(0, row))
-            _trim(self._refs, self._history)
+            _trim(self._refs, self._history + columns.slack)
         if columns.keeps_steps:
             self._steps.append(row)
             _trim(self._steps, self._history)
@@ -218,7 +219,8 @@ class ReverbWriter(Writer):
         zeros = min(padding, 1) if plan.table.layout.length is None else padding
         while len(self._padding) < zeros:
             self._padding.append(self._send(0, self._zeros))
-        before = plan.table.layout.longest_history
+        num_steps = stop - start + zeros
+        before, own = packing.rows_before(num_steps), packing.own_row(inline, num_steps)
         begin = start - before - self._num_steps
         rows = self._refs[begin : stop - self._num_steps or None] + self._padding[:zeros]
         trajectory: list[list[Ref]] = []
@@ -230,8 +232,8 @@ class ReverbWriter(Writer):
             elif part.select is Select.ALL:
                 trajectory.append(rows[before - part.history :])
             else:
-                if self._last_inline[0] != (plan.column, inline):
-                    self._last_inline = (plan.column, inline), self._send(plan.column, inline)
+                if self._last_inline[0] != (plan.column, own):
+                    self._last_inline = (plan.column, own), self._send(plan.column, own)
                 trajectory.append([self._last_inline[1]])
         return trajectory
 
