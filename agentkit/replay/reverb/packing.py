@@ -126,9 +126,10 @@ class Packing:
         for (number, start, stop, spec), more in zip(leaves, taken, strict=True):
             select = selects[number]
             i = place.get(select, shared)
-            rows = None if select is None else _rows_of(parts[i], select, more)
-            if self.span is not None and select is Select.FIRST:
-                rows = _FromFirst(more)
+            rows: slice | int | _FromFirst | None = None
+            if select is not None:
+                moves = self.span is not None and select is Select.FIRST
+                rows = _FromFirst(more) if moves else _rows_of(parts[i], select, more)
             begin = parts[i].start
             self._leaves.append(_Leaf(i, rows, start - begin, stop - begin, spec.dtype, tuple(spec.shape)))
         self.key = repr((self.whole, parts, describe_leaves(layout.step), describe_leaves(layout.inline)))
