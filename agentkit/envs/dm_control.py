@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any, final
 
 import dm_env
@@ -46,7 +49,23 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> DMControlEnvironment:
     if (domain, task) not in suite.ALL_TASKS:
         raise unknown_name("dm_control task", name, [f"{d}/{t}" for d, t in suite.ALL_TASKS])
     task_kwargs = {"random": seed} | dict(kwargs.pop("task_kwargs", None) or {})
-    return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
+    with _without_deprecations():
+        return DMControlEnvironment(suite.load(domain, task, task_kwargs=task_kwargs, **kwargs))
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """Hides what a newer MuJoCo says of each of the suite's own models, which no user can change."""
+
+    def is_of_use(record: logging.LogRecord) -> bool:
+        return "is deprecated" not in record.getMessage()
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_of_use)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_use)
 
 
 def _use(backend: str | None) -> None:

@@ -1,5 +1,7 @@
 """The dm_control adapter."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,13 @@ def test_the_time_limit_is_a_truncation():
     while not timestep.last():
         timestep = environment.step(np.zeros(6, np.float32))
     assert timestep.discount == 1.0
+
+
+def test_loading_says_nothing_of_what_is_deprecated_in_the_suites_models(caplog):
+    envs.make("dm_control:cheetah/run")
+    assert not caplog.records
+    logging.getLogger("absl").warning("of yours, which is deprecated")
+    assert "of yours" in caplog.text
 
 
 def test_unknown_tasks_get_the_nearest_match():
