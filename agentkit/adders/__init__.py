@@ -5,6 +5,7 @@ from agentkit.adders.columns import ColumnsAdder, with_columns
 from agentkit.adders.episode import EpisodeAdder
 from agentkit.adders.hindsight import Hindsight, HindsightAdder
 from agentkit.adders.n_step import NStepAdder
+from agentkit.adders.postprocessing import Postprocess, PostprocessingAdder, Trajectory
 from agentkit.adders.segment import BatchedSegmentAdder, SegmentAdder, segment_layout
 from agentkit.adders.sequence import SequenceAdder
 from agentkit.adders.tee import TeeAdder, WithoutExtras
@@ -16,11 +17,14 @@ __all__ = [
     "Hindsight",
     "HindsightAdder",
     "NStepAdder",
+    "Postprocess",
+    "PostprocessingAdder",
     "PriorityFn",
     "SegmentAdder",
     "SequenceAdder",
     "Tables",
     "TeeAdder",
+    "Trajectory",
     "WithoutExtras",
     "segment_layout",
     "with_columns",

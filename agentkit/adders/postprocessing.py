@@ -1,0 +1,174 @@
+"""The postprocessing adder: a function of yours between an episode and its items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import core, nests, specs
+from agentkit.adders import base
+from agentkit.errors import SpecError
+from agentkit.types import FIRST, LAST, MID, Nest
+
+
+class Trajectory(NamedTuple):
+    """Holds an episode of T steps.
+
+    Attributes:
+        observation: o_0 to o_T, nest of ``[T + 1, ...]``.
+        action: a_0 to a_{T-1}, nest of ``[T, ...]``.
+        reward: r_1 to r_T, nest of ``[T, ...]``.
+        discount: d_1 to d_T, the environment's, nest of ``[T, ...]``: the last is 0 after a termination.
+        extras: what the policy emitted with each action, nest of ``[T, ...]``.
+    """
+
+    observation: Nest
+    action: Nest
+    reward: Nest
+    discount: Nest
+    extras: Nest
+
+
+Postprocess = Callable[[Trajectory], Trajectory | None]
+"""Returns an episode as it is to be learned from, of as many steps or fewer or more; None leaves it out."""
+
+
+class _Step(NamedTuple):
+    observation: Nest
+    action: Nest
+    reward: Nest
+    discount: Nest
+    extras: Nest
+
+
+@final
+class PostprocessingAdder(core.Adder):
+    """Shows each whole episode to a function, and adds what that returns.
+
+    Nothing is added before LAST, so an episode that is not finished, or has no end, is not learned from.
+    """
+
+    def __init__(
+        self, adder: core.Adder, spec: specs.EnvironmentSpec, postprocess: Postprocess, extras_spec: Nest = ()
+    ):
+        """Makes a postprocessing adder.
+
+        Args:
+            adder: of one environment, which gets the episodes; it is closed with this.
+            spec: of the environment.
+            postprocess: see `Postprocess`. It gets arrays of its own, which it may change.
+            extras_spec: nest of array specs of the extras given to `add`.
+        """
+        self._adder = adder
+        self._spec = spec
+        self._postprocess = postprocess
+        self._step_spec = _Step(spec.observations, spec.actions, spec.rewards, spec.discounts, extras_spec)
+        self._casts = [base.make_cast(each, name) for name, each in self._step_spec._asdict().items()]
+        self._steps: list[_Step] = []
+        self._observation: Nest = None  # the newest, not yet in a step; None between episodes
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """Starts an episode."""
+        base.check_first(timestep, self._spec, self._observation is not None)
+        self._observation = nests.copy_nest(timestep.observation)
+
+    def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
+        """Keeps a step; on LAST adds the episode as `postprocess` returns it."""
+        base.check_next(next_timestep, self._observation is not None)
+        if not self._steps:
+            base.check_extras(extras, self._step_spec.extras)
+        step = (self._observation, action, next_timestep.reward, next_timestep.discount, extras)
+        # Copies, of arrays that the environment or the policy may use again.
+        self._steps.append(_Step(*(nests.copy_nest(cast(x)) for cast, x in zip(self._casts, step, strict=True))))
+        self._observation = nests.copy_nest(next_timestep.observation)
+        if next_timestep.last():
+            found = self._postprocess(self._trajectory())
+            self._steps, self._observation = [], None
+            if found is not None:
+                self._add_episode(found)
+
+    def _trajectory(self) -> Trajectory:
+        steps = tree.map_structure(lambda *rows: np.stack(rows), *self._steps)
+        observation = tree.map_structure(
+            lambda rows, last: np.concatenate([rows, np.asarray(last, rows.dtype)[None]]),
+            steps.observation,
+            self._observation,
+        )
+        return Trajectory(observation, *steps[1:])
+
+    def _add_episode(self, found: Trajectory) -> None:
+        """Checks an episode and gives it to the adder, step by step."""
+        observation, *others = _check_lengths(found, self._step_spec)
+        length = len(tree.flatten(others[1])[0])
+
+        def row(nest: Nest, t: int, which: int) -> Nest:
+            return self._casts[which](tree.map_structure(lambda leaf: leaf[t], nest))
+
+        self._adder.add_first(dm_env.TimeStep(FIRST, None, None, row(observation, 0, 0)))
+        for t in range(length):
+            action, reward, discount, extras = (row(nest, t, 1 + i) for i, nest in enumerate(others))
+            kind = LAST if t == length - 1 else MID
+            self._adder.add(action, dm_env.TimeStep(kind, reward, discount, row(observation, t + 1, 0)), extras)
+
+    def reset(self) -> None:
+        """Drops the unfinished episode."""
+        self._steps, self._observation = [], None
+        self._adder.reset()
+
+    def close(self) -> None:
+        """Closes the adder."""
+        self._adder.close()
+
+    def save(self) -> dict[str, Any]:
+        """Returns the steps of the unfinished episode and the adder's state (a `Saveable`)."""
+        return {
+            "adder": self._adder.save(),  # type: ignore[attr-defined]
+            "observation": None if self._observation is None else nests.number_leaves(self._observation),
+            "steps": {str(i): nests.number_leaves(step) for i, step in enumerate(self._steps)},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the state that `save` returned, after the replay was restored."""
+        adder, observation, steps = base.read(state, "adder", "observation", "steps")
+        if observation is not None:
+            observation = nests.restore_from_numbers(observation, self._spec.observations, "observation")
+        restored = [nests.restore_from_numbers(step, self._step_spec, "step") for step in base.read_list(steps)]
+        self._adder.restore(adder)  # type: ignore[attr-defined]
+        self._observation, self._steps = observation, restored
+
+
+def _check_lengths(found: Any, spec: _Step) -> Trajectory:
+    """Returns what a postprocessing function returned, if its parts have steps that go together.
+
+    Raises:
+        SpecError: says which part, what was expected of it and what was found.
+    """
+    if not isinstance(found, Trajectory):
+        raise SpecError(
+            f"postprocess returned a {type(found).__name__}. Expected the Trajectory of an episode, or None to leave "
+            "it out. Return trajectory._replace(...)."
+        )
+    rewards = tree.flatten(found.reward)
+    length = len(rewards[0]) if rewards and np.ndim(rewards[0]) else 0
+    if length == 0:
+        raise SpecError("postprocess returned an episode without steps. Return None to leave an episode out.")
+    for name, nest, expected in zip(found._fields, found, spec, strict=True):
+        rows = length + 1 if name == "observation" else length
+        try:
+            tree.assert_same_structure(expected, nest)
+        except (ValueError, TypeError) as error:
+            raise SpecError(
+                f"postprocess changed the structure of {name}: expected leaves {specs.leaf_names(expected)}, found "
+                f"{specs.leaf_names(nest)}."
+            ) from error
+        for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
+            if np.ndim(leaf) == 0 or len(leaf) != rows:
+                raise SpecError(
+                    f"postprocess returned {length} rewards and {name} {leaf_name!r} of shape {list(np.shape(leaf))}; "
+                    f"expected {rows} rows."
+                )
+    return found

@@ -1,0 +1,156 @@
+"""A function between episodes and replay: what it sees, what is stored of it, resuming, and what is refused."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tree
+
+from agentkit import envs, specs
+from agentkit.adders import Trajectory
+from agentkit.agents import dqn, ppo, r2d2
+from agentkit.agents.addons import View, with_postprocessing, with_views
+from agentkit.agents.common.agent import Agent
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import ExperimentConfig, run
+from agentkit.learning import Linear
+from agentkit.replay import InProcessReplay
+from agentkit.wrappers import base
+from tests.experiment.resumed import check_resumes
+
+CONFIG = dqn.Config(n_step=3, hidden_sizes=(16,), batch_size=16, min_replay_size=30)
+PPO = ppo.Config(batch_mode="complete_episodes", segment_length=20, batch_size=2, num_minibatches=1)
+
+
+def unchanged(episode: Trajectory) -> Trajectory:
+    return episode
+
+
+def negated(episode: Trajectory) -> Trajectory:
+    return episode._replace(reward=-episode.reward)
+
+
+def stored(agent: Agent[Any], num_episodes: int = 5, name: str = "agentkit:catch") -> Any:
+    """Plays some episodes and returns the items that the agent then has."""
+    environment = envs.make(name, seed=0)
+    spec, rng = specs.make_environment_spec(environment), np.random.default_rng(0)
+    policy = agent.make_policy(agent.make_networks(spec))
+    extras = specs.zeros(policy.extras_spec)
+    tables = agent.make_tables(spec)
+    with InProcessReplay(tables) as replay:
+        adder = agent.make_adder(replay, spec)
+        for _ in range(num_episodes):
+            timestep = environment.reset()
+            adder.add_first(timestep)
+            while not timestep.last():
+                action = np.int32(rng.integers(spec.actions.num_values))
+                timestep = environment.step(action)
+                adder.add(action, timestep, extras)
+        return replay.contents(tables[0].name)[0]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        dqn.make_agent(CONFIG),
+        r2d2.make_agent(r2d2.Config(sequence_length=6, sequence_period=3, burn_in=2)),
+        with_views(dqn.make_agent(CONFIG), {"window": View("observation", "-2:0")}),
+    ],
+    ids=["transitions", "sequences", "views"],
+)
+def test_an_unchanged_episode_is_stored_as_it_was_played(agent: Agent[Any]) -> None:
+    plain, processed = stored(agent), stored(with_postprocessing(agent, unchanged))
+    tree.map_structure(np.testing.assert_array_equal, plain, processed)
+
+
+def test_it_sees_an_episode_whole_and_what_it_returns_is_stored() -> None:
+    seen: list[Trajectory] = []
+
+    def postprocess(episode: Trajectory) -> Trajectory | None:
+        seen.append(episode)
+        if len(seen) == 2:
+            return None
+        rewards = np.cumsum(np.arange(len(episode.reward)))
+        first = 2 if len(seen) == 3 else 0  # Its beginning is cut off.
+        return Trajectory(
+            episode.observation[first:], episode.action[first:], rewards[first:], episode.discount[first:], ()
+        )
+
+    agent = with_postprocessing(dqn.make_agent(dqn.Config(n_step=1)), postprocess)
+    items = stored(agent, 3)
+    for episode in seen:
+        assert episode.observation.shape == (10, 10, 5) and episode.action.shape == episode.reward.shape == (9,)
+        assert episode.discount.tolist() == [1.0] * 8 + [0.0] and abs(episode.reward[-1]) == 1
+    expected = np.cumsum(np.arange(9))
+    assert items.reward.tolist() == [*expected, *expected[2:]]
+    np.testing.assert_array_equal(items.observation, [*seen[0].observation[:-1], *seen[2].observation[2:-1]])
+    np.testing.assert_array_equal(items.next_observation, [*seen[0].observation[1:], *seen[2].observation[3:]])
+    assert items.action.tolist() == [*seen[0].action, *seen[2].action[2:]]
+    assert (items.discount == 0).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda episode: episode.reward, "postprocess returned a ndarray. Expected the Trajectory"),
+        (lambda episode: Trajectory(*(leaf[:0] for leaf in episode[:4]), ()), "an episode without steps"),
+        (lambda episode: episode._replace(action=episode.action[1:]), r"9 rewards and action .* of shape \[8\]; .* 9"),
+        (lambda episode: episode._replace(observation=episode.observation[1:]), "expected 10 rows"),
+        (lambda episode: episode._replace(extras={"x": episode.reward}), "changed the structure of extras"),
+        (lambda episode: episode._replace(reward=np.stack([episode.reward] * 2, -1)), r"reward leaf .* found .*\[2\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        stored(with_postprocessing(dqn.make_agent(CONFIG), wrong))
+
+
+def test_segments_that_are_no_episodes_are_refused() -> None:
+    with pytest.raises(ConfigError, match='Set batch_mode="complete_episodes"'):
+        with_postprocessing(ppo.make_agent(), unchanged)
+
+
+class Negated(base.EnvironmentWrapper):
+    """Gives minus the reward, in training and in evaluation."""
+
+    def step(self, action: Any) -> Any:
+        timestep = super().step(action)
+        return timestep._replace(reward=-timestep.reward)
+
+
+def test_it_learns_what_the_function_rewards() -> None:
+    """In catch with the reward's sign exchanged, the function exchanges it again, and the ball is caught."""
+    config = dqn.Config(n_step=1, batch_size=32, min_replay_size=200, epsilon=Linear(1.0, 0.05, 1_000))
+    agent = with_postprocessing(dqn.make_agent(config), negated)
+    returns = []
+    for seed in range(3):
+        experiment = ExperimentConfig(
+            agent, "agentkit:catch", 3_000, seed=seed, wrappers=(Negated,), evaluation_period=0
+        )
+        policy, environment = run(experiment).policy, envs.make("agentkit:catch", seed=seed)
+        for _ in range(20):
+            timestep, state = environment.reset(), None
+            while not timestep.last():
+                action, state = policy(timestep.observation, state)
+                timestep = environment.step(action)
+            returns.append(timestep.reward)
+    assert np.mean(returns) >= 0.95
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+@pytest.mark.parametrize("agent", [dqn.make_agent(CONFIG), ppo.make_agent(PPO)], ids=["dqn", "ppo"])
+def test_a_run_resumes_equal_in_mid_episode(agent: Agent[Any], num_envs: int | None, tmp_path: pathlib.Path) -> None:
+    def trained(directory: str, num_steps: int, **resume: Any) -> Any:
+        experiment = ExperimentConfig(
+            with_postprocessing(agent, negated),
+            "agentkit:catch",
+            num_steps,
+            num_envs=num_envs,
+            run_directory=tmp_path / directory,
+            evaluation_period=0,
+            checkpoint_period=31,
+        )
+        return run(experiment, **resume)
+
+    check_resumes(trained, tmp_path, 122)
