@@ -13,6 +13,7 @@ import pytest
 
 from agentkit.cli import main
 from agentkit.loggers import read_csv
+from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 CATCH = ["launch", "dqn", "--env", "agentkit:catch"]
@@ -49,13 +50,6 @@ def pids_of(folder):
     nodes = client.status()["nodes"]
     client.close()
     return {name: node["pid"] for name, node in nodes.items()}
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

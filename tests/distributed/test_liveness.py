@@ -15,6 +15,7 @@ from agentkit.distributed import Node, Program, ProgramError, RestartPolicy, Rol
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.restarts import Restarts, TooManyRestartsError
 from agentkit.distributed.worker import RunAddress
+from tests.processes import is_alive
 
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
 
@@ -139,13 +140,6 @@ def die_with_a_child(context):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def children(folder):
     return [int(text) for path in folder.glob("child-*") if (text := path.read_text())]
 
@@ -161,7 +155,7 @@ def test_what_a_node_has_started_ends_with_it(tmp_path):
     """Whether it was killed (the first one) or returned (the second)."""
     status = run(die_with_a_child, directory=tmp_path)
     assert status["nodes"]["node-0"]["restarts"] == 1 and len(children(tmp_path)) == 2
-    wait_until(lambda: not any(map(alive, children(tmp_path))), 5.0)
+    wait_until(lambda: not any(map(is_alive, children(tmp_path))), 5.0)
 
 
 SCRIPT = """
@@ -193,7 +187,7 @@ def test_what_a_node_has_started_ends_with_a_supervisor_that_was_killed(tmp_path
     finally:
         process.kill()
         process.wait(timeout=10.0)
-    wait_until(lambda: not any(map(alive, children(tmp_path))), 10.0)
+    wait_until(lambda: not any(map(is_alive, children(tmp_path))), 10.0)
 
 
 def test_a_child_that_does_not_read_holds_up_nobody(tmp_path, monkeypatch):

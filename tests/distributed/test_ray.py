@@ -19,6 +19,7 @@ import pytest
 from agentkit.distributed import Program, ProgramError, RestartPolicy, Role, Supervisor
 from agentkit.distributed.ray import RayEngine, RayVariables
 from agentkit.errors import ConfigError, UnknownNameError
+from tests.processes import is_alive
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))  # So that the nodes' processes can import it, too.
@@ -84,13 +85,6 @@ def program_of(*nodes, **role):
 
 def all_ready(status):
     return all(node["state"] == "ready" for node in status["nodes"].values())
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def session(leader):

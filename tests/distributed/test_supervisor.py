@@ -28,6 +28,7 @@ from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.distributed.worker import EXIT_ERROR, RunAddress, run_node
 from agentkit.errors import ConfigError
+from tests.processes import is_alive
 
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
 
@@ -371,13 +372,6 @@ def wait_until(condition, seconds=30.0):
         time.sleep(0.02)
 
 
-def alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_to_the_supervisor_stops_and_saves(tmp_path, number):
     process, pids = start_script(tmp_path)
@@ -387,7 +381,7 @@ def test_one_signal_to_the_supervisor_stops_and_saves(tmp_path, number):
     assert time.monotonic() - start < 5.0
     assert f"stopped by {number.name}" in output and process.returncode == 0
     assert (tmp_path / "saved-node-0").exists() and (tmp_path / "saved-node-1").exists()
-    assert not any(map(alive, pids)) and not (tmp_path / "board.json").exists()
+    assert not any(map(is_alive, pids)) and not (tmp_path / "board.json").exists()
 
 
 def test_orphans_do_not_survive_a_supervisor_that_was_killed(tmp_path):
@@ -395,7 +389,7 @@ def test_orphans_do_not_survive_a_supervisor_that_was_killed(tmp_path):
     os.kill(pids[1], signal.SIGSTOP)  # Not even one that is stopped.
     process.kill()
     process.communicate(timeout=10.0)
-    wait_until(lambda: not any(map(alive, pids)), 10.0)
+    wait_until(lambda: not any(map(is_alive, pids)), 10.0)
     assert not (tmp_path / "saved-node-1").exists()
 
 
@@ -406,7 +400,7 @@ def test_a_supervisor_that_was_stopped_itself_takes_nobody_for_dead(tmp_path):
     time.sleep(9.0)
     process.send_signal(signal.SIGCONT)
     time.sleep(3.0)
-    assert all(map(alive, pids))
+    assert all(map(is_alive, pids))
     with contextlib.closing(connect_to_run(tmp_path)) as client:
         assert [node["restarts"] for node in client.status()["nodes"].values()] == [0, 0]
     process.send_signal(signal.SIGINT)

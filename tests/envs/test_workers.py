@@ -21,6 +21,7 @@ from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
 from agentkit.wrappers.step_limit import StepLimit
 from tests.envs.workers_own import Echo, Named, Tidy, sample
+from tests.processes import is_alive
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -31,17 +32,9 @@ def assert_same(one, other):
         np.testing.assert_array_equal(left, right)
 
 
-def alive(process_id):
-    try:
-        state = pathlib.Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def wait_until_gone(process_ids, seconds=10.0):
     end = time.monotonic() + seconds
-    while any(map(alive, process_ids)):
+    while any(map(is_alive, process_ids)):
         assert time.monotonic() < end, "a worker outlived its parent"
         time.sleep(0.02)
 
@@ -146,7 +139,7 @@ def test_workers_die_with_their_parent_also_in_a_step_and_leave_no_memory(to_all
     ) as parent:
         try:
             process_ids = [int(word) for word in parent.stdout.readline().split()]
-            assert len(process_ids) == 3 and all(map(alive, process_ids))
+            assert len(process_ids) == 3 and all(map(is_alive, process_ids))
             time.sleep(0.3)  # They are in the step that hangs, and read nothing.
             memory = [path for process_id in process_ids for path in shared_memory(process_id)]
             assert len(memory) >= 3

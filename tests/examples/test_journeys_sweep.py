@@ -15,6 +15,7 @@ import pytest
 from agentkit.cli import main
 from agentkit.experiment.jobs import read_progress
 from agentkit.loggers import read_csv
+from tests.processes import is_alive
 
 pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
 
@@ -87,7 +88,7 @@ def test_a_sweep_with_pruning_goes_on_after_a_kill_of_a_trial_and_of_itself(tmp_
     (second,) = trainings()
     process.send_signal(signal.SIGKILL)  # The sweep: its trial dies with it.
     process.wait()
-    wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)
+    wait_for(lambda: not is_alive(second.pid), 10)
     reached = read_progress(run).steps
     capsys.readouterr()
 

@@ -13,6 +13,8 @@ import time
 import psutil
 import pytest
 
+from tests.processes import is_alive
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANS = sorted((ROOT / "examples" / "plans").glob("*.py"))
 TESTED = {"dqn_and_ppo", "synchronous", "two_learners", "gradients_by_actors", "sharded_replay", "watcher"}
@@ -175,7 +177,7 @@ def test_ctrl_c_ends_a_plan_and_leaves_nothing_behind(tmp_path):
         output, errors = process.communicate(timeout=120.0)
         assert process.returncode == 0, errors
         assert "stopped by SIGINT" in output
-        assert not [node for node in nodes if node.is_running() and node.status() != psutil.STATUS_ZOMBIE]
+        assert not [node for node in nodes if is_alive(node.pid)]
         assert "Traceback" not in errors
     finally:
         kill(process)

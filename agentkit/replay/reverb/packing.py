@@ -191,12 +191,12 @@ class Packing:
             blocks = list(columns)
         found = []
         for leaf in self._leaves:
-            block = blocks[leaf.part]
+            block = blocks[leaf.part][..., leaf.start : leaf.stop]
             if isinstance(leaf.rows, _FromFirst):
                 block = self._up_to_first(block, blocks[-1], leaf.rows.history)
             elif leaf.rows is not None:
                 block = block[:, leaf.rows]
-            data = np.array(block[..., leaf.start : leaf.stop], order="C")
+            data = np.array(block, order="C")
             found.append(data.view(leaf.dtype).reshape(block.shape[:-1] + leaf.shape))
         return found
 
