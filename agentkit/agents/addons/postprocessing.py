@@ -7,8 +7,10 @@ from typing import final
 
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders import Postprocess, PostprocessingAdder
+from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.agent import Agent, Experience, Networks
 from agentkit.agents.common.experience import Segments
+from agentkit.agents.common.experience_wrappers import DroppingExtras, WithRateLimiter
 from agentkit.core import Adder, BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.replay import Replay, Table
@@ -28,14 +30,26 @@ def with_postprocessing(agent: Agent[Networks], postprocess: Postprocess) -> Age
             actors' processes call it, so it is to be a function of a module.
 
     Raises:
-        ConfigError: the agent learns from segments that are no whole episodes.
+        ConfigError: the agent learns from segments that are no whole episodes, or has data of its own beside its steps.
     """
-    if isinstance(agent.experience, Segments) and not agent.experience.completes_episodes:
+    _check(agent.experience)
+    return dataclasses.replace(agent, experience=PostprocessedEpisodes(agent.experience, postprocess))
+
+
+def _check(experience: Experience) -> None:
+    if isinstance(experience, WithRateLimiter | DroppingExtras):
+        _check(experience.experience)
+    elif isinstance(experience, Segments) and not experience.completes_episodes:
         raise ConfigError(
             "Postprocessing waits for the end of an episode, and this agent learns from segments of T steps before. "
             'Set batch_mode="complete_episodes", or change the data in the update.'
         )
-    return dataclasses.replace(agent, experience=PostprocessedEpisodes(agent.experience, postprocess))
+    elif isinstance(experience, PriorData) or getattr(experience, "scale_rewards", False):
+        # A run looks for the two at the agent itself, to fill a table and to scale the rewards of a data set.
+        raise ConfigError(
+            "Postprocessing changes the steps that an agent acts out; found an agent that has prior data or scales the "
+            "rewards of its data (iql). Change the data before, with numpy."
+        )
 
 
 @final

@@ -1,5 +1,6 @@
 """A function between episodes and replay: what it sees, what is stored of it, resuming, and what is refused."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -9,13 +10,14 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.adders import Trajectory
-from agentkit.agents import dqn, ppo, r2d2
-from agentkit.agents.addons import View, with_postprocessing, with_views
+from agentkit.agents import dqn, iql, ppo, r2d2
+from agentkit.agents.addons import View, with_postprocessing, with_prior_data, with_views
 from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import Linear
-from agentkit.replay import InProcessReplay
+from agentkit.replay import InProcessReplay, Lockstep
 from agentkit.wrappers import base
 from tests.experiment.resumed import check_resumes
 
@@ -107,8 +109,18 @@ def test_what_does_not_fit_is_refused(wrong: Any, says: str) -> None:
 
 
 def test_segments_that_are_no_episodes_are_refused() -> None:
-    with pytest.raises(ConfigError, match='Set batch_mode="complete_episodes"'):
-        with_postprocessing(ppo.make_agent(), unchanged)
+    agent = ppo.make_agent()
+    limited = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, Lockstep(1, 1)))
+    for refused in (agent, limited):
+        with pytest.raises(ConfigError, match='Set batch_mode="complete_episodes"'):
+            with_postprocessing(refused, unchanged)
+
+
+def test_agents_whose_data_a_run_would_not_find_are_refused() -> None:
+    prior = with_prior_data(dqn.make_agent(CONFIG), "data.hdf5")
+    for refused in (prior, iql.make_agent()):
+        with pytest.raises(ConfigError, match="prior data or scales the rewards"):
+            with_postprocessing(refused, unchanged)
 
 
 class Negated(base.EnvironmentWrapper):
