@@ -129,7 +129,7 @@ class DMControlEnvironment(dm_env.Environment):
             ConfigError: there is neither a display nor a GL library that works.
         """
         if not self._ready_to_draw:
-            _use(prepare_mujoco(self._environment.physics.model.ptr))
+            _use(prepare_mujoco(self._environment.physics.model.ptr, max(height, width)))
             self._ready_to_draw = True
         return self._environment.physics.render(height, width, camera_id=camera_id)
 

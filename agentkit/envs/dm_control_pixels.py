@@ -22,6 +22,7 @@ def make(
     camera_id: int | None = None,
     action_repeat: int = 2,
     num_frames: int = 3,
+    grayscale: bool = False,
     **kwargs: Any,
 ) -> FrameStack:
     """Makes a task whose observation is its last images, uint8 ``[84, 84, 9]``; an action lasts 2 steps of the suite.
@@ -35,6 +36,7 @@ def make(
         camera_id: which camera draws them; None for 0, and 2 for quadruped, as in the paper.
         action_repeat: steps of the suite that an action lasts.
         num_frames: images that are stacked, the oldest first.
+        grayscale: whether each has one channel, their luma, in place of three.
         **kwargs: of `agentkit.envs.dm_control.make`.
 
     Raises:
@@ -46,6 +48,6 @@ def make(
     count = environment.physics.model.ncam
     if not 0 <= camera < count:
         raise ConfigError(f"camera_id: expected 0 to {count - 1}, the cameras of {name}, found {camera}.")
-    frames = FrameStack(Pixels(ActionRepeat(environment, action_repeat), size, camera), num_frames)
+    frames = FrameStack(Pixels(ActionRepeat(environment, action_repeat), size, camera, grayscale), num_frames)
     environment.render(size, size, camera)  # Where nothing can be drawn, it is said before a run begins.
     return frames

@@ -12,6 +12,8 @@ from agentkit.errors import ConfigError
 from agentkit.wrappers.area import area_weights, average_rows
 from agentkit.wrappers.base import ObservationWrapper
 
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
 
 @final
 class Pixels(ObservationWrapper):
@@ -25,6 +27,7 @@ class Pixels(ObservationWrapper):
         environment: one with ``render() -> uint8 [H, W, 3]``.
         size: of the images, in pixels along both axes.
         camera_id: which camera of a dm_control task; None for the environment's own view.
+        grayscale: whether the images have one channel, their luma, which costs a third to learn from.
 
     Raises:
         ConfigError: it cannot render, or a setting is impossible.
@@ -32,13 +35,19 @@ class Pixels(ObservationWrapper):
 
     stateless = True
 
-    def __init__(self, environment: dm_env.Environment, size: int = 84, camera_id: int | None = None):
+    def __init__(
+        self,
+        environment: dm_env.Environment,
+        size: int = 84,
+        camera_id: int | None = None,
+        grayscale: bool = False,
+    ):
         super().__init__(environment)
         if not callable(getattr(environment, "render", None)):
             raise ConfigError(f"pixels: expected an environment with render(), found {type(environment).__name__}.")
         if size < 1:
             raise ConfigError(f"pixels: expected a size of at least 1, found {size}.")
-        self._size = size
+        self._size, self._grayscale = size, grayscale
         self._arguments: dict[str, Any] = {} if camera_id is None else {"camera_id": camera_id}
         if _draws_any_size(environment):
             self._arguments |= {"height": size, "width": size}
@@ -47,11 +56,12 @@ class Pixels(ObservationWrapper):
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         image = self._environment.render(**self._arguments)  # type: ignore[attr-defined]
-        return timestep._replace(observation=_resized(np.asarray(image), self._size))
+        resized = _resized(np.asarray(image), self._size)
+        return timestep._replace(observation=_luma(resized) if self._grayscale else resized)
 
     def observation_spec(self) -> specs.BoundedArray:
-        """Returns uint8 ``[size, size, 3]``."""
-        return specs.BoundedArray((self._size, self._size, 3), np.uint8, 0, 255, "pixels")
+        """Returns uint8 ``[size, size, 3]``, or ``[size, size, 1]`` in gray."""
+        return specs.BoundedArray((self._size, self._size, 1 if self._grayscale else 3), np.uint8, 0, 255, "pixels")
 
 
 def _draws_any_size(environment: Any) -> bool:
@@ -68,3 +78,8 @@ def _resized(image: np.ndarray, size: int) -> np.ndarray:
     rows, columns = (area_weights(num_in, size) for num_in in image.shape[:2])
     small = average_rows(np.swapaxes(average_rows(image, rows), 0, 1), columns)  # [W, H, 3]
     return np.rint(np.swapaxes(small, 0, 1)).astype(np.uint8)
+
+
+def _luma(image: np.ndarray) -> np.ndarray:
+    """Returns the gray image ``[H, W, 1]`` of an RGB image ``[H, W, 3]``, by the weights of ITU-R BT.601."""
+    return np.rint(image @ _LUMA).astype(np.uint8)[..., None]

@@ -198,6 +198,9 @@ def test_the_library_that_works_is_picked(headless, monkeypatch):
     model = Model()
     assert rendering.prepare_mujoco(model) == "osmesa" == os.environ["MUJOCO_GL"]
     assert (model.vis.quality.offsamples, model.vis.quality.shadowsize) == (0, 1024)
+    small = Model()
+    rendering.prepare_mujoco(small, 64)
+    assert small.vis.quality.shadowsize == 256
     assert rendering.prepare_mujoco(None) is None
     monkeypatch.setenv("DISPLAY", ":0")
     assert rendering.prepare_mujoco(Model()) is None
