@@ -139,6 +139,29 @@ def leaf_names(nest: Nest) -> list[str]:
     return ["/".join(map(str, path)) or "value" for path, _ in tree.flatten_with_path(nest)]
 
 
+def in_words(spec: Nest) -> str:
+    """Returns a nest of specs as one short line: names, dtypes, shapes and bounds.
+
+    >>> in_words({"image": BoundedArray((64, 64, 3), np.uint8, 0, 255), "choice": DiscreteArray(4)})
+    'choice: one of 4, image: uint8[64, 64, 3] from 0 to 255'
+    """
+    leaves = [_leaf_in_words(leaf) for leaf in tree.flatten(spec)]
+    if is_spec(spec):
+        return leaves[0]
+    return ", ".join(f"{name}: {leaf}" for name, leaf in zip(leaf_names(spec), leaves, strict=True))
+
+
+def _leaf_in_words(leaf: specs.Array) -> str:
+    if isinstance(leaf, DiscreteArray):
+        return f"one of {leaf.num_values}"
+    text = f"{leaf.dtype.name}{list(leaf.shape)}"
+    if not isinstance(leaf, BoundedArray) or not (np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all()):
+        return text
+    or_more, or_less = (np.ptp(bound) > 0 for bound in (leaf.minimum, leaf.maximum))
+    lowest = f"{np.min(leaf.minimum):g}{' or more' if or_more else ''}"
+    return f"{text} from {lowest} to {np.max(leaf.maximum):g}{' or less' if or_less else ''}"
+
+
 def spec_of(nest: Nest) -> Nest:
     """Returns the plain array specs of a nest of arrays or scalars."""
     return tree.map_structure(lambda x: specs.Array(np.shape(x), np.asarray(x).dtype), nest)

@@ -200,8 +200,8 @@ def common_spec(found: Iterable[tuple[int, specs.EnvironmentSpec]]) -> specs.Env
     for number, other in others:
         if other != spec:
             raise SpecError(
-                f"Environments of one batch must have the same specs; number {number} has {other}, "
-                f"number {first} has {spec}."
+                f"Environments of one batch must have the same specs; number {number} has "
+                f"{specs.in_words(other)}; number {first} has {specs.in_words(spec)}."
             )
     return spec
 

@@ -27,7 +27,7 @@ from agentkit.experiment.restoring import (
     restore_experiment,
     restore_policy,
 )
-from agentkit.specs import EnvironmentSpec
+from agentkit.specs import EnvironmentSpec, in_words
 from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.canonical_actions import to_bounds
@@ -96,7 +96,8 @@ class LoadedPolicy:
     def __repr__(self) -> str:
         """Returns whose policy it is, what it takes and what it returns."""
         name = type(self.agent.config).__module__.rpartition(".")[2]
-        return f"LoadedPolicy(of {name}, observations {self.observation_spec}, actions {self.action_spec})"
+        observations, actions = in_words(self.observation_spec), in_words(self.action_spec)
+        return f"LoadedPolicy(of {name}, observations {observations}, actions {actions})"
 
     def __call__(self, observation: Nest, state: ActingState | None = None) -> tuple[Nest, ActingState]:
         """Returns the action for an observation, and the state to hand in with the next one.
@@ -127,7 +128,9 @@ class LoadedPolicy:
                 spec, lambda part, x: np.asarray(x).astype(part.dtype, copy=False), spec, observation
             )
         except (TypeError, ValueError) as error:
-            raise SpecError(f"Expected an observation of {spec}, found {str(observation)[:200]}: {error}") from error
+            raise SpecError(
+                f"Expected an observation of {in_words(spec)}, found {str(observation)[:200]}: {error}"
+            ) from error
         shapes = [leaf.shape for leaf in tree.flatten(leaves)]
         single = [part.shape for part in tree.flatten(spec)]
         if shapes == single:

@@ -142,7 +142,8 @@ def test_a_folder_that_was_pushed_is_loaded_and_what_is_there_says_what_it_is(pe
     pushed = agentkit.push(pendulum, str(tmp_path / "pushed"), num_episodes=1)
     rows = rows_for(policy := agentkit.load(pushed))
     np.testing.assert_array_equal(policy(rows)[0], agentkit.load(pendulum)(rows)[0])
-    assert repr(policy).startswith("LoadedPolicy(of sac, observations ")
+    said = "observations float32[3] from -8 or more to 8 or less, actions float32[1] from -2 to 2"
+    assert repr(policy) == f"LoadedPolicy(of sac, {said})"
     assert repr(agentkit.open_run(pendulum)) == f"Run({str(pendulum)!r}: sac in gymnasium:Pendulum-v1, logs learner)"
     result = Result(1_000, 7, [{"episode_return": 2.0}], interrupted=False, stopped_by="it was enough")
     said = "Result(steps=1_000, updates=7, 1 evaluation, the last with return 2.0, stopped_by='it was enough')"
