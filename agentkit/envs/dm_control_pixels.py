@@ -36,7 +36,7 @@ def make(
         camera_id: which camera draws them; None for 0, and 2 for quadruped, as in the paper.
         action_repeat: steps of the suite that an action lasts.
         num_frames: images that are stacked, the oldest first.
-        grayscale: whether each has one channel, their luma, in place of three.
+        grayscale: whether each has one channel, their luminance, in place of three.
         **kwargs: of `agentkit.envs.dm_control.make`.
 
     Raises:

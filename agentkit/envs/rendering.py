@@ -14,9 +14,10 @@ _PACKAGES = {"egl": "libegl1 libgl1-mesa-dri", "osmesa": "libosmesa6"}
 """Which Debian and Ubuntu packages bring each library."""
 
 _SHADOW_SIZE = 1024
-"""Of the map of shadows, texels along both axes, at most; and so many for each pixel of the image:"""
+"""The most texels of the map of shadows, along each axis."""
 
-_SHADOW_OF_PIXEL = 4
+_TEXELS_PER_PIXEL = 4
+"""Texels of that map for each pixel of the image."""
 
 
 def has_display() -> bool:
@@ -35,7 +36,7 @@ def prepare_mujoco(model: Any, pixels: int = _SHADOW_SIZE) -> str | None:
 
     Without a display it picks EGL or else OSMesa, sets ``MUJOCO_GL`` for both simulators, and turns off what costs
     most without a graphics card: smooth edges, and shadows finer than a small image shows. A frame then takes a quarter
-    of the time, and one of 64 x 64 pixels a sixth. The simulation is untouched.
+    of the time, a small one less. The simulation is untouched.
 
     Args:
         model: an `mujoco.MjModel`; another simulator's, or None, is left alone.
@@ -51,7 +52,7 @@ def prepare_mujoco(model: Any, pixels: int = _SHADOW_SIZE) -> str | None:
         return None
     backend = _pick()
     model.vis.quality.offsamples = 0
-    model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_SIZE, _SHADOW_OF_PIXEL * pixels)
+    model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_SIZE, _TEXELS_PER_PIXEL * pixels)
     return backend
 
 

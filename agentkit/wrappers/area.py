@@ -1,10 +1,18 @@
-"""Resizing of images by the mean over the area that a pixel covers."""
+"""Resizing of images by the mean over the area that a pixel covers, and their luminance."""
 
 from __future__ import annotations
 
 import functools
 
 import numpy as np
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601.
+
+
+def luminance(image: np.ndarray) -> np.ndarray:
+    """Returns the grey image ``[H, W]``, float32, of an RGB image ``[H, W, 3]``."""
+    grey: np.ndarray = image @ _LUMINANCE
+    return grey
 
 
 def area_weights(num_in: int, num_out: int) -> list[tuple[np.ndarray, np.ndarray]]:

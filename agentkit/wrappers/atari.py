@@ -10,10 +10,8 @@ import numpy as np
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
-from agentkit.wrappers.area import area_weights, average_rows
+from agentkit.wrappers.area import area_weights, average_rows, luminance
 from agentkit.wrappers.base import EnvironmentWrapper
-
-_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601.
 
 
 @final
@@ -157,7 +155,7 @@ class AtariPreprocessing(EnvironmentWrapper):
         return int(info.get("lives", 0))
 
     def _process(self, frame: np.ndarray) -> np.ndarray:
-        grey = frame @ _LUMINANCE if frame.ndim == 3 else frame.astype(np.float32)  # [H, W]
+        grey = luminance(frame) if frame.ndim == 3 else frame.astype(np.float32)  # [H, W]
         small = average_rows(average_rows(grey, self._rows).T, self._columns).T  # [size, size]
         return np.rint(np.minimum(small, 255.0)).astype(np.uint8)
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.errors import ConfigError
-from agentkit.wrappers.area import area_weights, average_rows
+from agentkit.wrappers.area import area_weights, average_rows, luminance
 from agentkit.wrappers.base import ObservationWrapper
-
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 @final
@@ -27,7 +25,7 @@ class Pixels(ObservationWrapper):
         environment: one with ``render() -> uint8 [H, W, 3]``.
         size: of the images, in pixels along both axes.
         camera_id: which camera of a dm_control task; None for the environment's own view.
-        grayscale: whether the images have one channel, their luma, which costs a third to learn from.
+        grayscale: whether the images have one channel, their luminance; an update then costs half or less.
 
     Raises:
         ConfigError: it cannot render, or a setting is impossible.
@@ -57,10 +55,12 @@ class Pixels(ObservationWrapper):
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         image = self._environment.render(**self._arguments)  # type: ignore[attr-defined]
         resized = _resized(np.asarray(image), self._size)
-        return timestep._replace(observation=_luma(resized) if self._grayscale else resized)
+        if self._grayscale:
+            resized = np.rint(luminance(resized)).astype(np.uint8)[..., None]
+        return timestep._replace(observation=resized)
 
     def observation_spec(self) -> specs.BoundedArray:
-        """Returns uint8 ``[size, size, 3]``, or ``[size, size, 1]`` in gray."""
+        """Returns uint8 ``[size, size, 3]``, or ``[size, size, 1]`` in grey."""
         return specs.BoundedArray((self._size, self._size, 1 if self._grayscale else 3), np.uint8, 0, 255, "pixels")
 
 
@@ -78,8 +78,3 @@ def _resized(image: np.ndarray, size: int) -> np.ndarray:
     rows, columns = (area_weights(num_in, size) for num_in in image.shape[:2])
     small = average_rows(np.swapaxes(average_rows(image, rows), 0, 1), columns)  # [W, H, 3]
     return np.rint(np.swapaxes(small, 0, 1)).astype(np.uint8)
-
-
-def _luma(image: np.ndarray) -> np.ndarray:
-    """Returns the gray image ``[H, W, 1]`` of an RGB image ``[H, W, 3]``, by the weights of ITU-R BT.601."""
-    return np.rint(image @ _LUMA).astype(np.uint8)[..., None]

@@ -58,13 +58,13 @@ def test_images_are_averaged_down_and_repeated_up():
     np.testing.assert_array_equal(enlarged, environment.render().repeat(2, axis=0).repeat(2, axis=1))
 
 
-def test_gray_images_have_the_luma_of_the_colours(drawn_by_numpy, monkeypatch):
+def test_grey_images_have_the_luminance_of_the_colours(drawn_by_numpy, monkeypatch):
     image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     monkeypatch.setattr(PointMass, "render", lambda self: image)
-    gray = Pixels(PointMass(), 16, grayscale=True)
-    luma = gray.reset().observation
-    np.testing.assert_allclose(luma[..., 0], image @ np.array([0.299, 0.587, 0.114]), atol=0.501)
-    assert gray.observation_spec().shape == luma.shape == (16, 16, 1) and luma.dtype == np.uint8
+    grey = Pixels(PointMass(), 16, grayscale=True)
+    luminance = grey.reset().observation
+    np.testing.assert_allclose(luminance[..., 0], image @ np.array([0.299, 0.587, 0.114]), atol=0.501)
+    assert grey.observation_spec().shape == luminance.shape == (16, 16, 1) and luminance.dtype == np.uint8
     stacked = envs.make("dm_control_pixels:cheetah/run", size=20, grayscale=True)
     assert stacked.reset().observation.shape == stacked.observation_spec().shape == (20, 20, 3)
 
