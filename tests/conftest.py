@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import pathlib
 import shutil
 import tempfile
 import time
@@ -9,18 +10,23 @@ import time
 import hypothesis
 import pytest
 
+from tests import compile_cache
+
 # One CPU device, whatever the machine has: results then do not depend on where the tests run.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # jax reads this when it is first imported; tests that never touch jax stay free of it.
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# What is compiled is kept on disk until the session ends, for its other workers, tests and processes: most of what
+# What is compiled is kept on disk, for other workers, tests and processes, and for the next session: most of what
 # tests compile are single operations on small shapes, over and over. A test that compares two compilations by their
 # bits should turn this off (jax_enable_compilation_cache); runs that are compared share their code in production, too.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="agentkit-compiled-")
+    compiled, kept = pathlib.Path(tempfile.mkdtemp(prefix="agentkit-compiled-")), compile_cache.kept_folder()
+    compile_cache.fill(compiled, kept)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+    atexit.register(compile_cache.keep, compiled, kept)  # Before the former: the last registered is called first.
 # TensorFlow (with Reverb) prints banners and reserves the accelerator otherwise.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
