@@ -1,0 +1,63 @@
+"""Two tiers of tests, told apart by what a test costs: the landing tier, and with ``--full`` all of them.
+
+Without ``--full`` what is marked ``full`` is left out, and of a test that is marked ``one_case`` all cases but the
+first. Limits on processor time, of one test and of all, keep the landing tier light. They are for an idle machine; one
+that is slower today is measured first, by work that takes a known time.
+"""
+
+import math
+import time
+
+import pytest
+
+TEST_SECONDS = 10.0
+"""Seconds of processor time that one test of the landing tier may take, its own processes included."""
+
+TIER_SECONDS = 1200.0
+"""Seconds of processor time that the landing tier may take on one stack."""
+
+_WORK_SECONDS = 0.18
+_WORK_SIZE = 1_500_000
+
+
+def slowness() -> float:
+    """Returns how many times slower than an idle CI machine this one is just now, at least 1."""
+    start = time.process_time()
+    total = 0.0
+    for number in range(_WORK_SIZE):
+        total += math.sqrt(number)
+    return max(1.0, (time.process_time() - start) / _WORK_SECONDS)
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Adds ``--full``."""
+    parser.addoption("--full", action="store_true", help="all tests: those marked full, and all cases, too")
+
+
+@pytest.hookimpl(trylast=True)  # After pytest has selected by marks and words.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what the landing tier does without."""
+    if config.getoption("--full"):
+        return
+    kept, left, functions = [], [], set()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        further = item.get_closest_marker("one_case") is not None and function in functions
+        if further or item.get_closest_marker("full"):
+            left.append(item)
+        else:
+            functions.add(function)
+            kept.append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def too_dear(seconds: float, limit: float) -> str | None:
+    """Returns what to say of processor time above a limit, or None; measures the machine only where it matters."""
+    if seconds <= limit or seconds <= limit * (slow := slowness()):
+        return None
+    return (
+        f"{seconds:.1f} s of processor time, on a machine {slow:.1f} times slower than idle, where the landing tier "
+        f"allows {limit:.0f} s: make it lighter, or mark what is dear with pytest.mark.full (CONTRIBUTING.md, Tests)"
+    )
