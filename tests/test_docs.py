@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "agentkit").rglob("*.py"))
 
 # Packages without which a file cannot be imported, and so its examples not run.
-NEEDS = {"replay/reverb/replay.py": "reverb"}
-NEEDS |= {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool")}
+NEEDS = {f"envs/{name}.py": name for name in ("gymnasium", "dm_control", "bsuite", "envpool")}
+MARKS = {ROOT / "agentkit/replay/reverb/replay.py": pytest.mark.reverb}
 
 
 # Docstrings -----------------------------------------------------------------------------------------
@@ -60,7 +60,9 @@ def test_a_missing_docstring_is_found():
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if ">>> " in p.read_text()], ids=lambda p: p.relative_to(ROOT).as_posix()
+    "path",
+    [pytest.param(p, marks=MARKS.get(p, ())) for p in FILES if ">>> " in p.read_text()],
+    ids=lambda p: p.relative_to(ROOT).as_posix(),
 )
 def test_docstring_examples_run(path):
     file = path.relative_to(ROOT / "agentkit").as_posix()
@@ -98,6 +100,7 @@ def shortened(command: str) -> str:
     return f"{command} --eval-episodes 1" if re.match("agentkit (train|launch) [a-z]", command) else command
 
 
+@pytest.mark.both_stacks
 @pytest.mark.slow
 def test_readme_commands_run(tmp_path):
     pytest.importorskip("gymnasium")

@@ -39,7 +39,6 @@ def test_without_ray_tune_the_extra_is_named(monkeypatch):
 
 @pytest.fixture
 def tune(monkeypatch, tmp_path):
-    pytest.importorskip("ray")
     pytest.importorskip("pyarrow")
     pytest.importorskip("pydantic")
     import ray
@@ -55,6 +54,7 @@ def tune(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of many kinds.
+@pytest.mark.ray
 def test_a_trial_reports_its_evaluations_and_goes_on_from_its_checkpoint(tune, tmp_path):
     with pytest.raises(ConfigError, match="evaluation_period must not be 0"):
         trainable(dataclasses.replace(EXPERIMENT, evaluation_period=0))

@@ -237,8 +237,8 @@ def test_a_restored_adder_goes_on_with_other_goals_than_the_first_episodes():
         adder.restore({"steps": {}})
 
 
+@pytest.mark.reverb
 def test_on_reverb():
-    pytest.importorskip("reverb")
     from agentkit.replay.reverb.replay import ReverbReplay
 
     table = make_table(HindsightAdder.layout(SPEC))

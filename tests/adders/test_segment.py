@@ -312,13 +312,12 @@ def _in_process(tables):
 
 
 def _reverb(tables):
-    pytest.importorskip("reverb")
     from agentkit.replay import ReverbReplay
 
     return ReverbReplay(tables)
 
 
-@pytest.mark.parametrize("make_replay", [_in_process, _reverb])
+@pytest.mark.parametrize("make_replay", [_in_process, pytest.param(_reverb, marks=pytest.mark.reverb)])
 def test_through_a_queue(make_replay):
     """All N segments are to be drawn when `add` returns, each once, whole, and two tables get the same."""
     seen = []

@@ -11,7 +11,10 @@ from agentkit.agents import registry
 from agentkit.experiment import ExperimentConfig, run
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.reverb,
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+]
 
 MIN_SIZE = 50
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": MIN_SIZE, "replay_size": 1_000}

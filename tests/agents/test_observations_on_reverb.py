@@ -20,7 +20,10 @@ from tests.agents.observations import EPISODE
 from tests.agents.test_observations_matrix import make_agent, task
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.reverb,
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+]
 NUM_EPISODES, BATCH = 4, 32
 
 

@@ -452,10 +452,10 @@ def test_it_learns_the_point_mass() -> None:
     assert len(returns) == 3
 
 
+@pytest.mark.reverb
 @pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
 def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -> None:
     """A queue leaves nothing to chance, and all that was written is there when learning is due."""
-    pytest.importorskip("reverb")
     learned = []
     for replay in ("in_process", "reverb"):
         agent, directory = ppo.make_agent(ppo.Config(**SMALL)), tmp_path / replay
@@ -469,10 +469,10 @@ def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -
         np.testing.assert_array_equal(leaf, learned[1][name], err_msg=name)
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_it_learns_from_actors_in_other_processes() -> None:
     """The same agent, launched: as many segments are learned from as the actors' steps make."""
-    pytest.importorskip("reverb")
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=1e-3, num_minibatches=2)
     experiment = ExperimentConfig(
         ppo.make_agent(config), "agentkit:catch", 12_000, num_envs=4, replay="reverb", evaluation_period=12_000

@@ -11,7 +11,10 @@ from agentkit.agents import impala, r2d2, recurrent_sac
 from agentkit.experiment import ExperimentConfig, launch, run
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.reverb,
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+]
 
 
 @pytest.mark.slow

@@ -52,9 +52,9 @@ def pids_of(folder):
     return {name: node["pid"] for name, node in nodes.items()}
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_a_whole_run_and_its_resumption(tmp_path):
-    pytest.importorskip("reverb")
     words = [*CATCH, *SMALL, "--steps", "600", "--seed", "3", "--eval-episodes", "2", "--actors", "1"]
     process = start(words, tmp_path)
     out, err = process.communicate(timeout=240)
@@ -75,9 +75,9 @@ def test_a_whole_run_and_its_resumption(tmp_path):
     assert re.search(r"^100% [\d,]+/900 steps", err, re.MULTILINE) and "actor 0/2 (2 done)" in err
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
-    pytest.importorskip("reverb")
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
     try:
         run = tmp_path / re.search(r"^Run folder: (.*)$", process.stdout.readline())[1]
@@ -99,9 +99,9 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     assert seconds < 20  # 5 s are promised; test machines are busy.
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_a_second_ctrl_c_kills(tmp_path):
-    pytest.importorskip("reverb")
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
     try:
         run = tmp_path / re.search(r"^Run folder: (.*)$", process.stdout.readline())[1]
@@ -120,9 +120,9 @@ def test_a_second_ctrl_c_kills(tmp_path):
     assert not any(is_alive(pid) for pid in pids.values())
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_a_node_that_cannot_be_mended_ends_it_with_its_own_traceback(tmp_path):
-    pytest.importorskip("reverb")
     # The launching process can make it, and the nodes cannot.
     code = """
 import os, sys
@@ -147,6 +147,7 @@ sys.exit(main(sys.argv[1:]))
     assert "nodes/" in err  # where its log is
 
 
+@pytest.mark.reverb
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -161,7 +162,6 @@ sys.exit(main(sys.argv[1:]))
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("reverb")
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     error = capsys.readouterr().err
@@ -169,8 +169,8 @@ def test_mistakes_are_one_line_and_exit_code_2(words, message, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.reverb
 def test_a_run_of_one_process_is_not_relaunched(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("reverb")
     monkeypatch.chdir(tmp_path)
     assert main(["train", *CATCH[1:], *SMALL, "--steps", "20", "--eval-every", "0", "--replay", "reverb"]) == 0
     run = re.search(r"^Run folder: (.*)$", capsys.readouterr().out, re.MULTILINE)[1]

@@ -1,7 +1,6 @@
 """The Ray engine and its parameters, on a real cluster of two raylets and on a private Ray."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -25,13 +24,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))  # So that the nodes' processes can import it, too.
 import ray_nodes  # noqa: E402
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-
-
-def slow_ray(test):
-    """Needs Ray, and takes more than ten seconds, or starts the cluster, which does."""
-    return needs_ray(pytest.mark.slow(test))
-
+# Ray is not imported here: it would keep this process's mode. Each takes seconds, or starts the cluster, which does.
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 QUICK = RestartPolicy(first_delay_seconds=0.05)
 
@@ -130,7 +124,6 @@ def wait_until(condition, seconds=30.0):
 # Where nodes run -----------------------------------------------------------------------------------
 
 
-@slow_ray
 def test_nodes_run_on_both_machines_and_find_each_other(cluster, tmp_path):
     program = program_of("head", "side", environment={"RAY_NODES_MARKER": "from the role"})
     first = program.add_node("head", ray_nodes.stay, str(tmp_path))
@@ -152,7 +145,6 @@ def test_nodes_run_on_both_machines_and_find_each_other(cluster, tmp_path):
         assert f"{name} lives" in (tmp_path / "nodes" / f"{name}.log").read_text()
 
 
-@slow_ray
 def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
     program = Program("test")
     program.add_role(Role("big", num_cpus=5, num_gpus=1))
@@ -163,7 +155,6 @@ def test_what_no_machine_can_hold_is_refused_at_once(cluster, tmp_path):
     assert time.monotonic() - begun < 30.0  # Ray itself would wait for ever.
 
 
-@slow_ray
 def test_more_than_all_machines_hold_is_refused(cluster, tmp_path):
     program = program_of("head", num_cpus=1)
     for _ in range(7):
@@ -175,7 +166,6 @@ def test_more_than_all_machines_hold_is_refused(cluster, tmp_path):
 # Faults --------------------------------------------------------------------------------------------
 
 
-@slow_ray
 @pytest.mark.parametrize("place", ["head", "side"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_a_node_whose_process_is_hit_is_restarted(cluster, tmp_path, place, number):
@@ -208,7 +198,6 @@ def test_a_node_whose_process_is_hit_is_restarted(cluster, tmp_path, place, numb
     assert saved == [number == signal.SIGTERM] and (tmp_path / f"{place}-0.saved").is_file()
 
 
-@slow_ray
 def test_a_lost_machine_is_survived(cluster, tmp_path):
     def add_machine():
         return cluster.add_node(num_cpus=5, object_store_memory=100 << 20)
@@ -235,7 +224,6 @@ def test_a_lost_machine_is_survived(cluster, tmp_path):
     wait_until(lambda: not is_alive(lost[0]), 10.0)
 
 
-@slow_ray
 def test_a_fault_that_no_restart_mends_ends_the_program(cluster, tmp_path):
     program = program_of("side")
     program.add_node("side", ray_nodes.bad_config)
@@ -263,7 +251,6 @@ def wait_for_nodes(folder):
     return pids
 
 
-@slow_ray
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_ctrl_c_stops_saves_and_leaves_nothing_behind(request, tmp_path, on_cluster):
     address = [request.getfixturevalue("cluster").address] if on_cluster else []
@@ -290,7 +277,6 @@ def test_ctrl_c_stops_saves_and_leaves_nothing_behind(request, tmp_path, on_clus
     assert not any(folder.exists() for folder in folders)
 
 
-@slow_ray
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_nodes_do_not_outlive_a_driver_that_is_killed(request, tmp_path, on_cluster):
     address = [request.getfixturevalue("cluster").address] if on_cluster else []
@@ -308,7 +294,6 @@ def test_nodes_do_not_outlive_a_driver_that_is_killed(request, tmp_path, on_clus
         shutil.rmtree(left, ignore_errors=True)
 
 
-@slow_ray
 @pytest.mark.parametrize(
     ("token", "reason"), [("0" * 32, "the token here is the cluster's"), ("", "No Ray token found")]
 )
@@ -328,7 +313,6 @@ def engine(cluster):
     made.close()
 
 
-@slow_ray
 def test_what_is_published_is_read_without_a_copy(engine):
     learner, actor = RayVariables("params", 60.0), RayVariables("params", 60.0)
     assert actor.get(("policy",)) is None
@@ -349,7 +333,6 @@ def test_what_is_published_is_read_without_a_copy(engine):
         learner.publish(2, {"policy": params})
 
 
-@slow_ray
 def test_a_restarted_learner_is_read_though_its_version_is_lower(engine):
     first, second, actor = (RayVariables("params", 60.0) for _ in range(3))
     first.publish(1000, {"policy": np.zeros(3)})
@@ -361,7 +344,6 @@ def test_a_restarted_learner_is_read_though_its_version_is_lower(engine):
     assert actor.get(("policy",), newer_than=900) is None
 
 
-@slow_ray
 def test_parameters_survive_the_learner(cluster, tmp_path):
     """kill -9 of the learner: readers on both machines, also those that come later, have its parameters."""
     program = Program("test")
@@ -384,7 +366,6 @@ def test_parameters_survive_the_learner(cluster, tmp_path):
         assert status["values"][f"seen/{index}"] == [[1000, total, False], [900, total, False]]
 
 
-@slow_ray
 def test_a_dead_holder_is_no_crash_and_comes_back(engine, caplog):
     import ray
 

@@ -1,6 +1,5 @@
 """What can be said of the Ray engine without a cluster; launch/ray_cluster.yaml and launch/ray_job.py."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -16,10 +15,9 @@ from agentkit.errors import ConfigError, MissingExtraError
 
 ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
-@needs_ray
+@pytest.mark.ray
 def test_the_cluster_file_is_what_ray_expects():
     import yaml
     from ray.autoscaler._private.util import prepare_config, validate_config
@@ -39,7 +37,7 @@ def test_the_job_explains_itself():
     assert len((LAUNCH / "ray_job.py").read_text().splitlines()) < 80
 
 
-@needs_ray
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("address", "reason"),
     [

@@ -134,14 +134,15 @@ def test_num_steps_is_read():
     assert "after 700 steps" in output
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_prioritized_replay_on_reverb():
-    pytest.importorskip("reverb")
     output = run("prioritized_replay_on_reverb")
     assert "sampler Prioritized(exponent=0.6)" in output
     assert last_number("prioritized_replay_on_reverb", output) >= 0.5
 
 
+@pytest.mark.both_stacks
 def test_the_reverb_example_without_reverb_says_what_to_install():
     if importlib.util.find_spec("reverb") is not None:
         output = run("prioritized_replay_on_reverb", "--num_steps", "600", "--replay", "in_process")

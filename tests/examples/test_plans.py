@@ -40,7 +40,6 @@ def shared_memory(nodes):
 
 def run(name, *arguments):
     """What the plan prints; fails with its errors if it does not end well."""
-    pytest.importorskip("reverb")
     process = start(name, *arguments)
     try:
         output, errors = process.communicate(timeout=SECONDS)
@@ -89,6 +88,7 @@ def test_fits_on_a_page_and_is_in_the_table(path):
     assert f"]({path.name})" in (path.parent / "README.md").read_text()
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
     output = run("synchronous", "--num_steps", "250")
@@ -102,6 +102,7 @@ def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
     assert 0.0 < mean <= worst <= 2 * 1_000 + 40
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_both_learners_learn_from_one_actor():
     output = run("two_learners")
@@ -115,6 +116,7 @@ def test_both_learners_learn_from_one_actor():
     assert steps >= 4_000
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_ppo_and_dqn_learn_from_one_actor():
     output = run("dqn_and_ppo")
@@ -124,6 +126,7 @@ def test_ppo_and_dqn_learn_from_one_actor():
         assert updates > least
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_gradients_by_actors_learn():
     output = run("gradients_by_actors")
@@ -134,6 +137,7 @@ def test_gradients_by_actors_learn():
     assert result > 0.7
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_every_shard_holds_and_gives_its_part():
     output = run("sharded_replay")
@@ -148,6 +152,7 @@ def test_every_shard_holds_and_gives_its_part():
     assert result > 0.5
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
     path = tmp_path / "waits.csv"
@@ -159,9 +164,9 @@ def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
     assert all(int(row["inserted"]) >= int(row["items"]) for row in rows)
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_ctrl_c_ends_a_plan_and_leaves_nothing_behind(tmp_path):
-    pytest.importorskip("reverb")
     path = tmp_path / "waits.csv"
     process = start("watcher", "--updates_per_step", "1", "--num_steps", "100000000", "--path", str(path))
     try:

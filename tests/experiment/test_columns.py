@@ -91,7 +91,7 @@ def learned(folder):
     "settings",
     [
         {},
-        {"replay": "reverb"},
+        pytest.param({"replay": "reverb"}, marks=pytest.mark.reverb),
         {"num_envs": 3},
         {"num_envs": 3, "workers": 2},
         {"num_envs": 3, "workers": 2, "ready": 2},
@@ -99,8 +99,6 @@ def learned(folder):
     ids=lambda settings: "-".join(settings) or "one",
 )
 def test_they_reach_the_loss(tmp_path: pathlib.Path, settings: dict) -> None:
-    if "replay" in settings:
-        pytest.importorskip("reverb")
     agentkit.run(experiment_in(tmp_path / "run", **settings))
     wrong, seen = learned(tmp_path / "run")
     assert wrong and not any(wrong) and seen == 4

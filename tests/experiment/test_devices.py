@@ -101,8 +101,8 @@ def test_two_devices_learn_from_data_what_one_learns(tmp_path: pathlib.Path) -> 
     on_two_devices(code, tmp_path)
 
 
+@pytest.mark.reverb
 def test_a_launched_learner_uses_them(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("reverb")
     code = NOTE_DEVICES.format(module=".launch.learner") + textwrap.dedent("""
         from agentkit.experiment import launch
         result = launch(

@@ -104,9 +104,9 @@ def test_actors_go_on_where_the_run_stands_with_seeds_of_their_own():
 LINE = re.compile(r"goes on from step ([\d,]+) of its exploration, with seeds of entropy \[(.*)\]")
 
 
+@pytest.mark.reverb
 @pytest.mark.slow  # Starts a program twice.
 def test_killed_and_resumed_actors_explore_on(tmp_path):
-    pytest.importorskip("reverb")
 
     def beginnings(run):
         found = LINE.findall((run / "nodes" / "actor-0.log").read_text())

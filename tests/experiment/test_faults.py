@@ -16,7 +16,7 @@ from agentkit.experiment.launch.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.

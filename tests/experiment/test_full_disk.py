@@ -14,7 +14,7 @@ from agentkit import checkpoint
 from agentkit.loggers import read_csv
 from tests.experiment.launched import Launched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 MEGABYTES = 24
 SETTINGS = ("--actors", "1", "--eval-every", "0", "--checkpoint-every", "200", "--set", "replay_size=2000")

@@ -544,9 +544,9 @@ def test_impossible_environments_are_refused(settings, message):
 # --- many processes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
 def test_a_launched_run_of_own_parts_goes_on_from_its_folder(strange):
-    pytest.importorskip("reverb")
     experiment = strange.experiment()
     LAUNCHING.launch(experiment, num_actors=1, num_evaluators=0)
     before = _params(strange.run)

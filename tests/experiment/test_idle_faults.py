@@ -15,7 +15,7 @@ pytest.importorskip("reverb")
 from agentkit import checkpoint
 from tests.experiment.launched import ROOT, Launched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 ROLES = ("actor-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0

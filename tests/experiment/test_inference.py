@@ -16,7 +16,7 @@ from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 from agentkit.experiment.launch.inference import inference_role
 from tests.experiment.launched import Launched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 START_SECONDS = 400.0
 """How long a program may take to start on a busy machine."""

@@ -1,7 +1,6 @@
 """Launched experiments, from their command: to the end, after a resume, and what they refuse."""
 
 import csv
-import importlib.util
 import json
 import signal
 import socket
@@ -18,7 +17,7 @@ from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
 from tests.test_ports import another_host, needs_namespaces
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 
 def rows(path):
@@ -77,11 +76,9 @@ def test_a_setting_that_cannot_work_ends_at_once_with_its_reason(tmp_path):
 
 @pytest.mark.slow
 @needs_namespaces
-@pytest.mark.parametrize("engine", ["processes", "ray"])
+@pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_no_port_of_a_program_is_open_to_other_machines(tmp_path, engine):
     """On Ray this is said of agentkit's own ports: Ray's listen on all devices, and ask for its token."""
-    if engine == "ray" and importlib.util.find_spec("ray") is None:  # Imported here, it would keep this process's mode.
-        pytest.skip("Ray is not installed")
     with Launched(tmp_path, 1_000_000, "--actors", "1", "--eval-every", "0", "--engine", engine) as program:
         status = program.wait_for(lambda status: status["totals"].get("updates", 0) > 5)
         board = json.loads((program.directory / "board.json").read_text())["address"]

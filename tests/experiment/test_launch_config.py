@@ -43,10 +43,10 @@ def test_gpus_are_reserved_for_the_learner_alone(number):
     assert sees == {"learner"}
 
 
+@pytest.mark.reverb
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_gpu_that_no_machine_has_is_refused_at_once(tmp_path):
-    pytest.importorskip("reverb")
-    pytest.importorskip("ray")
     from tests.experiment.launched import Launched
 
     with Launched(tmp_path, 1_000, "--engine", "ray", "--learner-gpus", "64") as program:

@@ -54,7 +54,6 @@ def next_batch(data):
 
 @pytest.fixture
 def shards():
-    pytest.importorskip("reverb")
     from agentkit.experiment.launch.learner_data import make_data
     from agentkit.replay import ReverbReplay
 
@@ -70,6 +69,7 @@ def shards():
         server.close()
 
 
+@pytest.mark.reverb
 def test_shards_take_turns_and_get_their_own_priorities(shards):
     agent, servers, data = shards
     for number, server in enumerate(servers):
@@ -91,6 +91,7 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
     assert sorted(data.writers_of_contents()) == ["replay", "replay-1"]
 
 
+@pytest.mark.reverb
 def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
     """From the run store: the learner gave it, and Reverb's server does not know it."""
     from agentkit.experiment.launch.priorities import LargestPriorities
@@ -123,6 +124,7 @@ def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
             assert found == {7.0 + number}
 
 
+@pytest.mark.reverb
 def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):
     agent, servers, data = shards
     with pytest.raises(ReplayTimeoutError, match="No shard"):
@@ -136,6 +138,7 @@ def test_a_shard_that_is_empty_or_gone_is_passed_over(shards):
     assert data.answers()
 
 
+@pytest.mark.reverb
 def test_without_any_server_it_says_so(shards):
     _, servers, data = shards
     for server in servers:

@@ -150,9 +150,9 @@ def test_another_word_is_refused():
         experiment("dqn", "reward nan", on_nan="stopp")
 
 
+@pytest.mark.reverb
 @pytest.mark.slow  # A program of processes starts.
 def test_a_launched_run_ends_with_the_actors_words_and_no_restart(tmp_path):
-    pytest.importorskip("reverb")
     from agentkit import launch
     from agentkit.distributed import ProgramError
 

@@ -20,6 +20,8 @@ from agentkit.experiment import ExperimentConfig, launch
 from agentkit.wrappers.base import EnvironmentWrapper
 from tests.experiment.launched import ROOT
 
+pytestmark = pytest.mark.reverb
+
 SECONDS = 60.0  # 3 to 6 s were seen; of restarts there were minutes.
 WIDTH = {"pixels": 5}
 

@@ -175,8 +175,8 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(
     assert str(own) in json.dumps(json.loads((tmp_path / "run" / "config.json").read_text()))
 
 
+@pytest.mark.reverb
 def test_reverb_learns_as_often_and_goes_on_so(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("reverb")
     settings = {"replay": "reverb", "data": data}
     assert agentkit.run(make_experiment(make_agent(), run_directory=tmp_path / "whole", **settings)).updates == 47
     assert (

@@ -112,13 +112,11 @@ PPO = ppo.Config(hidden_sizes=(16,), segment_length=8, num_epochs=1, num_minibat
         {"num_envs": 3, "num_steps": 600},
         {"agent": make_agent(prioritized=True, updates_per_call=2)},
         {"agent": ppo.make_agent(PPO), "num_envs": 2},
-        {"replay": "reverb"},
+        pytest.param({"replay": "reverb"}, marks=pytest.mark.reverb),
     ],
     ids=["one", "batched", "prioritized", "ppo", "reverb"],
 )
 def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
-    if settings.get("replay") == "reverb":
-        pytest.importorskip("reverb")
     profile, wall = profiled(run_directory=tmp_path, checkpoint_period=100, **settings)
     assert_adds_up(profile, wall)
     calls, seconds = calls_of(profile), seconds_of(profile)

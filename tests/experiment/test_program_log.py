@@ -113,12 +113,10 @@ def tags(event_pb2, path):
     return found
 
 
+@pytest.mark.reverb
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["processes", "ray"])
+@pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_launched_program_logs_itself_and_goes_on_after_a_resume(tmp_path, engine):
-    pytest.importorskip("reverb")
-    if engine == "ray":
-        pytest.importorskip("ray")
     from tests.experiment.launched import Launched
 
     words = ("--engine", engine, "--actors", "1", "--eval-every", "0")

@@ -17,7 +17,10 @@ from agentkit.loggers import read_csv
 from agentkit.replay.reverb.single_process import SingleProcessReverbReplay
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.reverb,
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+]
 
 MIN_SIZE = 50
 

@@ -12,7 +12,7 @@ from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.loggers.program_table import all_tables
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 
 def run(folder, num_steps, totals=None):

@@ -149,9 +149,9 @@ class Hanging(EnvironmentWrapper):
 """
 
 
+@pytest.mark.reverb
 @pytest.mark.slow  # Starts a program, and waits until it notices.
 def test_a_launched_program_names_what_hangs_and_is_stopped_at_once(tmp_path, monkeypatch):
-    pytest.importorskip("reverb")
     bed = tmp_path / "asleep"
     (tmp_path / "hanging.py").write_text(HANGING.format(bed=str(bed)))
     monkeypatch.setattr("tests.experiment.launched.ROOT", f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}")

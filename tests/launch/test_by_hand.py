@@ -16,7 +16,7 @@ pytest.importorskip("reverb")
 
 from agentkit.loggers import read_csv
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.reverb, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"

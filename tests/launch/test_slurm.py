@@ -16,6 +16,7 @@ from agentkit import checkpoint
 pytest.importorskip("reverb")
 
 pytestmark = [
+    pytest.mark.reverb,
     pytest.mark.slow,
     pytest.mark.skipif(
         not all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))) or os.getuid() != 0,

@@ -11,13 +11,12 @@ from agentkit.errors import ConfigError, ReplayTimeoutError
 from agentkit.replay import Fifo, InProcessReplay, Lockstep, Queue, Select, Table, queue_table, row_layout
 from agentkit.testing.replay import make_step, pair_table, write_pairs
 
-BACKENDS = ["in_process", "reverb"]
+BACKENDS = ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)]
 
 
 def make_replay(backend, table):
     if backend == "in_process":
         return InProcessReplay([table], seed=0)
-    pytest.importorskip("reverb")
     from agentkit.replay import ReverbReplay
 
     return ReverbReplay([table])

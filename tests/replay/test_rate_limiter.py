@@ -139,8 +139,10 @@ def test_batches_are_refused_only_if_they_deadlock():
             assert runs_dry(limit, batch, 100, 0, [True] * 500), (limit, batch)
 
 
+@pytest.mark.reverb
 def test_decisions_are_reverbs():
-    reverb = pytest.importorskip("reverb")
+    import reverb
+
     for limiter, theirs in [
         (MinSize(3), reverb.rate_limiters.MinSize(3)),
         (SampleToInsertRatio(2.0, 3, 4.0), reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 4.0)),

@@ -21,6 +21,8 @@ from agentkit.replay.reverb import parameter_server
 from agentkit.replay.reverb.parameter_server import ParameterServerClient, ReverbParameterServer, Stamp
 from agentkit.variables import ReverbPublisher, ReverbSource
 
+pytestmark = pytest.mark.reverb
+
 HAMMER = pathlib.Path(__file__).with_name("hammer.py")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONG = 60.0

@@ -1,7 +1,6 @@
 """What every transport promises; one set of tests for all of them."""
 
 import contextlib
-import importlib.util
 import time
 
 import jax.numpy as jnp
@@ -42,12 +41,7 @@ class OnReverb:
         return ReverbSource(f"localhost:{self.port}", "run", timeout=3.0)
 
 
-KINDS = [Memory]
-if importlib.util.find_spec("reverb"):
-    KINDS.append(OnReverb)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[Memory, pytest.param(OnReverb, marks=pytest.mark.reverb)])
 def transport(request, tmp_path):
     return request.param(tmp_path)
 

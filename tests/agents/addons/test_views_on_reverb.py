@@ -9,7 +9,10 @@ from agentkit.replay.reverb.single_process import SingleProcessReverbReplay
 from tests.agents.addons.test_views import AGENTS, WITH_REWARDS, check, drawing, random_views, recording_agent
 
 # TensorFlow Probability, which rlax imports, where TensorFlow is there already: it compares versions with distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.reverb,
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+]
 
 
 @pytest.mark.parametrize("kind", AGENTS)

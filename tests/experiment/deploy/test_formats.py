@@ -112,11 +112,11 @@ def test_a_written_policy_acts_as_the_loaded_one(name, format, tmp_path):
     check(policy, READERS[format](path), dtypes=format != "stablehlo")  # JAX has no 64 bits.
 
 
+@pytest.mark.tensorflow
+@pytest.mark.reverb
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sac", "memory", "images"])
 def test_a_savedmodel_acts_as_the_loaded_one(name, tmp_path):
-    pytest.importorskip("tensorflow")
-    pytest.importorskip("reverb")
     from agentkit.experiment.deploy.savedmodel import read_savedmodel
 
     policy = POLICIES[name]()

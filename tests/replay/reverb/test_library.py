@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.reverb
+
 pytest.importorskip("reverb")
 
 RUN = """

@@ -31,6 +31,8 @@ from agentkit.testing.replay import (
     write_pairs,
 )
 
+pytestmark = pytest.mark.reverb
+
 
 class TestReverbReplay(ReplayContract):
     prefetches = True

@@ -20,6 +20,8 @@ from agentkit.replay.table import Fifo
 from agentkit.testing.adder import AdderContract
 from agentkit.testing.replay import LONG, SHORT, ReplayContract, make_step, pair_table, write_pairs
 
+pytestmark = pytest.mark.reverb
+
 
 class TestReverbInTurns(ReplayContract):
     prefetches = True
