@@ -5,6 +5,9 @@ import pytest
 
 from agentkit import losses
 
+# Eagerly each of their operations would be a program of its own.
+categorical_target, categorical_td_loss = jax.jit(losses.categorical_target), jax.jit(losses.categorical_td_loss)
+
 REWARD = np.array([0.5, -1.0, 2.0], np.float32)
 # Terminated, in mid-episode with gamma 0.9, truncated after two steps of gamma 0.9.
 DISCOUNT = np.array([0.0, 0.9, 0.81], np.float32)
@@ -38,7 +41,7 @@ def test_the_categorical_target_against_a_loop_over_atoms(seed: int) -> None:
     reward = rng.normal(0, 3, 50).astype(np.float32)
     discount = rng.choice([0.0, 0.5, 0.9, 1.0], 50).astype(np.float32)
     logits = rng.normal(0, 2, (50, 9)).astype(np.float32)
-    found = losses.categorical_target(reward, discount, logits, ATOMS)
+    found = categorical_target(reward, discount, logits, ATOMS)
     rows = zip(reward, discount, _softmax(logits), strict=True)
     expected = [_projected(r + d * ATOMS, p, ATOMS) for r, d, p in rows]
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -49,25 +52,25 @@ def test_within_the_atoms_the_targets_mean_is_the_scalar_target() -> None:
     logits = np.random.default_rng(0).normal(0, 1, (3, 9)).astype(np.float32)
     reward = np.array([0.3, -0.2, 0.0], np.float32)
     discount = np.array([0.0, 0.5, 0.81], np.float32)
-    target = np.asarray(losses.categorical_target(reward, discount, logits, ATOMS))
+    target = np.asarray(categorical_target(reward, discount, logits, ATOMS))
     np.testing.assert_allclose(target @ ATOMS, reward + discount * (_softmax(logits) @ ATOMS), atol=1e-5)
 
 
 def test_a_terminated_return_is_the_reward_whatever_comes_next() -> None:
     logits = np.random.default_rng(0).normal(0, 5, (2, 9)).astype(np.float32)
-    target = losses.categorical_target(np.array([2.0, 2.25], np.float32), np.zeros(2, np.float32), logits, ATOMS)
+    target = categorical_target(np.array([2.0, 2.25], np.float32), np.zeros(2, np.float32), logits, ATOMS)
     expected = np.zeros((2, 9))
     expected[0, 5] = 1.0
     expected[1, 5:7] = 0.75, 0.25
     np.testing.assert_allclose(target, expected, atol=1e-5)
-    other = losses.categorical_target(np.array([2.0, 2.25], np.float32), np.zeros(2, np.float32), -logits, ATOMS)
+    other = categorical_target(np.array([2.0, 2.25], np.float32), np.zeros(2, np.float32), -logits, ATOMS)
     np.testing.assert_array_equal(other, target)  # To the bit.
 
 
 def test_the_categorical_loss_is_the_divergence_from_the_target() -> None:
     rng = np.random.default_rng(0)
     logits_tm1, logits_t = rng.normal(0, 2, (2, 3, 9)).astype(np.float32)
-    found = losses.categorical_td_loss(logits_tm1, REWARD, DISCOUNT, logits_t, ATOMS)
+    found = categorical_td_loss(logits_tm1, REWARD, DISCOUNT, logits_t, ATOMS)
     target = np.array(
         [_projected(r + d * ATOMS, p, ATOMS) for r, d, p in zip(REWARD, DISCOUNT, _softmax(logits_t), strict=True)]
     )
@@ -80,13 +83,13 @@ def test_the_categorical_loss_is_the_divergence_from_the_target() -> None:
 def test_the_categorical_loss_is_zero_where_the_critic_agrees_and_its_gradient_is_the_cross_entropys() -> None:
     logits = np.random.default_rng(0).normal(0, 2, (3, 9)).astype(np.float32)
     still, whole = np.zeros(3, np.float32), np.ones(3, np.float32)
-    np.testing.assert_allclose(losses.categorical_td_loss(logits, still, whole, logits, ATOMS), still, atol=1e-5)
+    np.testing.assert_allclose(categorical_td_loss(logits, still, whole, logits, ATOMS), still, atol=1e-5)
 
     def total(logits_tm1: jax.Array, logits_t: jax.Array) -> jax.Array:
-        return jnp.sum(losses.categorical_td_loss(logits_tm1, REWARD, DISCOUNT, logits_t, ATOMS))
+        return jnp.sum(categorical_td_loss(logits_tm1, REWARD, DISCOUNT, logits_t, ATOMS))
 
     other = np.roll(logits, 1, axis=-1)
-    by_tm1, by_t = jax.grad(total, argnums=(0, 1))(other, logits)
-    target = losses.categorical_target(REWARD, DISCOUNT, logits, ATOMS)
+    by_tm1, by_t = jax.jit(jax.grad(total, argnums=(0, 1)))(other, logits)
+    target = categorical_target(REWARD, DISCOUNT, logits, ATOMS)
     np.testing.assert_allclose(by_tm1, _softmax(other) - target, atol=1e-5)
     assert not np.any(by_t)

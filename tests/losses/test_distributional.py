@@ -7,6 +7,10 @@ import pytest
 
 from agentkit import losses
 
+# Eagerly each of their operations would be a program of its own.
+categorical_q_learning_loss = jax.jit(losses.categorical_q_learning_loss)
+quantile_q_learning_loss = jax.jit(losses.quantile_q_learning_loss, static_argnums=7)
+
 RNG = np.random.default_rng(0)
 B, A, N, M = 7, 3, 5, 4  # M: target quantiles.
 ACTION = RNG.integers(0, A, B).astype(np.int32)
@@ -49,14 +53,14 @@ def test_the_categorical_loss_is_the_divergence_from_the_projected_target() -> N
         log_p = np.log(softmax(LOGITS[i, ACTION[i]]))
         expected.append(sum(t * (np.log(t) - lp) for t, lp in zip(target, log_p, strict=True) if t > 0))
     arguments = (LOGITS, ACTION, REWARD, DISCOUNT, LOGITS_TARGET, SELECTOR, ATOMS)
-    np.testing.assert_allclose(losses.categorical_q_learning_loss(*arguments), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(categorical_q_learning_loss(*arguments), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_certain_target_between_two_atoms_is_shared_by_distance() -> None:
     logits = np.full((1, 1, 3), -100.0, np.float32)
     logits[0, 0, 2] = 0.0  # Z_target is 2 for certain, on the atoms 0, 1, 2: the target is 0.25 + 0.5 * 2 = 1.25.
     online = np.log(np.array([[[0.2, 0.5, 0.3]]], np.float32))
-    loss = losses.categorical_q_learning_loss(
+    loss = categorical_q_learning_loss(
         online, np.array([0]), np.float32([0.25]), np.float32([0.5]), logits, np.zeros((1, 1)), np.float32([0, 1, 2])
     )
     np.testing.assert_allclose(loss, [0.75 * np.log(0.75 / 0.5) + 0.25 * np.log(0.25 / 0.3)], rtol=1e-5)
@@ -66,7 +70,7 @@ def test_the_categorical_loss_is_zero_where_target_and_prediction_agree() -> Non
     terminal = np.zeros(B, np.float32)
     reward = ATOMS[RNG.integers(0, N, B)]  # Nothing follows: the target is the atom at the reward.
     logits = np.where(ATOMS[None, None, :] == reward[:, None, None], 50.0, 0.0) * np.ones((B, A, 1))
-    loss = losses.categorical_q_learning_loss(
+    loss = categorical_q_learning_loss(
         logits.astype(np.float32), ACTION, reward, terminal, LOGITS_TARGET, SELECTOR, ATOMS
     )
     np.testing.assert_allclose(loss, np.zeros(B), atol=1e-5)
@@ -99,7 +103,7 @@ def test_the_quantile_loss_sums_over_quantiles_and_averages_over_targets(kappa: 
                 loss += quantile_huber(target - QUANTILES[b, i, ACTION[b]], TAUS[b, i], kappa) / M
         expected.append(loss)
     arguments = (QUANTILES, TAUS, ACTION, REWARD, DISCOUNT, QUANTILES_TARGET, QUANTILES_SELECTOR)
-    np.testing.assert_allclose(losses.quantile_q_learning_loss(*arguments, kappa), expected, rtol=1e-4)
+    np.testing.assert_allclose(quantile_q_learning_loss(*arguments, kappa), expected, rtol=1e-4)
 
 
 def test_the_quantile_loss_is_least_at_the_quantiles_of_its_targets() -> None:
@@ -109,7 +113,7 @@ def test_the_quantile_loss_is_least_at_the_quantiles_of_its_targets() -> None:
 
     def loss(quantiles: jax.Array) -> jax.Array:
         rest = (np.array([0]), np.float32([0.0]), np.float32([1.0]), targets, targets)
-        return losses.quantile_q_learning_loss(quantiles[None, :, None], taus, *rest, 0.0)[0]
+        return quantile_q_learning_loss(quantiles[None, :, None], taus, *rest, 0.0)[0]
 
     step = jax.jit(lambda q: q - 0.05 * jax.grad(loss)(q))
     quantiles = jnp.array([3.0, -2.0, 0.0])
@@ -120,16 +124,16 @@ def test_the_quantile_loss_is_least_at_the_quantiles_of_its_targets() -> None:
 
 def test_gradients_reach_the_taken_action_of_the_online_network_only() -> None:
     def categorical(logits: jax.Array, target: jax.Array, selector: jax.Array) -> jax.Array:
-        return losses.categorical_q_learning_loss(logits, ACTION, REWARD, DISCOUNT, target, selector, ATOMS).sum()
+        return categorical_q_learning_loss(logits, ACTION, REWARD, DISCOUNT, target, selector, ATOMS).sum()
 
     def quantile(quantiles: jax.Array, target: jax.Array, selector: jax.Array) -> jax.Array:
-        return losses.quantile_q_learning_loss(quantiles, TAUS, ACTION, REWARD, DISCOUNT, target, selector, 1.0).sum()
+        return quantile_q_learning_loss(quantiles, TAUS, ACTION, REWARD, DISCOUNT, target, selector, 1.0).sum()
 
     taken = ACTION[:, None] == np.arange(A)  # [B, A]
-    by_online, *others = jax.grad(categorical, argnums=(0, 1, 2))(LOGITS, LOGITS_TARGET, SELECTOR)
+    by_online, *others = jax.jit(jax.grad(categorical, argnums=(0, 1, 2)))(LOGITS, LOGITS_TARGET, SELECTOR)
     np.testing.assert_array_equal(np.any(by_online, axis=2), taken)
     assert not any(np.any(gradient) for gradient in others)
-    by_online, *others = jax.grad(quantile, argnums=(0, 1, 2))(QUANTILES, QUANTILES_TARGET, QUANTILES_SELECTOR)
+    by_online, *others = jax.jit(jax.grad(quantile, argnums=(0, 1, 2)))(QUANTILES, QUANTILES_TARGET, QUANTILES_SELECTOR)
     np.testing.assert_array_equal(np.any(by_online, axis=1), taken)
     assert not any(np.any(gradient) for gradient in others)
 
@@ -144,8 +148,7 @@ def test_the_categorical_gradient_is_that_of_the_papers_cross_entropy() -> None:
         return total
 
     def divergence(logits: jax.Array) -> jax.Array:
-        return losses.categorical_q_learning_loss(
-            logits, ACTION, REWARD, DISCOUNT, LOGITS_TARGET, SELECTOR, ATOMS
-        ).sum()
+        return categorical_q_learning_loss(logits, ACTION, REWARD, DISCOUNT, LOGITS_TARGET, SELECTOR, ATOMS).sum()
 
-    np.testing.assert_allclose(jax.grad(divergence)(LOGITS), jax.grad(cross_entropy)(LOGITS), atol=1e-5)
+    found, expected = (jax.jit(jax.grad(loss))(LOGITS) for loss in (divergence, cross_entropy))
+    np.testing.assert_allclose(found, expected, atol=1e-5)

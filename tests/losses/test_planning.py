@@ -18,7 +18,7 @@ DISCOUNT[0, 2] = 0.0  # A termination, that no row follows as its end: nothing i
 
 @pytest.mark.parametrize("n", [1, 2, 4, 9])
 def test_n_step_targets_go_as_far_as_there_are_actions(n: int) -> None:
-    found = losses.n_step_targets(REWARD, DISCOUNT, VALUES, HAS_ACTION, n)
+    found = np.asarray(jax.jit(losses.n_step_targets, static_argnums=4)(REWARD, DISCOUNT, VALUES, HAS_ACTION, n))
     for row in range(3):
         for t in range(6):
             total, weight, k = 0.0, 1.0, t
@@ -30,9 +30,8 @@ def test_n_step_targets_go_as_far_as_there_are_actions(n: int) -> None:
 
 
 def test_n_step_targets_have_no_gradient() -> None:
-    slopes = jax.grad(lambda *given: jnp.sum(losses.n_step_targets(*given, HAS_ACTION, 2)), argnums=(0, 1, 2))(
-        REWARD, DISCOUNT, VALUES
-    )
+    total = jax.grad(lambda *given: jnp.sum(losses.n_step_targets(*given, HAS_ACTION, 2)), argnums=(0, 1, 2))
+    slopes = jax.jit(total)(REWARD, DISCOUNT, VALUES)
     assert not any(np.any(slope) for slope in slopes)
 
 
@@ -44,5 +43,5 @@ def test_a_number_is_shared_among_its_two_nearest_atoms() -> None:
     )
     logits = RNG.normal(size=(5, 5)).astype(np.float32)
     expected = -np.sum(shares * log_softmax(logits, axis=-1), axis=-1)
-    np.testing.assert_allclose(losses.two_hot_cross_entropy(logits, target, atoms), expected, rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(losses.two_hot_cross_entropy)(logits, target, atoms), expected, rtol=1e-4)
     np.testing.assert_allclose(losses.cross_entropy(logits, shares), expected, rtol=1e-4)

@@ -1,5 +1,6 @@
 """Losses on sequences against loops in plain numpy, episode by episode."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,6 +12,11 @@ from agentkit import losses
 from agentkit.types import has_action
 
 GAMMA = 0.9
+
+# Eagerly each of their operations would be a program of its own.
+signed_hyperbolic, signed_parabolic = jax.jit(losses.signed_hyperbolic), jax.jit(losses.signed_parabolic)
+n_step_double_q_learning_error = jax.jit(losses.n_step_double_q_learning_error, static_argnames=("n", "rescaled"))
+loss_mask, sequence_priorities = jax.jit(losses.loss_mask, static_argnums=1), jax.jit(losses.sequence_priorities)
 
 
 def h(x: Any) -> Any:
@@ -27,11 +33,11 @@ def inverse(y: Any) -> Any:
 
 def test_rescaling_and_its_inverse() -> None:
     x = np.concatenate([-np.geomspace(1e-4, 1e5, 50), [0.0], np.geomspace(1e-4, 1e5, 50)]).astype(np.float32)
-    np.testing.assert_allclose(losses.signed_hyperbolic(x), h(x), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(signed_hyperbolic(x), h(x), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(inverse(h(x)), x, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(losses.signed_parabolic(losses.signed_hyperbolic(x)), x, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(losses.signed_parabolic(x / 100), inverse(x / 100), rtol=1e-5, atol=1e-6)
-    assert losses.signed_parabolic(np.float32(0.0)) == 0.0
+    np.testing.assert_allclose(signed_parabolic(signed_hyperbolic(x)), x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(signed_parabolic(x / 100), inverse(x / 100), rtol=1e-5, atol=1e-6)
+    assert signed_parabolic(np.float32(0.0)) == 0.0
 
 
 class Sequence:
@@ -58,7 +64,7 @@ class Sequence:
     def errors(self, n: int, rescaled: bool) -> tuple[np.ndarray, np.ndarray]:
         mask = has_action(np.array([self.start]))
         discount = np.float32(GAMMA) * np.array([self.discount], np.float32)
-        found = losses.n_step_double_q_learning_error(
+        found = n_step_double_q_learning_error(
             self.q[None], self.action[None], self.reward[None], discount, self.target[None], self.selector[None],
             mask, n=n, rescaled=rescaled,
         )  # fmt: skip
@@ -86,7 +92,7 @@ class Sequence:
 @pytest.mark.parametrize("n", [1, 2, 3, 20])
 @pytest.mark.parametrize(
     "episodes",
-    [[(7, None)], [(7, 0.0)], [(7, 1.0)], [(3, 0.0), (4, 1.0), (2, None)], [(1, 1.0), (1, 0.0), (5, 1.0), (1, None)]],
+    [[(10, None)], [(9, 0.0)], [(9, 1.0)], [(3, 0.0), (3, 1.0), (2, None)], [(1, 1.0), (1, 0.0), (4, 1.0), (1, None)]],
 )
 def test_n_step_errors(episodes: list[tuple[int, float | None]], n: int, rescaled: bool) -> None:
     for seed in range(3):
@@ -99,11 +105,12 @@ def test_n_step_errors(episodes: list[tuple[int, float | None]], n: int, rescale
 
 
 def test_without_ends_they_are_rlaxs() -> None:
-    s = Sequence([(8, None)])
+    s = Sequence([(10, None)])
     best = np.argmax(s.selector, axis=-1)
-    expected = rlax.transformed_n_step_q_learning(
-        s.q, s.action, s.target, best, s.reward, np.full(8, GAMMA, np.float32), 3, True, rlax.SIGNED_HYPERBOLIC_PAIR
+    theirs = functools.partial(
+        rlax.transformed_n_step_q_learning, n=3, stop_target_gradients=True, tx_pair=rlax.SIGNED_HYPERBOLIC_PAIR
     )
+    expected = jax.jit(theirs)(s.q, s.action, s.target, best, s.reward, np.full(10, GAMMA, np.float32))
     np.testing.assert_allclose(s.errors(3, True)[0], expected, rtol=1e-3, atol=1e-3)
 
 
@@ -112,13 +119,13 @@ def test_gradients_reach_the_values_of_taken_actions_and_no_target() -> None:
     mask = has_action(np.array([s.start]))
 
     def total(q: Any, target: Any, selector: Any) -> Any:
-        errors = losses.n_step_double_q_learning_error(
+        errors = n_step_double_q_learning_error(
             q[None], s.action[None], s.reward[None], np.float32([s.discount]), target[None], selector[None], mask,
             n=2, rescaled=True,
         )  # fmt: skip
         return errors.sum()
 
-    by_q, *others = jax.grad(total, argnums=(0, 1, 2))(s.q, s.target, s.selector)
+    by_q, *others = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(s.q, s.target, s.selector)
     np.testing.assert_array_equal(by_q, -np.eye(3)[s.action])
     assert all(np.all(x == 0) for x in others)
 
@@ -137,13 +144,13 @@ def test_gradients_reach_the_values_of_taken_actions_and_no_target() -> None:
     ],
 )
 def test_rows_that_teach(start: str, burn_in: int, expected: str) -> None:
-    found = losses.loss_mask(np.array([[c == "s" for c in start]]), burn_in)
+    found = loss_mask(np.array([[c == "s" for c in start]]), burn_in)
     assert "".join(str(int(x)) for x in found[0]) == expected
 
 
 def test_priorities() -> None:
     error = np.float32([[1.0, -3.0, 100.0], [2.0, 2.0, 2.0], [5.0, 5.0, 5.0]])
     mask = np.float32([[1, 1, 0], [1, 1, 1], [0, 0, 0]])
-    found = losses.sequence_priorities(error, mask, 0.9)
+    found = sequence_priorities(error, mask, 0.9)
     np.testing.assert_allclose(found, [0.9 * 3 + 0.1 * 2, 2.0, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(losses.sequence_priorities(error, mask, 0.0), [2.0, 2.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(sequence_priorities(error, mask, 0.0), [2.0, 2.0, 0.0], rtol=1e-6)

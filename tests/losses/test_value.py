@@ -38,7 +38,7 @@ def test_gradients_reach_the_chosen_action_values_only(double: bool) -> None:
         errors = losses.double_q_learning_error(*arguments, selector) if double else losses.q_learning_error(*arguments)
         return jnp.sum(errors)
 
-    by_q, by_target, by_selector = jax.grad(loss, argnums=(0, 1, 2))(Q, Q_TARGET, Q_SELECTOR)
+    by_q, by_target, by_selector = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(Q, Q_TARGET, Q_SELECTOR)
     np.testing.assert_array_equal(by_q, -np.eye(2, dtype=np.float32)[ACTION])
     assert not np.any(by_target) and not np.any(by_selector)
 
@@ -53,7 +53,7 @@ def test_huber_by_hand(error: float, delta: float | None, expected: float) -> No
 
 def test_hubers_gradient_is_the_clipped_error() -> None:
     errors = np.array([-5.0, -0.5, 0.0, 0.3, 2.0], np.float32)
-    gradients = jax.grad(lambda e: jnp.sum(losses.huber(e, 1.0)))(errors)
+    gradients = jax.jit(jax.grad(lambda e: jnp.sum(losses.huber(e, 1.0))))(errors)
     np.testing.assert_allclose(gradients, np.clip(errors, -1, 1), rtol=1e-6)
 
 
@@ -93,17 +93,18 @@ def test_the_munchausen_error_is_the_papers_sum_over_actions() -> None:
         expected.append(REWARD[i] + alpha * bonus + DISCOUNT[i] * soft - Q[i, ACTION[i]])
     assert min(tau * log_pi(q_target_tm1[1])) < least  # One is cut off.
 
+    @jax.jit
     def errors(q: np.ndarray, before: np.ndarray, after: np.ndarray) -> jax.Array:
         settings = {"temperature": tau, "munchausen_coefficient": alpha, "log_policy_clip": least}
         return losses.munchausen_error(q, ACTION, REWARD, DISCOUNT, before, after, **settings)
 
     np.testing.assert_allclose(errors(Q, q_target_tm1, Q_TARGET), expected, rtol=1e-5)
-    by_q, *others = jax.grad(lambda *q: jnp.sum(errors(*q)), argnums=(0, 1, 2))(Q, q_target_tm1, Q_TARGET)
+    by_q, *others = jax.jit(jax.grad(lambda *q: jnp.sum(errors(*q)), argnums=(0, 1, 2)))(Q, q_target_tm1, Q_TARGET)
     np.testing.assert_array_equal(by_q, -np.eye(2, dtype=np.float32)[ACTION])
     assert not any(np.any(gradient) for gradient in others)
 
 
 def test_cold_and_without_a_bonus_the_munchausen_error_is_q_learnings() -> None:
     settings = {"temperature": 1e-3, "munchausen_coefficient": 0.0, "log_policy_clip": -1.0}
-    errors = losses.munchausen_error(Q, ACTION, REWARD, DISCOUNT, Q, Q_TARGET, **settings)
+    errors = jax.jit(losses.munchausen_error)(Q, ACTION, REWARD, DISCOUNT, Q, Q_TARGET, **settings)
     np.testing.assert_allclose(errors, losses.q_learning_error(Q, ACTION, REWARD, DISCOUNT, Q_TARGET), rtol=1e-5)

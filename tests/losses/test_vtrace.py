@@ -11,6 +11,8 @@ from agentkit.types import has_action
 
 GAMMA = 0.9
 
+vtrace = jax.jit(losses.vtrace)  # Eagerly each of its operations would be a program of its own.
+
 
 class Segment:
     """Episodes as (number of actions, discount at the end; None where the segment ends), and a policy's ratios."""
@@ -39,7 +41,7 @@ class Segment:
     def found(self, values: Any = None, **settings: Any) -> losses.VTrace:
         rows = [np.float32(x)[None] for x in (self.reward, GAMMA * np.array(self.discount))]
         values = self.values[None] if values is None else values
-        return losses.vtrace(*rows, values, self.log_ratio[None], self.mask(), **settings)
+        return vtrace(*rows, values, self.log_ratio[None], self.mask(), **settings)
 
     def by_hand(self, lambda_: float, rho_clip: float, policy_rho_clip: float) -> dict[int, tuple[float, float]]:
         """Target and advantage of each row with an action; sums and products as they stand in the paper."""
@@ -62,10 +64,10 @@ class Segment:
 
 
 EPISODES: list[list[tuple[int, float | None]]] = [
-    [(6, None)],
-    [(6, 0.0)],
-    [(6, 1.0)],
-    [(3, 0.0), (2, 1.0), (2, None)],
+    [(10, None)],
+    [(9, 0.0)],
+    [(9, 1.0)],
+    [(3, 0.0), (3, 1.0), (2, None)],
     [(1, 1.0), (1, 0.0), (4, 1.0), (1, None)],
 ]
 
@@ -92,7 +94,7 @@ def test_on_policy_it_is_generalized_advantages(episodes: list[tuple[int, float 
     segment.log_ratio[:] = 0.0
     mask = segment.mask()
     rows = [np.float32(x)[None] for x in (segment.reward, GAMMA * np.array(segment.discount), segment.values)]
-    expected = losses.generalized_advantages(*rows, mask, 1.0)
+    expected = jax.jit(losses.generalized_advantages)(*rows, mask, 1.0)
     found = segment.found()
     for x in (found.target - segment.values[None, :-1], found.advantage):
         np.testing.assert_allclose(x * mask, expected * mask, rtol=1e-4, atol=1e-5)
@@ -100,5 +102,5 @@ def test_on_policy_it_is_generalized_advantages(episodes: list[tuple[int, float 
 
 def test_no_gradient_goes_through_targets_or_advantages() -> None:
     segment = Segment(EPISODES[3])
-    grad = jax.grad(lambda values: sum(x.sum() for x in segment.found(values)))(segment.values[None])
+    grad = jax.jit(jax.grad(lambda values: sum(x.sum() for x in segment.found(values))))(segment.values[None])
     assert np.all(grad == 0)
