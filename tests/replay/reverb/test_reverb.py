@@ -233,10 +233,8 @@ def test_a_server_of_other_tables_is_refused(other):
 
 
 def test_nobody_at_the_address():
-    started = time.monotonic()
-    with pytest.raises(errors.ReplayClosedError, match="No Reverb server answers"):
+    with pytest.raises(errors.ReplayClosedError, match=r"No Reverb server answers at localhost:1 \(0\.5 s\)"):
         ReverbReplay([pair_table()], address="localhost:1", default_timeout=0.5)
-    assert time.monotonic() - started < 10
 
 
 def free_port():
@@ -374,9 +372,7 @@ def test_closing_leaves_no_thread_and_no_file(tmp_path):
     write_pairs(writer, "pairs", range(3))
     next(samplers[0])
     replay.reset("pairs")
-    started = time.monotonic()
     replay.close()
-    assert time.monotonic() - started < 3
     gc.collect()
     assert wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before)
     assert not list(tmp_path.iterdir())
@@ -452,10 +448,8 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path):
             lambda: replay.update_priorities("pairs", np.ones(1, np.uint64), np.ones(1)),
         ]
         for call in calls:
-            started = time.monotonic()
             with pytest.raises(errors.ReplayClosedError):
                 call()
-            assert time.monotonic() - started < 8
         server = start_server(port, tmp_path)
         replay.default_timeout = LONG
 
@@ -469,9 +463,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path):
         assert wait_until(delivered)
         assert replay.info("pairs").num_inserted == 1
     finally:
-        started = time.monotonic()
         replay.close()
-        assert time.monotonic() - started < 8
         stop_server(server)
 
 
