@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import tree
@@ -14,6 +15,31 @@ from agentkit.types import Nest
 Array = specs.Array
 BoundedArray = specs.BoundedArray
 DiscreteArray = specs.DiscreteArray
+
+
+@final
+class DiscreteFrom(DiscreteArray):
+    """Describes a choice that counts from 0 here, and from `start` in the environment's own terms."""
+
+    def __init__(self, num_values: int, dtype: Any = np.int32, name: str | None = None, start: int = 0):
+        super().__init__(num_values, dtype, name)
+        self.start = int(start)
+
+    def __reduce__(self) -> Any:
+        return DiscreteFrom, (self.num_values, self.dtype, self.name, self.start)
+
+
+@final
+class BoundedFrom(BoundedArray):
+    """Describes several choices that count from 0 here, and from `start` in the environment's own terms."""
+
+    def __init__(self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None, start: Any = 0):
+        super().__init__(shape, dtype, minimum, maximum, name)
+        self.start = np.asarray(start)
+
+    def __reduce__(self) -> Any:
+        return BoundedFrom, (self.shape, self.dtype, self.minimum, self.maximum, self.name, self.start)
+
 
 ACTION_MASK = "action_mask"
 """The key of an observation under which an environment says which discrete actions may be taken."""
@@ -154,12 +180,15 @@ def in_words(spec: Nest) -> str:
 def _leaf_in_words(leaf: specs.Array) -> str:
     if isinstance(leaf, DiscreteArray):
         return f"one of {leaf.num_values}"
-    text = f"{leaf.dtype.name}{list(leaf.shape)}"
+    return f"{leaf.dtype.name}{list(leaf.shape)}{_bounds_in_words(leaf)}"
+
+
+def _bounds_in_words(leaf: specs.Array) -> str:
     if not isinstance(leaf, BoundedArray) or not (np.isfinite(leaf.minimum).all() and np.isfinite(leaf.maximum).all()):
-        return text
+        return ""
     or_more, or_less = (np.ptp(bound) > 0 for bound in (leaf.minimum, leaf.maximum))
     lowest = f"{np.min(leaf.minimum):g}{' or more' if or_more else ''}"
-    return f"{text} from {lowest} to {np.max(leaf.maximum):g}{' or less' if or_less else ''}"
+    return f" from {lowest} to {np.max(leaf.maximum):g}{' or less' if or_less else ''}"
 
 
 def spec_of(nest: Nest) -> Nest:
@@ -189,6 +218,154 @@ def validate(value: Nest, spec: Nest, what: str = "value") -> None:
                 f"found {array.dtype.name}{list(array.shape)}. Cast or reshape it before it is added, "
                 "or correct the spec."
             )
+
+
+def start_of(spec: specs.Array) -> Any:
+    """Returns what the environment itself counts a leaf's choices from, where agentkit counts from 0; else 0."""
+    return getattr(spec, "start", 0)
+
+
+def in_own_terms(spec: Nest) -> Nest:
+    """Returns a nest of specs with choices in the environment's own terms: from `start_of` them, and not from 0."""
+
+    def own(leaf: specs.Array) -> specs.Array:
+        start = start_of(leaf)
+        if not np.any(start):
+            return leaf
+        low, high = (bound.astype(np.int64) + start for bound in (leaf.minimum, leaf.maximum))
+        info = np.iinfo(np.int32)
+        narrow = np.min(low) >= info.min and np.max(high) <= info.max
+        return BoundedArray(leaf.shape, np.int32 if narrow else np.int64, low, high, leaf.name)
+
+    return tree.map_structure(own, spec)
+
+
+def from_own_terms(value: Nest, spec: Nest) -> Nest:
+    """Returns a value of ``in_own_terms(spec)``, with leading axes or without, as one of `spec`."""
+
+    def shift(leaf: specs.Array, array: np.ndarray) -> np.ndarray:
+        start = start_of(leaf)
+        return np.asarray(array - start, leaf.dtype) if np.any(start) else array
+
+    return tree.map_structure_up_to(spec, shift, spec, value)
+
+
+def to_own_terms(value: Nest, spec: Nest) -> Nest:
+    """Returns a value of `spec`, with leading axes or without, as one of ``in_own_terms(spec)``."""
+
+    def shift(leaf: specs.Array, own: specs.Array, array: Any) -> Any:
+        start = start_of(leaf)
+        return np.asarray(np.asarray(array, np.int64) + start, own.dtype) if np.any(start) else array
+
+    return tree.map_structure_up_to(spec, shift, spec, in_own_terms(spec), value)
+
+
+def fit(value: Nest, spec: Nest, what: str = "value", **options: Any) -> Nest:
+    """Returns a value as arrays of its spec; refuses one that these would not say the same as.
+
+    Each leaf is taken as `fit_array` does, which says what is checked.
+
+    Args:
+        value: in the structure of `spec`; lists do for tuples.
+        spec: nest of specs.
+        what: what errors call it, with the environment or the file that it is from.
+        **options: see `fit_array`.
+
+    Raises:
+        SpecError: naming the leaf, what was expected there and what was found.
+    """
+    if is_spec(spec):
+        return fit_array(value, spec, what, **options)
+    if isinstance(spec, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != spec.keys():
+            raise SpecError(f"{what}: expected a dictionary of {', '.join(map(str, spec))}, found {_brief(value)}.")
+        return {key: fit(value[key], child, f"{what}/{key}", **options) for key, child in spec.items()}
+    if not isinstance(value, tuple | list) or len(value) != len(spec):
+        raise SpecError(f"{what}: expected a tuple of {len(spec)}, found {_brief(value)}.")
+    pairs = enumerate(zip(value, spec, strict=True))
+    return tree.unflatten_as(
+        spec, tree.flatten([fit(part, child, f"{what}/{i}", **options) for i, (part, child) in pairs])
+    )
+
+
+def fit_array(
+    value: Any, spec: specs.Array, what: str, *, leading: str = "", finite: bool = True, slack: float | None = None
+) -> np.ndarray:
+    """Returns a value as an array of its spec; refuses one that this would not say the same as.
+
+    A cast must stay within a kind: whole numbers become others that hold them, or floats; floats become floats, and
+    never whole numbers. Whole numbers must be within the spec's bounds, at which choices end; floats may leave theirs,
+    as those of many simulators do, unless there is a `slack`. It costs 2 to 15 us for a small array: where each step
+    counts, compare dtype and shape first, and call this for what differs.
+
+    Args:
+        value: an array, a number, or a list of numbers.
+        spec: of one array.
+        what: what errors call it.
+        leading: what they call an axis in front, such as "step"; "" for none.
+        finite: whether NaN and infinity are refused, and what is infinite in the spec's precision.
+        slack: by how much floats may be beyond their bounds, for rounding; None for no limit.
+
+    Raises:
+        SpecError: saying what was expected, what was found and where.
+    """
+    dtype, axes = spec.dtype, bool(leading)
+    promised = f"{dtype.name}{list(spec.shape)}{f' at each {leading}' if leading else ''}"
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # A list of lists of several lengths.
+        raise SpecError(f"{what}: expected {promised}, found {_brief(value)}. {_ADVICE}") from error
+    if array.dtype != dtype and array.dtype.kind not in "biuf":
+        raise SpecError(f"{what}: expected {promised}, found {_brief(value)}. {_ADVICE}")
+    found = f"{array.dtype.name}{list(array.shape[axes:])}"
+    if array.shape[axes:] != spec.shape or array.ndim < axes:
+        raise SpecError(f"{what}: expected {promised}, found {found}. {_ADVICE}")
+    if array.dtype.kind == "f" and dtype.kind in "biu" and array.size:
+        fraction = next(iter(array[array != np.rint(array)]), array.flat[0])
+        raise SpecError(f"{what}: expected {promised}, found {found}, such as {fraction}. {_ADVICE}")
+    bad, taken = _cast(array, dtype)
+    if bad is None and finite and dtype.kind in "fc" and not np.isfinite(taken).all():
+        bad = ~np.isfinite(taken)
+    if bad is None and isinstance(spec, BoundedArray):
+        if dtype.kind in "iu":
+            bad = (taken < spec.minimum) | (taken > spec.maximum)
+        elif slack is not None:
+            bad = (taken < spec.minimum - slack) | (taken > spec.maximum + slack)
+    if bad is not None and bad.any():
+        raise SpecError(_refusal(array, bad, spec, what, leading))
+    return taken
+
+
+def _cast(array: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray | None, np.ndarray]:
+    """Returns where whole numbers are lost in a cast, None for nowhere, and the array as it is then."""
+    if array.dtype == dtype:
+        return None, array
+    if dtype.kind not in "biu" or np.can_cast(array.dtype, dtype):
+        with np.errstate(over="ignore"):  # Infinity is looked for later.
+            return None, array.astype(dtype)
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bad = (array < least) | (array > most)
+    return (bad if bad.any() else None), array.astype(dtype)
+
+
+_ADVICE = "Give what the spec (the space) promises, or correct the spec."
+
+
+def _refusal(array: np.ndarray, bad: np.ndarray, spec: specs.Array, what: str, leading: str) -> str:
+    """Returns the error about an array with bad numbers."""
+    index = np.argwhere(bad)[0].tolist()
+    number, others = array[tuple(index)], int(bad.sum()) - 1
+    place = f" of {leading} {index.pop(0)}" if leading else ""
+    found = f"{array.dtype.name} {number}{f' at {index}' if index else ''}"
+    more = f" and {others:,} more such of {array.size:,} numbers" if others else ""
+    promised = f"{spec.dtype.name}{list(spec.shape)}{_bounds_in_words(spec)}"
+    return f"{what}{place}: expected {promised}, found {found}{more}. {_ADVICE}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"one of {', '.join(map(str, value)) or 'nothing'}"
+    return f"{type(value).__name__} {value!r:.60}" if value is not None else "None"
 
 
 def check_is_environment(environment: Any) -> None:

@@ -107,9 +107,7 @@ class ColumnSource(EnvironmentWrapper):
         spec, value = self._spec[name], _entry(self.last_info, entry)
         if value is None:
             return np.zeros(spec.shape, spec.dtype)
-        if value.shape != spec.shape or value.dtype.kind not in "biuf":
-            raise SpecError(f"columns: {name} was {spec.dtype.name}{list(spec.shape)} at first, found {value!r:.80}.")
-        return value.astype(spec.dtype)
+        return specs.fit_array(value, spec, f"columns: {name}, as it was at first", finite=False)
 
 
 def _entry(info: Mapping[str, Any], name: str) -> np.ndarray | None:

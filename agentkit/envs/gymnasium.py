@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, final
 
@@ -14,6 +14,7 @@ import dm_env
 import numpy as np
 
 from agentkit import specs
+from agentkit.envs.gymnasium_values import explain, make_reader, take_reset, take_step
 from agentkit.envs.rendering import explain_import, prepare_mujoco, prepare_pygame
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
@@ -218,8 +219,9 @@ class GymnasiumEnvironment(dm_env.Environment):
     """Gives a gymnasium environment dm_env's interface.
 
     ``terminated`` becomes LAST with discount 0, ``truncated`` alone LAST with discount 1, both LAST
-    with discount 0. Observations are copied, so an environment may reuse its buffers. Discrete
-    spaces count from 0 outside, whatever their ``start``. The first reset is seeded by `seed`;
+    with discount 0. Observations are copied, so an environment may reuse its buffers; one that does not
+    fit its space is refused (see `agentkit.envs.gymnasium_values`), and a reward may be an array of one number.
+    Discrete spaces count from 0 outside, whatever their ``start``. The first reset is seeded by `seed`;
     later ones go on with the environment's own generator, unless `reseed` is called.
 
     Attributes:
@@ -243,12 +245,14 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._environment = environment
         self._observation_spec = space_to_spec(environment.observation_space, "observation")
         self._action_spec = space_to_spec(environment.action_space, "action")
-        self._read = _reader(environment.observation_space)
+        self._read = make_reader(self._observation_spec)
+        self._read_first = make_reader(self._observation_spec, thorough=True)
         self._write = _writer(environment.action_space)
         self._reset_next_step = True
-        self._checked = self._ready_to_draw = False
+        self._ready_to_draw = False
+        self._num_steps = 0  # Of this episode.
         self._seed: int | None = seed
-        self.last_info: dict[str, Any] = {}
+        self.last_info: Mapping[str, Any] = {}
 
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""
@@ -256,25 +260,39 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""
-        self._reset_next_step = False
-        observation, self.last_info = self._environment.reset(seed=self._seed)
-        self._seed = None
-        observation = self._read(observation)
-        if not self._checked:  # Once: it costs as much as a reset of a small environment.
-            specs.validate(observation, self._observation_spec, f"Observation of {self._environment}")
-            self._checked = True
-        return dm_env.TimeStep(_FIRST, None, None, observation)
+        self._reset_next_step, self._num_steps = False, 0
+        try:
+            observation, self.last_info = take_reset(self._environment.reset(seed=self._seed))
+            self._seed = None
+            return dm_env.TimeStep(_FIRST, None, None, self._read_first(observation))
+        except (SpecError, TypeError, ValueError) as error:
+            self._tell(error)
+            raise
 
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Takes an action; after LAST it starts an episode instead and ignores the action."""
         if self._reset_next_step:
             return self.reset()
-        observation, reward, terminated, truncated, self.last_info = self._environment.step(self._write(action))
-        observation = self._read(observation)
+        self._num_steps += 1
+        try:
+            found = take_step(self._environment.step(self._write(action)))
+            observation, reward, terminated, truncated, self.last_info = found
+            observation = self._read(observation)
+        except (SpecError, TypeError, ValueError) as error:
+            self._tell(error)
+            raise
         if terminated or truncated:
             self._reset_next_step = True
-            return dm_env.TimeStep(_LAST, float(reward), 0.0 if terminated else 1.0, observation)
-        return dm_env.TimeStep(_MID, float(reward), 1.0, observation)
+            return dm_env.TimeStep(_LAST, reward, 0.0 if terminated else 1.0, observation)
+        return dm_env.TimeStep(_MID, reward, 1.0, observation)
+
+    def _tell(self, error: Exception) -> None:
+        """Raises an error with environment and step in front, unless it is one of the environment's own."""
+        told = error if isinstance(error, SpecError) else explain(error)
+        if told is not None:
+            spec = self._environment.spec
+            name = type(self._environment.unwrapped).__name__ if spec is None else spec.id
+            raise SpecError(f"{name}, step {self._num_steps:,} of an episode: {told}") from error
 
     def observation_spec(self) -> Nest:
         """Returns the observation space as specs."""
@@ -311,19 +329,26 @@ def space_to_spec(space: gymnasium.Space, name: str) -> Nest:
     """Returns the spec of a gymnasium space.
 
     Box gives an Array, or a BoundedArray where a bound is finite; Discrete a DiscreteArray int32;
-    MultiDiscrete and MultiBinary a BoundedArray; Dict and Tuple a dict and a tuple of specs.
+    MultiDiscrete and MultiBinary a BoundedArray; Dict and Tuple a dict and a tuple of specs. Choices count from 0,
+    and `specs.start_of` says from what the space counts them.
 
     Raises:
         SpecError: for any other space.
     """
     if isinstance(space, spaces.Discrete):
+        start = _start(space)
+        if start is not None:
+            return specs.DiscreteFrom(int(space.n), np.int32, name, start)
         return specs.DiscreteArray(int(space.n), dtype=np.int32, name=name)
     if isinstance(space, spaces.Box):
         if np.isfinite(space.low).any() or np.isfinite(space.high).any():
             return specs.BoundedArray(space.shape, space.dtype, *_bounds(space), name)
         return specs.Array(space.shape, space.dtype, name)
     if isinstance(space, spaces.MultiDiscrete):
-        return specs.BoundedArray(space.shape, np.int32, 0, np.asarray(space.nvec) - 1, name)
+        start, most = _start(space), np.asarray(space.nvec) - 1
+        if start is not None:
+            return specs.BoundedFrom(space.shape, np.int32, 0, most, name, start)
+        return specs.BoundedArray(space.shape, np.int32, 0, most, name)
     if isinstance(space, spaces.MultiBinary):
         return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
     if isinstance(space, spaces.Dict):
@@ -355,21 +380,6 @@ def _bounds(space: spaces.Box) -> tuple[Any, Any]:
     is_image = len(space.shape) > 2 and space.low.size > 0
     uniform = is_image and all((bound == bound.flat[0]).all() for bound in (space.low, space.high))
     return (space.low.flat[0], space.high.flat[0]) if uniform else (space.low, space.high)
-
-
-def _reader(space: gymnasium.Space) -> Callable[[Any], Nest]:
-    """Returns a function from the space's values to arrays of its spec, always a copy."""
-    if isinstance(space, spaces.Dict):
-        children = {key: _reader(child) for key, child in space.items()}
-        return lambda value: {key: read(value[key]) for key, read in children.items()}
-    if isinstance(space, spaces.Tuple):
-        readers = [_reader(child) for child in space]
-        return lambda value: tuple(read(part) for read, part in zip(readers, value, strict=True))
-    start = _start(space)
-    dtype = space_to_spec(space, "").dtype
-    if start is not None:
-        return lambda value: np.array(value - start, dtype)
-    return lambda value: np.array(value, dtype)
 
 
 def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:

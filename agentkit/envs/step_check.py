@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any, final
@@ -78,7 +77,7 @@ class StepCheck:
     def _look_at_reward(self, reward: Nest, is_first: bool, action: Nest, step: int) -> None:
         if not (is_first and reward is None):
             _refuse_none(reward, "reward", step)
-            reward = _cast(reward, self._spec.rewards, f"At step {step:,} the environment's reward")
+            reward = specs.fit(reward, self._spec.rewards, f"At step {step:,} the environment's reward", finite=False)
             if not all(is_finite(leaf) for leaf in tree.flatten(reward)):
                 self._tell("reward", reward, action, step)
 
@@ -86,7 +85,8 @@ class StepCheck:
         if is_first and discount is None:
             return
         _refuse_none(discount, "discount", step)
-        for leaf in tree.flatten(_cast(discount, self._spec.discounts, f"At step {step:,} the environment's discount")):
+        what = f"At step {step:,} the environment's discount"
+        for leaf in tree.flatten(specs.fit(discount, specs.to_arrays(self._spec.discounts), what, finite=False)):
             if not ((leaf >= 0) & (leaf <= 1)).all():
                 raise SpecError(
                     f"At step {step:,} the environment's discount is {leaf}; expected 0 (the episode terminated) to "
@@ -138,21 +138,6 @@ def _refuse_none(value: Nest, what: str, step: int) -> None:
             f"At step {step:,} the environment's {what} is None; expected a number. Only the first time step of an "
             "episode (dm_env.restart) has none."
         )
-
-
-def _cast(value: Nest, spec: Nest, what: str) -> Nest:
-    """Returns a reward or discount as arrays of its spec; any dtype of numbers is taken."""
-
-    def cast(leaf_spec: specs.Array, leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)
-        return array.astype(leaf_spec.dtype) if array.dtype.kind in "fiub" else array
-
-    found = value
-    if value is not None:
-        with contextlib.suppress(TypeError, ValueError), np.errstate(over="ignore"):  # `validate` says it better.
-            found = tree.map_structure(cast, spec, value)
-    specs.validate(found, spec, what)
-    return found
 
 
 def fits(spec: Nest, and_finite: bool = False) -> Callable[[Nest], bool]:

@@ -35,11 +35,11 @@ class SinglePrecision(ObservationWrapper):
         self._action_spec = tree.map_structure(_narrow_spec, environment.action_spec())
         self._reward_spec = tree.map_structure(_narrow_spec, environment.reward_spec())
         self._discount_spec = tree.map_structure(_narrow_spec, environment.discount_spec())
-        self._cast_observation = _caster(environment.observation_spec())
+        leading = (environment.num_envs,) if specs.is_batched(environment) else ()
+        self._cast_observation = _caster(environment.observation_spec(), "observation", leading)
         # One scalar reward is the common case and casts fastest as a scalar.
-        batched = specs.is_batched(environment)
-        self._cast_reward = _caster(environment.reward_spec(), scalars=not batched)
-        self._cast_discount = _caster(environment.discount_spec(), scalars=not batched)
+        self._cast_reward = _caster(environment.reward_spec(), "reward", leading, scalars=not leading)
+        self._cast_discount = _caster(environment.discount_spec(), "discount", leading, scalars=not leading)
 
     def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         step_type, reward, discount, observation = timestep
@@ -104,7 +104,7 @@ def _narrow_whole(value: Any, name: str | None) -> np.ndarray:
     """Casts int64 to int32; numpy would wrap what does not fit around."""
     array = np.asarray(value)
     narrow = array.astype(np.int32)
-    if array.dtype.kind in "iu" and (narrow != array).any():
+    if (narrow != array).any():
         bad = array[narrow != array].flat[0]
         raise SpecError(
             f"{name or 'value'}: found {bad}, which does not fit into int32 ({_INT32.min} to {_INT32.max}). Give the "
@@ -113,27 +113,40 @@ def _narrow_whole(value: Any, name: str | None) -> np.ndarray:
     return narrow
 
 
-def _caster(spec: Nest, scalars: bool = False) -> Any:
+def _caster(spec: Nest, what: str, leading: tuple[int, ...], scalars: bool = False) -> Any:
     """Returns a function that casts a value of `spec`, or None where nothing needs a cast."""
     leaves = tree.flatten(spec)
-    dtypes = [_narrow_dtype(leaf) for leaf in leaves]
-    if all(dtype is None for dtype in dtypes):
+    if all(_narrow_dtype(leaf) is None for leaf in leaves):
         return None
     if specs.is_spec(spec):
-        dtype = dtypes[0]
-        assert dtype is not None
-        if scalars and spec.shape == ():
-            return dtype.type if dtype.kind == "f" else lambda value: _narrow_whole(value, spec.name)[()]
-        if dtype.kind == "i":
-            return lambda value: _narrow_whole(value, spec.name)
-        return lambda value: np.asarray(value, dtype)
+        return _leaf_caster(spec, what, leading, scalars)
+    named = zip(leaves, specs.leaf_names(spec), strict=True)
+    casters = [_leaf_caster(leaf, f"{what}/{name}", leading) for leaf, name in named]
 
     def cast(value: Nest) -> Nest:
         flat = tree.flatten(value)
-        cast_flat = [
-            leaf if dtype is None else _narrow_whole(leaf, each.name) if dtype.kind == "i" else np.asarray(leaf, dtype)
-            for leaf, dtype, each in zip(flat, dtypes, leaves, strict=True)
-        ]
-        return tree.unflatten_as(value, cast_flat)
+        if len(flat) != len(casters):
+            specs.validate(value, spec, what)  # Raises, naming the leaves.
+        return tree.unflatten_as(value, [cast_leaf(leaf) for cast_leaf, leaf in zip(casters, flat, strict=True)])
 
     return cast
+
+
+def _leaf_caster(spec: specs.Array, what: str, leading: tuple[int, ...], scalars: bool = False) -> Any:
+    """Returns a function to the narrower dtype; what is not of the spec's own dtype is looked at by `specs.fit`."""
+    dtype = _narrow_dtype(spec)
+    if dtype is None:
+        return lambda value: value
+    inner = specs.Array((*leading, *spec.shape), spec.dtype, spec.name)
+    as_scalar = scalars and spec.shape == ()
+
+    def cast(value: Any) -> Any:
+        if not isinstance(value, (np.ndarray, np.generic)) or value.dtype != spec.dtype:
+            value = specs.fit_array(value, inner, what, finite=False)
+        narrow = _narrow_whole(value, spec.name) if dtype.kind == "i" else np.asarray(value, dtype)
+        return narrow[()] if as_scalar else narrow
+
+    if not (as_scalar and dtype.kind == "f"):
+        return cast
+    scalar_type = dtype.type
+    return lambda value: scalar_type(value) if type(value) is float or type(value) is np.float64 else cast(value)

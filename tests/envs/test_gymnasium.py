@@ -3,6 +3,7 @@
 import dm_env
 import numpy as np
 import pytest
+import tree
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -178,6 +179,176 @@ def test_an_observation_that_breaks_its_space_is_refused():
 
     with pytest.raises(SpecError, match=r"expected float64\[2\], found float64\[3\]"):
         GymnasiumEnvironment(Broken()).reset()
+
+
+class Returning(gymnasium.Env):
+    """Returns from reset and step what it is told."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space, observation, changed=None, found=None):
+        self.observation_space, self.observation = space, observation
+        self.found = {"reset": lambda o: (o, {}), "step": lambda o: (o, 1.0, False, False, {})} | {changed: found}
+
+    def reset(self, *, seed=None, options=None):
+        return self.found["reset"](self.observation)
+
+    def step(self, action):
+        return self.found["step"](self.observation)
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        (spaces.Box(0, 255, (2, 2), np.uint8), np.full((2, 2), 0.7), r"expected uint8\[2, 2\], .*such as 0\.7"),
+        (spaces.Box(0, 255, (3,), np.uint8), np.array([-1, 256, 3]), r"from 0 to 255, found int64 -1 at \[0\]"),
+        (spaces.Box(-5, 5, (3,), np.int32), np.array([0.0, 2.6, 1]), r"expected int32\[3\], .*such as 2\.6"),
+        (spaces.Box(0, 1, (40, 40), np.uint8), np.full((40, 40), 2, np.uint8), "from 0 to 1, found uint8 2"),
+        (spaces.Discrete(4), 2.9, "found float64.*2.9"),
+        (spaces.Discrete(4, start=2), np.int64(6), r"from 2 to 5, found int64 6"),
+        (spaces.MultiDiscrete([3, 2]), np.array([2, 2]), r"found int64 2 at \[1\]"),
+        (spaces.Dict(a=BOX), {"b": np.zeros(2)}, ": expected a dictionary with a, found .* with b"),
+        (spaces.Dict(a=BOX), {"a": "text"}, "/a: .* found str 'text'"),
+        (spaces.Tuple([BOX]), (), "expected a tuple of 1"),
+        (BOX, None, "found None"),
+    ],
+)
+def test_what_is_not_of_the_space_is_refused_at_once_and_later(space, observation, message):
+    """At the first step and in the middle of an episode; bounds of large arrays at the first step alone."""
+    with pytest.raises(SpecError, match=f"^Returning, step 0 of an episode: observation.*{message}") as caught:
+        GymnasiumEnvironment(Returning(space, observation)).reset()
+    assert "\n" not in str(caught.value)
+    environment = GymnasiumEnvironment(Returning(space, space.sample()))
+    environment.reset()
+    environment.step(0)
+    environment.gymnasium_environment.observation = observation
+    if np.size(observation) < 1_000:
+        with pytest.raises(SpecError, match=f"^Returning, step 2 of an episode: observation.*{message}"):
+            environment.step(0)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        BOX,
+        spaces.Box(-1, 1, (2,), np.float64),
+        spaces.Box(0, 255, (4, 4, 3), np.uint8),
+        spaces.Box(-3, 7, (5,), np.int16),
+        spaces.Box(-(2**62), 2**62, (3,), np.int64),
+        spaces.Discrete(5),
+        spaces.Discrete(5, start=-2),
+        spaces.MultiDiscrete([3, 4], start=[1, -5]),
+        spaces.MultiBinary(3),
+        spaces.Dict(a=spaces.Tuple([spaces.Discrete(3, start=1), BOX]), b=spaces.Box(0, 1, (300,), np.int8)),
+    ],
+)
+def test_what_is_of_the_space_is_taken_number_for_number(space):
+    spec = space_to_spec(space, "observation")
+    space.seed(0)
+    for _ in range(20):
+        sample = space.sample()
+        environment = GymnasiumEnvironment(Returning(space, sample))
+        for timestep in (environment.reset(), environment.step(0)):
+            specs.validate(timestep.observation, spec)
+            theirs = specs.to_own_terms(timestep.observation, spec)
+            assert all(
+                np.array_equal(found, given)
+                for found, given in zip(
+                    tree.flatten(theirs),
+                    tree.flatten(dict(sample) if isinstance(sample, dict) else sample),
+                    strict=True,
+                )
+            )
+
+
+def test_other_dtypes_that_hold_the_same_numbers_are_taken():
+    for space, value in [
+        (BOX, [0, 1]),
+        (BOX, np.zeros(2, np.float64)),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0, 255])),
+        (spaces.Discrete(2), True),
+        (spaces.MultiBinary(2), np.array([True, False])),
+    ]:
+        observation = GymnasiumEnvironment(Returning(space, value)).reset().observation
+        np.testing.assert_array_equal(observation, np.asarray(value))
+        specs.validate(observation, space_to_spec(space, "observation"))
+
+
+@pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1), np.int64(1), np.array(1.0), np.array([1.0]), [1.0]])
+def test_a_reward_is_a_number_or_an_array_of_one(reward):
+    environment = GymnasiumEnvironment(Returning(BOX, np.zeros(2), "step", lambda o: (o, reward, False, np.False_, {})))
+    environment.reset()
+    assert type(environment.step(0).reward) is float and environment.step(0).reward == 1.0
+
+
+STEPS = {
+    "reward None": (lambda o: (o, None, False, False, {}), "reward: expected one number, found None"),
+    "rewards by name": (lambda o: (o, {"a": 1.0}, False, False, {}), "reward: .* found a dictionary with a"),
+    "reward text": (lambda o: (o, "1.0", False, False, {}), "reward: .* found str '1.0'"),
+    "several rewards": (lambda o: (o, np.ones(3), False, False, {}), r"reward: .* found ndarray array\(\[1"),
+    "ends by name": (lambda o: (o, 0.0, {"__all__": False}, False, {}), "terminated: expected True or False"),
+    "end None": (lambda o: (o, 0.0, False, None, {}), "truncated: .* found None"),
+    "ends of several": (lambda o: (o, 0.0, np.zeros(2, bool), False, {}), "terminated: .* found ndarray"),
+    "info": (lambda o: (o, 0.0, False, False, "x"), "info: expected a dictionary, found str"),
+    "four": (lambda o: (o, 0.0, False, {}), "step.. returned 4 values; expected five.* gym before 0.26.* shimmy"),
+    "one": (lambda o: o, "step.. returned ndarray .*; expected five"),
+}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_is_nearly_right_is_refused_in_one_line(name, limited):
+    """The same where gymnasium's own time limit is around the environment and takes the step first."""
+    found, message = STEPS[name]
+    inner = Returning(BOX, np.zeros(2, np.float32), "step", found)
+    environment = GymnasiumEnvironment(gymnasium.wrappers.TimeLimit(inner, 10) if limited else inner)
+    environment.reset()
+    if limited and name == "one":
+        message = r"step\(\) returned 2 values; expected five"
+    with pytest.raises(SpecError, match=f"^Returning, step 1 of an episode: {message}") as caught:
+        environment.step(0)
+    assert "\n" not in str(caught.value)
+
+
+RESETS = {
+    "no info": (lambda o: o, "returned ndarray .*expected two values"),
+    "info None of a tuple": (lambda o: (o, 0.0), "returned tuple .*expected two values"),
+    "three": (lambda o: (o, 0.0, {}), "returned tuple .*expected two values"),
+}
+
+
+@pytest.mark.parametrize("name", RESETS)
+def test_a_reset_that_is_nearly_right_is_refused_in_one_line(name):
+    found, message = RESETS[name]
+    with pytest.raises(SpecError, match=rf"^Returning, step 0 of an episode: reset\(\) {message}"):
+        GymnasiumEnvironment(Returning(BOX, np.zeros(2, np.float32), "reset", found)).reset()
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_reset_without_seed_is_refused_in_one_line(limited):
+    class NoSeed(Scripted):
+        def reset(self):
+            return np.zeros(2), {}
+
+    environment = gymnasium.wrappers.TimeLimit(NoSeed(), 10) if limited else NoSeed()
+    with pytest.raises(
+        SpecError, match=r"^NoSeed, step 0 .*reset\(\) takes no '.*'; expected def reset\(self, \*, seed"
+    ):
+        GymnasiumEnvironment(environment).reset()
+
+
+def test_an_error_of_the_environments_own_stays():
+    def fail(observation):
+        raise ValueError("not enough values to unpack (expected 5, got 2)")
+
+    environment = GymnasiumEnvironment(Returning(BOX, np.zeros(2, np.float32), "step", fail))
+    environment.reset()
+    with pytest.raises(ValueError, match=r"^not enough") as caught:
+        environment.step(0)
+    assert type(caught.value) is ValueError
 
 
 def test_unknown_names_get_the_nearest_match():

@@ -12,6 +12,8 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn, ppo, r2d2
+from agentkit.envs.columns import ColumnSource
+from agentkit.envs.gymnasium import GymnasiumEnvironment
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import read_config
 from agentkit.replay import InProcessReplay
@@ -155,3 +157,20 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, settings, er
     with pytest.raises(error, match=message):
         agentkit.run(experiment_in(tmp_path / "run", **settings))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("first", "later"), [(0, 0.5), (0, 2**40), (True, 2), (0.0, "far"), (1.0, [1.0, 2.0])])
+def test_an_entry_that_becomes_another_kind_is_refused_and_not_cast(first, later) -> None:
+    class Changing(Ladder):
+        def step(self, action):
+            return self._observe(), 1.0, False, False, {"height": later}
+
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed)[0], {"height": first}
+
+    source = ColumnSource(GymnasiumEnvironment(Changing()), ["info.height"])
+    source.reset()
+    assert source.info_columns["info.height"] == first
+    source.step(0)
+    with pytest.raises(SpecError, match=r"columns: info\.height, as it was at first: expected"):
+        _ = source.info_columns

@@ -214,6 +214,27 @@ def test_a_whole_number_that_does_not_fit_is_refused_and_not_wrapped(spec):
         environment.step(np.zeros(2, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("spec", "value", "message"),
+    [
+        (specs.Array((2,), np.int64), np.array([0.0, 2.6]), r"observation: expected int64\[2\], .*such as 2\.6"),
+        (specs.Array((2,), np.float64), "text", r"observation: expected float64\[2\], found str 'text'"),
+        ({"a": specs.Array((), np.int64)}, {"a": 2.6}, r"observation/a: expected int64\[\], .*such as 2\.6"),
+        ({"a": specs.Array((), np.int64)}, {}, r"expected leaves \['a'\], found \[\]"),
+    ],
+)
+def test_what_is_not_of_the_spec_is_refused_before_it_is_cast(spec, value, message):
+    class Odd(Counter):
+        def observation_spec(self):
+            return spec
+
+        def _start(self):
+            return value
+
+    with pytest.raises(SpecError, match=message):
+        SinglePrecision(Odd()).reset()
+
+
 def test_a_whole_number_whose_bounds_say_that_it_is_large_becomes_a_float():
     environment = SinglePrecision(Whole(specs.BoundedArray((2,), np.int64, 0, 2**40, "clock")))
     environment.reset()
