@@ -12,6 +12,11 @@ Nothing heavy is imported here: ``agentkit --help`` is instant. Each command imp
 
 from __future__ import annotations
 
+from agentkit.cli import interrupts
+
+if interrupts.is_command():
+    interrupts.end_at_once()
+
 import argparse
 import contextlib
 import os
@@ -23,10 +28,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from agentkit.cli.interrupts import INTERRUPTED, MESSAGE
 from agentkit.cli.output import lasting_output
 from agentkit.cli.parser import parse
 from agentkit.cli.screen import say
-from agentkit.cli.summary import INTERRUPTED
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -59,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. An error while running passes through, which Python reports with exit code 1.
     """
+    if argv is None:
+        interrupts.end_at_once()
     if argv is None and sys.argv[1:2] == ["node"]:
         _run_and_end(sys.argv[1:])
     return _run(sys.argv[1:] if argv is None else argv)
@@ -87,8 +94,8 @@ def _run(argv: Sequence[str]) -> int:
         say(f"agentkit: {' '.join(str(error).split())}", sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # Before training began, or at the second Ctrl-C: the first one saves and is no exception.
-        print("agentkit: stopped at once by Ctrl-C.", file=sys.stderr)
+        # At the second Ctrl-C of a training, whose first one saves and is no exception; or in `interruptible` code.
+        print(MESSAGE, file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; Python would complain once more at exit.

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.environments import import_packages
+from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.launch import check_installed
 from agentkit.cli.screen import say
-from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.train import CHANGEABLE, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
 from agentkit.ports import check_device

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentkit.cli.environments import import_packages
 from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.interrupts import interruptible
 from agentkit.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def export_policy(arguments: argparse.Namespace) -> int:
     else:
         output, made = Path(arguments.out), False
     try:
-        files = policy.export(output, format)
+        with interruptible():
+            files = policy.export(output, format)
     except Exception:
         if made:
             output.parent.rmdir()
@@ -70,9 +72,14 @@ def push(arguments: argparse.Namespace) -> int:
 
     imports = import_packages(arguments.imports)
     try:
-        place = hub.push(
-            arguments.run, arguments.target, private=arguments.private, num_episodes=arguments.episodes, imports=imports
-        )
+        with interruptible():
+            place = hub.push(
+                arguments.run,
+                arguments.target,
+                private=arguments.private,
+                num_episodes=arguments.episodes,
+                imports=imports,
+            )
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     print(f"Published {place}")

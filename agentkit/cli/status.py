@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 
@@ -101,7 +102,7 @@ def _watch(board: Any) -> int:
     from agentkit.distributed import RunStoreError
     from agentkit.loggers.program_table import ProgramTable
 
-    with ProgramTable() as table, contextlib.suppress(KeyboardInterrupt):
+    with ProgramTable() as table, contextlib.suppress(KeyboardInterrupt), interruptible():
         while True:
             try:
                 table.write(board.status())

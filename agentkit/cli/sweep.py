@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.environments import import_packages
+from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.parser import parse
 from agentkit.cli.screen import say
-from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.errors import AgentkitError, ConfigError, missing_extra
 

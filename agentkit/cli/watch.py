@@ -12,6 +12,7 @@ import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.evaluate import check_is_run, describe_returns, film_of
+from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError, MissingExtraError
 
@@ -57,12 +58,13 @@ def _film(arguments: argparse.Namespace) -> Any:
 def _play(arguments: argparse.Namespace, film: Any, window: Window | None, **options: Any) -> list[float]:
     from agentkit.experiment.evaluate import evaluate, show
 
-    if window is None:
-        return evaluate(arguments.run, arguments.episodes, film, **options)["episode_return"]
-    try:
-        return show(arguments.run, window.take, arguments.episodes, film.size, **options)
-    except ClosedError:
-        return []
+    with interruptible():
+        if window is None:
+            return evaluate(arguments.run, arguments.episodes, film, **options)["episode_return"]
+        try:
+            return show(arguments.run, window.take, arguments.episodes, film.size, **options)
+        except ClosedError:
+            return []
 
 
 class ClosedError(Exception):
