@@ -67,6 +67,7 @@ class _Loop(abc.ABC):
         log: Log | None = None,
         observers: Sequence[Observer] = (),
         check: Check | None = None,
+        max_episode_steps: int | None = None,
     ):
         """Makes a loop.
 
@@ -78,6 +79,8 @@ class _Loop(abc.ABC):
                 ``episode_length``, ``steps_per_second`` (of one environment), and what the observers add.
             observers: watch every step.
             check: refuses time steps, before anyone else sees them; None takes them as they come.
+            max_episode_steps: ends an episode after so many steps, as truncated; None for no limit. Environments of a
+                batch are not reset for that: what follows counts as the next episode.
         """
         self._environment = environment
         self.resumable = bool(getattr(environment, "resumable", False))
@@ -86,6 +89,8 @@ class _Loop(abc.ABC):
         self._log = log
         self._observers = observers
         self._check = check
+        self._max_episode_steps = max_episode_steps
+        self.num_cut = 0
         self.num_steps = 0
         self._begin_counts()
 
@@ -150,6 +155,7 @@ class EnvironmentLoop(_Loop):
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
         num_steps: steps taken so far, those of the unfinished episode included.
+        num_cut: episodes that `max_episode_steps` has ended.
     """
 
     def _begin_counts(self) -> None:
@@ -172,9 +178,12 @@ class EnvironmentLoop(_Loop):
         timestep = self._environment.step(action)
         if self._check is not None:
             self._check(timestep, action, self.num_steps + 1)
+        self._length += 1
+        if self._length == self._max_episode_steps and not timestep.last():
+            timestep = timestep._replace(step_type=dm_env.StepType.LAST)
+            self.num_cut += 1
         self._actor.observe(action, timestep)
         self._return += _total(timestep.reward)
-        self._length += 1
         self.num_steps += 1
         self._timestep = timestep
         for observer in self._observers:
@@ -240,6 +249,7 @@ class BatchedEnvironmentLoop(_LoopOfMany):
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
         num_steps: steps taken so far in all environments, those of unfinished episodes included.
+        num_cut: episodes that `max_episode_steps` has ended.
     """
 
     def _begin_counts(self) -> None:
@@ -268,6 +278,10 @@ class BatchedEnvironmentLoop(_LoopOfMany):
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]
+        if self._max_episode_steps is not None:
+            too_long = ((self._lengths >= self._max_episode_steps) & (timestep.step_type != LAST)).nonzero()[0]
+            self.num_cut += too_long.size
+            ended = np.concatenate([ended, too_long])
         return [self._end_episode(int(i)) for i in ended] if ended.size else None
 
     def save(self) -> dict[str, Any]:

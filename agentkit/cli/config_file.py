@@ -38,6 +38,7 @@ _FIELDS = {
     "replay": "replay",
     "eval-every": "evaluation_period",
     "eval-episodes": "evaluation_episodes",
+    "eval-max-steps": "evaluation_max_steps",
     "evaluate-samples": "evaluation_samples",
     "checkpoint-every": "checkpoint_period",
     "tensorboard": "tensorboard",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
+from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError
 
@@ -28,17 +29,22 @@ def evaluate(arguments: argparse.Namespace) -> int:
     imports = import_packages(arguments.imports)
     environment = experiment.read_record(arguments.run)["environment"]
     settings = parse_environment_settings(arguments.env_set, environment)
+    limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
     try:
-        with refusing_settings(environment, settings):
-            result = experiment.evaluate(
+        play = experiment.evaluate  # Loads JAX.
+        with refusing_settings(environment, settings), interruptible():
+            result = play(
                 arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint,
-                environment_settings=settings, imports=imports,
+                environment_settings=settings, imports=imports, **limit,
             )  # fmt: skip
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
     best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
     print(f"checkpoint of step {result['steps']:,}{best}")
     say(describe_returns(np.asarray(result["episode_return"], np.float64)))
+    if result["episodes_cut"]:
+        longest = max(result["episode_length"])
+        say(f"{result['episodes_cut']} of the episodes were cut off after {longest:,} steps (--max-steps).")
     if film is not None:
         print(f"Wrote {film.path}")
     return 0

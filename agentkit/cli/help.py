@@ -19,8 +19,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "what the run begins with": ("--init-from", "--init-checkpoint", "--data", "--data-share"),
     "evaluations, and when to stop": (
-        "--eval-every", "--eval-episodes", "--evaluate-samples", "--stop-at-return", "--keep-best", "--best-score",
-        "--on-nan",
+        "--eval-every", "--eval-episodes", "--eval-max-steps", "--evaluate-samples", "--stop-at-return", "--keep-best",
+        "--best-score", "--on-nan",
     ),
     "the program": (
         "--actors", "--evaluators", "--inference", "--engine", "--ray-address", "--listen", "--max-parameter-age",

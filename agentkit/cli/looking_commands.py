@@ -52,6 +52,9 @@ def add_evaluate_and_plot(commands: Commands[Parser]) -> None:
     evaluate.add_argument("run", metavar="RUN", help="a run folder, as 'agentkit train' names it at the end")
     evaluate.add_argument("--episodes", type=positive, default=20, metavar="N", help="default: %(default)s")
     evaluate.add_argument(
+        "--max-steps", type=positive, metavar="N", help="cut an episode off after N steps; default: the run's own limit"
+    )
+    evaluate.add_argument(
         "--checkpoint",
         default="newest",
         metavar="WHICH",

@@ -18,6 +18,7 @@ from agentkit.cli.environments import (
 )
 from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.initial_state import check_is_data, parse_initial_state
+from agentkit.cli.interrupts import interruptible
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
@@ -29,7 +30,8 @@ from agentkit.errors import CheckpointError, ConfigError, SpecError
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
-    "eval_every", "eval_episodes", "checkpoint_every", "tensorboard", "log", "init_from", "init_checkpoint",
+    "eval_every", "eval_episodes", "eval_max_steps", "checkpoint_every", "tensorboard", "log", "init_from",
+    "init_checkpoint",
 )  # fmt: skip
 
 
@@ -83,6 +85,7 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
         "seed": arguments.seed,
         "evaluation_period": arguments.eval_every,
         "evaluation_episodes": arguments.eval_episodes,
+        "evaluation_max_steps": arguments.eval_max_steps,
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
         "keep_checkpoints": arguments.keep_checkpoints,
@@ -146,7 +149,8 @@ def export(arguments: argparse.Namespace) -> int:
             data = experiment.record_episodes(
                 arguments.run, episodes, explore=arguments.explore, seed=seed, imports=imports
             )
-        datasets.write_episodes(arguments.out, data.episodes, data.actions)
+        with interruptible():
+            datasets.write_episodes(arguments.out, data.episodes, data.actions)
     except (CheckpointError, SpecError) as error:
         raise ConfigError(str(error)) from error
     steps = sum(len(episode.rewards) for episode in data.episodes)

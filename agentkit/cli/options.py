@@ -145,6 +145,12 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
         help="default: 10; without this and --eval-every fewer where they would take over a tenth of the run",
     )
     parser.add_argument(
+        "--eval-max-steps",
+        type=positive,
+        metavar="N",
+        help="cut an evaluation's episode off after N steps; default: the run's steps, within 1,000 and 100,000",
+    )
+    parser.add_argument(
         "--checkpoint-every",
         type=natural,
         metavar=unit,

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
-from agentkit.cli.summary import INTERRUPTED
 from agentkit.cli.train import (
     changes_of_resumed,
     make_folder,
@@ -18,6 +18,7 @@ from agentkit.cli.train import (
     new_experiment,
     nothing_left,
     show_evaluation,
+    show_short,
 )
 from agentkit.errors import ConfigError
 
@@ -77,6 +78,7 @@ def train_seeds(arguments: argparse.Namespace) -> int:
     plan = dataclasses.replace(plan, run_directory=directory)
     print(f"Group folder: {plan.run_directory}", flush=True)
     show_evaluation(plan)
+    show_short(plan)
     with nothing_left(plan, arguments):
         return _run(plan, seeds, jobs, arguments.imports)
 

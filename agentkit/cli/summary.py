@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
 from agentkit.errors import AgentkitError
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
@@ -31,6 +30,10 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         return INTERRUPTED
     if result.stopped_by is not None:
         say(f"Stopped at {word} {result.steps:,}: {result.stopped_by}.")
+    if command == "launch" and not result.updates:  # A run in one process has said so itself.
+        from agentkit.experiment.short_runs import no_update
+
+        say(no_update(result.steps))
     for line in returns(directory, word):
         say(line)
     twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
@@ -43,11 +46,10 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
 
 
 def returns(directory: str | os.PathLike[str], word: str = "step") -> list[str]:
-    """Returns a line about the best and the last evaluation of a run; of a run without any, none.
+    """Returns a line about the last and the best evaluation of a run; of a run without any, none.
 
-    The best one is that whose policy is kept, which is not always the one with the highest return.
+    The best one is that whose policy is kept. Where another has a higher return, the line says by which rule.
     """
-    from agentkit import checkpoint
     from agentkit.experiment.run_folder import open_run
 
     rows: list[dict[str, float]] = []
@@ -59,11 +61,28 @@ def returns(directory: str | os.PathLike[str], word: str = "step") -> list[str]:
         ]
     if not rows:
         return []
-    kept, last = checkpoint.steps(Path(directory) / "best")[-1:], rows[-1]
-    best = next((row for row in rows if [int(row["steps"])] == kept), None)
-    best = best or max(rows, key=lambda row: row["episode_return"])
+    last, highest = rows[-1], max(rows, key=lambda row: row["episode_return"])
+    step, rule = _kept(directory)
+    best = next((row for row in rows if row["steps"] == step), highest)
     said = f"Evaluation return: {last['episode_return']:,.1f} at {word} {last['steps']:,.0f}, the last"
-    if best is last or best["episode_return"] == last["episode_return"]:
-        return [f"{said} and best."]
-    label = "the best" if best["episode_return"] > last["episode_return"] else "kept as the best"
-    return [f"{said}; {best['episode_return']:,.1f} at {word} {best['steps']:,.0f}, {label}."]
+    if best["episode_return"] == highest["episode_return"]:
+        rule = "the best"
+    if best is last or best["episode_return"] == last["episode_return"] == highest["episode_return"]:
+        return [f"{said} and {rule.removeprefix('the ')}."]
+    return [f"{said}; {best['episode_return']:,.1f} at {word} {best['steps']:,.0f}, {rule}."]
+
+
+def _kept(directory: str | os.PathLike[str]) -> tuple[int | None, str]:
+    """Returns the step of the policy that `keep_best` has kept, and by which rule; None where none is kept."""
+    from agentkit.callbacks.best import read_best
+
+    with contextlib.suppress(AgentkitError, OSError, KeyError):
+        if (found := read_best(directory)) is not None:
+            name = found.state["best"].get("score_name", "episode_return")
+            if name != "episode_return":
+                return found.step, f"kept as the best by {name}"
+            return found.step, (
+                "kept as the best: an evaluation of few episodes counts together with those just before it, once they "
+                f"are enough; this one's score is {found.state['best']['score']:,.1f}"
+            )
+    return None, "the best"

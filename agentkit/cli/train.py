@@ -39,8 +39,9 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "view", "replay", "num_envs",
-    "ready", "out", "eval_every", "eval_episodes", "evaluate_samples", "column", "checkpoint_every", "tensorboard",
-    "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data", "data_share",
+    "ready", "out", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column", "checkpoint_every",
+    "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
+    "data_share",
 )  # fmt: skip
 
 
@@ -80,6 +81,14 @@ def show_evaluation(plan: Any) -> None:
     from agentkit.experiment.evaluation_plan import evaluation_plan
 
     say(evaluation_plan(plan).describe(plan.num_steps))
+
+
+def show_short(plan: Any, num_actors: int = 1) -> None:
+    """Says what will not happen in runs that are too short for their agent, where they do not say it themselves."""
+    from agentkit.experiment.short_runs import warnings_of
+
+    for line in warnings_of(plan, num_actors):
+        say(line)
 
 
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
@@ -153,6 +162,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "ready": arguments.ready,
         "evaluation_period": arguments.eval_every,
         "evaluation_episodes": arguments.eval_episodes,
+        "evaluation_max_steps": arguments.eval_max_steps,
         "evaluation_samples": arguments.evaluate_samples,
         "columns": arguments.column,
         "checkpoint_period": arguments.checkpoint_every,

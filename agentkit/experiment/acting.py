@@ -118,6 +118,7 @@ def make_loop(
     log: Log | None = None,
     on_nan: OnNan = "stop",
     observers: Sequence[Observer] = (),
+    max_episode_steps: int | None = None,
 ) -> AnyLoop:
     """Builds the loop in which actor and environment meet, and where each time step is checked.
 
@@ -128,12 +129,13 @@ def make_loop(
         log: see `EnvironmentLoop`.
         on_nan: what to do about a reward or observation that is not finite.
         observers: see `EnvironmentLoop`.
+        max_episode_steps: see `EnvironmentLoop`; of those of a batch that are ready, nothing is cut.
     """
     num_envs = environment.num_envs if is_batched(environment) else None
     ready = num_ready(environment)
     check = StepCheck(make_environment_spec(environment), ready or num_envs, on_nan)
+    shared: dict[str, Any] = {"counter": counter, "log": log, "observers": observers, "check": check}
     if ready is not None:
-        return ReadyEnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
-    if num_envs is not None:
-        return BatchedEnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
-    return EnvironmentLoop(environment, actor, counter=counter, log=log, observers=observers, check=check)
+        return ReadyEnvironmentLoop(environment, actor, **shared)
+    make = EnvironmentLoop if num_envs is None else BatchedEnvironmentLoop
+    return make(environment, actor, **shared, max_episode_steps=max_episode_steps)

@@ -62,7 +62,10 @@ class ExperimentConfig:
             None for all together. Which are ready depends on the machine: such a run cannot be repeated.
         evaluation_period: steps between evaluations; 0 for none at all; None for a tenth of `num_steps`.
         evaluation_episodes: episodes of each evaluation; None for 10. Where both are None, there are fewer episodes and
-            evaluations if they are long: together they take a tenth of the steps. See `experiment.evaluation_plan`.
+            evaluations if they are long: together they take about a tenth of the steps. See
+            `experiment.evaluation_plan`.
+        evaluation_max_steps: after which an evaluation's episode is cut off; None for `num_steps`, but 1,000 at least
+            and 100,000 at most.
         checkpoint_period: steps between checkpoints; 0 saves at the end only.
         keep_checkpoints: how many of the newest checkpoints stay.
         log_seconds: seconds between rows of the learner's log.
@@ -120,6 +123,7 @@ class ExperimentConfig:
     init_from: str | pathlib.Path | None = None
     init_checkpoint: WhichCheckpoint = "newest"
     data: str | pathlib.Path | None = None
+    evaluation_max_steps: Count | None = None
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""

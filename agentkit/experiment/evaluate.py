@@ -20,6 +20,7 @@ from agentkit.envs.registry import GYMNASIUM_PREFIXES
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.restoring import check_fits, restore_policy
 from agentkit.experiment.shared_parts import find_policy
 from agentkit.experiment.step_watch import StepWatch
@@ -37,6 +38,9 @@ class Evaluator:
 
     Evaluation number k of a run is a function of the seed, k and the parameters, and changes
     nothing in the training.
+
+    Attributes:
+        num_cut: episodes of the newest evaluation that the experiment's limit of steps has cut off.
     """
 
     def __init__(
@@ -60,12 +64,20 @@ class Evaluator:
         self.client = VariableClient(store, update_seconds=math.inf)
         self._environment = self._make_environment(_seed(experiment.seed, 0))
         self._actor: AnyActor | None = None
+        self._max_episode_steps = evaluation_plan(experiment).max_steps
+        self.num_cut = 0
 
     def check_fits(self, spec: EnvironmentSpec) -> None:
         """Refuses, with a `SpecError`, an environment that differs from what the networks were made for."""
         check_fits(make_environment_spec(self._environment), spec.observations, spec.actions)
 
-    def run(self, num_episodes: int, number: int, max_steps: float | None = None) -> dict[str, float]:
+    def run(
+        self,
+        num_episodes: int,
+        number: int,
+        max_steps: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
         """Returns the record of evaluation `number`: mean, least and greatest return, mean length.
 
         Args:
@@ -73,25 +85,20 @@ class Evaluator:
             number: of this evaluation; its episodes depend on it.
             max_steps: after the first episode, none begins that would take more steps than this in all, by the mean
                 length of those before; None for no limit.
+            should_stop: asked before each step; the record is None where it was to stop.
         """
-        if max_steps is None:
-            return self._summary(self.episodes(num_episodes, number))
         loop = self._loop(number)
         records: list[dict[str, float]] = []
         used = 0.0
-        while len(records) < num_episodes and (not records or used + used / len(records) <= max_steps):
-            records += loop.run(num_episodes=1)
-            used = sum(record["episode_length"] for record in records)
-        return self._summary(records[:num_episodes])
-
-    def run_unless(self, should_stop: Callable[[], bool], num_episodes: int, number: int) -> dict[str, float] | None:
-        """Runs as `run`, but asks `should_stop` before each step; returns None if it was to stop."""
-        loop = self._loop(number)
-        records: list[dict[str, float]] = []
-        while len(records) < num_episodes:
+        while len(records) < num_episodes and (
+            max_steps is None or not records or used + used / len(records) <= max_steps
+        ):
             if should_stop():
                 return None
-            records += loop.run(num_steps=1)
+            ended = loop.run(num_steps=1)
+            records += ended
+            used += sum(record["episode_length"] for record in ended)
+        self.num_cut = loop.num_cut
         return self._summary(records[:num_episodes])
 
     def _summary(self, records: list[dict[str, float]]) -> dict[str, float]:
@@ -112,7 +119,10 @@ class Evaluator:
         """Plays episodes and returns their own records."""
         if num_episodes < 1:
             raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-        return self._loop(number).run(num_episodes=num_episodes)[:num_episodes]
+        loop = self._loop(number)
+        records = loop.run(num_episodes=num_episodes)[:num_episodes]
+        self.num_cut = loop.num_cut
+        return records
 
     def steps(self, num_steps: int, number: int = 0) -> None:
         """Takes the first steps of evaluation `number`, and no more of it."""
@@ -129,7 +139,13 @@ class Evaluator:
         else:  # A new one would compile the policy again.
             self._actor.restore(actor.save())
         self._actor.update(wait=True)
-        return make_loop(self._environment, self._actor, on_nan=self._experiment.on_nan, observers=self._observers)
+        return make_loop(
+            self._environment,
+            self._actor,
+            on_nan=self._experiment.on_nan,
+            observers=self._observers,
+            max_episode_steps=self._max_episode_steps,
+        )
 
     def _begin(self, seed: int) -> None:
         """Makes the coming episodes depend on `seed` alone."""
@@ -182,10 +198,12 @@ def evaluate(
             and how large; None for none.
         checkpoint: "newest", "best" (see `callbacks.keep_best`), or a step that has one.
         environment_settings: arguments of the environment beside the run's own, or instead of them.
-        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
+        **options: see `read_config`: `imports`, or fields to replace, such as an `environment` or
+            `evaluation_max_steps`.
 
     Returns:
-        ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``.
+        ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``; and ``episodes_cut``, how many of
+        them `evaluation_max_steps` has cut off.
 
     Raises:
         ConfigError: not a run folder, one that cannot be rebuilt, no such checkpoint, or a video of an environment that
@@ -208,11 +226,13 @@ def evaluate(
     with _filming(experiment, film) as shown, Evaluator(shown, networks, store) as evaluator:
         evaluator.check_fits(restored.environment_spec)
         records = evaluator.episodes(num_episodes, number=found.step)
+        num_cut = evaluator.num_cut
     return {
         "steps": found.step,
         "updates": int(found.state["learner" if "learner" in found.state else "best"]["num_updates"]),
         "episode_return": [record["episode_return"] for record in records],
         "episode_length": [int(record["episode_length"]) for record in records],
+        "episodes_cut": num_cut,
     }
 
 

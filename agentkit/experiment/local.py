@@ -18,7 +18,7 @@ from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError
-from agentkit.experiment import callback_record
+from agentkit.experiment import callback_record, short_runs
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop, make_own_tables
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.config_json import check_run_directory, read_config, read_record
@@ -176,6 +176,11 @@ class ActAndLearn:
         """Returns the environment steps so far."""
         return self.loop.num_steps
 
+    @property
+    def num_episodes(self) -> int:
+        """Returns the episodes that have ended so far."""
+        return self.counter.get("episodes")
+
     def step(self) -> None:
         """Takes an environment step if replay has room for it, then does all the learning that is due."""
         if self.replay.can_insert(self.table_name):
@@ -245,7 +250,8 @@ def _build(
     logs = _open_logs(experiment, stack, found, resume)
     replay = _open_replay(experiment, stack, spec, found)
     contents = {"replay": replay.save}
-    for message in filter(None, (initial.message, *fill(replay, fillings))):
+    short = short_runs.warnings_of(experiment)
+    for message in filter(None, (initial.message, *fill(replay, fillings), *short)):
         logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))

@@ -70,6 +70,7 @@ class OfflineConfig:
         run_directory: where logs and checkpoints go; None records nothing.
         evaluation_period: updates between evaluations, as in `ExperimentConfig`.
         evaluation_episodes: episodes of each evaluation, as in `ExperimentConfig`.
+        evaluation_max_steps: as in `ExperimentConfig`.
         checkpoint_period: updates between checkpoints; 0 saves at the end only.
         keep_checkpoints: as in `ExperimentConfig`.
         log_seconds: seconds between rows of the learner's log.
@@ -106,6 +107,7 @@ class OfflineConfig:
     callbacks: Sequence[Callback] = ()
     init_from: str | pathlib.Path | None = None
     init_checkpoint: WhichCheckpoint = "newest"
+    evaluation_max_steps: Count | None = None
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
@@ -287,6 +289,10 @@ class LearnFromData:
     def num_steps(self) -> int:
         """Returns the updates so far."""
         return self.learner.num_updates_done
+
+    @property
+    def num_episodes(self) -> None:
+        """Returns None: nobody acts."""
 
     def step(self) -> None:
         """Makes the updates of one call of the learner."""

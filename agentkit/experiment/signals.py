@@ -18,6 +18,9 @@ class StopOnSignal:
     counts as a second one. Where it is ignored (``nohup``), it stays ignored.
 
     In another thread than the main one it does nothing: Python delivers signals to the main thread.
+
+    Attributes:
+        signalled: whether a signal has asked, which a long evaluation does not wait for; others may set the event.
     """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
@@ -25,6 +28,7 @@ class StopOnSignal:
         self._stop = stop or threading.Event()
         self._previous: dict[int, Any] = {}
         self._hung_up = False
+        self.signalled = False
 
     @property
     def requested(self) -> bool:
@@ -42,6 +46,7 @@ class StopOnSignal:
         if self.requested and number != _HANG_UP and not self._hung_up:
             raise KeyboardInterrupt
         self._hung_up = number == _HANG_UP
+        self.signalled = True
         self._stop.set()
 
     def __exit__(self, *exc_info: object) -> None:

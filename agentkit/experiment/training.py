@@ -9,6 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final
@@ -23,9 +24,13 @@ from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs
 from agentkit.experiment.result import Result
+from agentkit.experiment.short_runs import no_update
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
 from agentkit.types import TableInfo
+
+LONG_EPISODE = 5_000
+"""Steps without the end of an episode, of one environment, that are worth a word."""
 
 
 class LogRow(NamedTuple):
@@ -46,6 +51,11 @@ class Work(Protocol):
     @property
     def num_steps(self) -> int:
         """Returns the steps so far, earlier runs of a resumed one included."""
+        ...
+
+    @property
+    def num_episodes(self) -> int | None:
+        """Returns the episodes that have ended so far; None where nobody acts."""
         ...
 
     def step(self) -> None:
@@ -95,6 +105,7 @@ class Training:
         rows: of the logs, where they are to be yielded: whoever writes them adds them here.
         result: how it ended; None so far.
         budget: of evaluations in proportion.
+        evaluation_due: whether a signal ended an evaluation, which a resumed run then plays first.
     """
 
     experiment: ExperimentConfig
@@ -113,6 +124,7 @@ class Training:
     rows: collections.deque[LogRow] = dataclasses.field(default_factory=collections.deque)
     result: Result | None = None
     budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
+    evaluation_due: bool = False
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Takes back a checkpoint: of learner, callbacks, evaluations and work."""
@@ -121,6 +133,7 @@ class Training:
         self.work.restore(found.state)
         self.saved_step = found.step
         self.budget.restore(found.state.get("evaluation_budget"))
+        self.evaluation_due = self.evaluator is not None and bool(found.state.get("evaluation_due", False))
 
     def train(self, stop: StopOnSignal) -> Result:
         """Trains to the end, or until a signal or a callback asks to stop; saves in either case."""
@@ -132,17 +145,20 @@ class Training:
     def iterate(self, stop: StopOnSignal) -> Iterator[LogRow]:
         """Trains as `train` does, and yields the `rows` as they come; saves also where the iterator is closed."""
         experiment, work, rows = self.experiment, self.work, self.rows
-        if work.num_steps >= experiment.num_steps:
+        if self.evaluation_due:
+            self.evaluate(stop)
+        elif work.num_steps >= experiment.num_steps:
             self.logs.message(f"Nothing to train: the run is at {self.unit} {work.num_steps:,} already.")
         next_evaluation = self._next_evaluation(work.num_steps)
         next_checkpoint = next_multiple(work.num_steps, experiment.checkpoint_period)
         next_film = next_multiple(work.num_steps, experiment.video_period)
+        long_episode = min(LONG_EPISODE * (experiment.num_envs or 1), experiment.num_steps)
         try:
             while work.num_steps < experiment.num_steps and not stop.requested:
                 work.step()
                 steps = work.num_steps
                 if steps >= next_evaluation:
-                    self.evaluate()
+                    self.evaluate(stop)
                     next_evaluation = self._next_evaluation(steps)
                 if self.films is not None and steps >= next_film:
                     with self._time("evaluation"):
@@ -151,6 +167,9 @@ class Training:
                 if steps >= next_checkpoint:
                     self._save_or_warn()
                     next_checkpoint = next_multiple(steps, experiment.checkpoint_period)
+                if steps >= long_episode:
+                    self._tell_of_long_episode(steps)
+                    long_episode = sys.maxsize
                 if self.logs.progress_due():
                     self._show_progress()
                 while rows:
@@ -166,7 +185,7 @@ class Training:
     def _finish(self) -> None:
         """Saves, and says how the run ended; raises what a callback has raised."""
         hooks, steps = self.hooks, self.work.num_steps
-        stopped = steps < self.experiment.num_steps
+        stopped = steps < self.experiment.num_steps or self.evaluation_due
         if hooks.failure is None and (stopped or hooks.stopped_by):
             why = f": {hooks.stopped_by}" if hooks.stopped_by else ""
             self.logs.message(f"Stopping at {self.unit} {steps:,}{why}; saving.")
@@ -178,6 +197,8 @@ class Training:
             if hooks.failure is None:
                 raise
             hooks.failure.add_note(f"The last checkpoint could not be written: {error}")
+        if not self.learner.num_updates_done:
+            self.logs.message(no_update(steps, self.unit))
         hooks.emit("on_end")
         self._show_progress()  # Due or not: the last line says where it ended.
         if hooks.failure is not None:
@@ -191,32 +212,56 @@ class Training:
             self.policies,
         )
 
+    def _tell_of_long_episode(self, steps: int) -> None:
+        if self.work.num_episodes == 0:
+            self.logs.message(
+                f"{self.unit} {steps:,}: no episode has ended yet, so that no return is known. Where they never end, "
+                "--wrapper 'step_limit(max_steps=1000)' ends them."
+            )
+
     def _next_evaluation(self, steps: int) -> float:
         plan = evaluation_plan(self.experiment)
         due = next_multiple(steps, plan.period)
         return min(due, self.experiment.num_steps) if plan.in_proportion else due
 
-    def evaluate(self) -> None:
-        """Evaluates the newest parameters, and logs the record; one in proportion may be left out."""
+    def evaluate(self, stop: StopOnSignal) -> None:
+        """Evaluates the newest parameters, and logs the record; one in proportion may be left out.
+
+        A signal ends it without a record, and leaves it due.
+        """
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
         steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
-        is_last = steps >= self.experiment.num_steps
-        if plan.in_proportion and not self.budget.allows(steps, is_last):
+        if plan.in_proportion and not self.budget.allows(steps, self.experiment.num_steps):
+            self.logs.message(
+                f"{self.unit} {steps:,}: no evaluation, as a tenth of the steps has no room for an episode of about "
+                f"{self.budget.length:,.0f} (--eval-every {plan.period} plays each)"
+            )
             return
+        is_last = steps >= self.experiment.num_steps
         max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None
         with self._time("evaluation"):
-            found = self.evaluator.run(plan.episodes, number=steps, max_steps=max_steps)
+            found = self.evaluator.run(plan.episodes, steps, max_steps, lambda: stop.signalled)
+            self.evaluation_due = found is None
+            if found is None:
+                return
             if plan.in_proportion:
                 self.budget.add(found)
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
             self.hooks.emit("on_evaluation", record)
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
-            spread = "1 episode"
-            if found["evaluation_episodes"] > 1:
-                ends = f"{found['episode_return_min']:.1f} to {found['episode_return_max']:.1f}"
-                spread = f"{ends}, {found['evaluation_episodes']} episodes"
-            self.logs.message(f"{self.unit} {steps:,}: evaluation return {found['episode_return']:.1f} ({spread})")
+            self.logs.message(f"{self.unit} {steps:,}: evaluation return {self._describe(found, plan.max_steps)}")
+
+    def _describe(self, found: Mapping[str, float], limit: int) -> str:
+        """Returns the mean return of an evaluation, of how many episodes it is, and which of them were cut off."""
+        spread = "1 episode"
+        if found["evaluation_episodes"] > 1:
+            ends = f"{found['episode_return_min']:.1f} to {found['episode_return_max']:.1f}"
+            spread = f"{ends}, {found['evaluation_episodes']:.0f} episodes"
+        if num_cut := self.evaluator.num_cut if self.evaluator is not None else 0:
+            which = "" if found["evaluation_episodes"] == 1 else f"{num_cut} of them "
+            spread += f", {which}cut off after {limit:,} steps"
+        return f"{found['episode_return']:.1f} ({spread})"
 
     def _save_or_warn(self) -> None:
         """Saves; where the disk refuses, which may pass, training goes on, and the next period tries again."""
@@ -243,6 +288,7 @@ class Training:
                 "num_steps": steps,
                 "callbacks": self.hooks.save(),
                 "evaluation_budget": self.budget.save(),
+                "evaluation_due": self.evaluation_due,
                 **self.work.save(),
             }
             directory = pathlib.Path(self.experiment.run_directory) / "checkpoints"

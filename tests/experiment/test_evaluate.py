@@ -82,7 +82,7 @@ def test_an_evaluation_keeps_the_parameters_that_it_began_with() -> None:
         versions = []
         for _ in range(2):
             newest = store.get(["policy"]).version  # type: ignore[union-attr]
-            evaluator.run_unless(lambda: publish(store.get(["policy"]).version + 1), 2, number=0)  # type: ignore
+            evaluator.run(2, 0, should_stop=lambda: publish(store.get(["policy"]).version + 1))  # type: ignore
             versions.append(evaluator.client.version - newest)
     assert versions == [0, 0]
 

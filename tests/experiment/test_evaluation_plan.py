@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 
 import dm_env
 import numpy as np
@@ -55,16 +57,22 @@ def played(evaluations):
     ("length", "expected"),
     [
         (1, [(50, 5), (100, 4), *((50 * number, 5) for number in range(3, 10)), (500, 6)]),  # A tenth: 50 episodes.
-        (10, [(50, 1), (300, 1), (400, 1), (500, 2)]),  # Some are left out, and room for the last one is kept.
-        (40, [(50, 1), (500, 1)]),  # The first and the last at least.
+        (10, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Room for the last one is kept.
+        (40, [(50, 1), (150, 1), (250, 1), (350, 1), (450, 1), (500, 1)]),  # Fewer would be no curve.
     ],
 )
 def test_evaluations_take_a_tenth_of_the_steps_and_come_at_the_end(length, expected):
     evaluations = agentkit.run(experiment(length)).evaluations
     assert played(evaluations) == expected
     assert sum(record["evaluation_episodes"] * record["episode_length"] for record in evaluations) <= max(
-        60, 2 * length
+        60, 6 * length
     )
+
+
+def test_an_evaluation_that_is_left_out_is_said(capsys):
+    agentkit.run(experiment(40, progress=True))
+    said = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines() if "no evaluation" in line]
+    assert said == [f"step {step}: no evaluation" for step in (100, 200, 300, 400)]
 
 
 def test_a_resumed_run_evaluates_as_a_whole_one(tmp_path):
@@ -90,12 +98,15 @@ def test_a_resumed_run_evaluates_as_a_whole_one(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "plan"),
     [
-        ({}, EvaluationPlan(50, 10, True)),
-        ({"evaluation_period": 400}, EvaluationPlan(400, 10, False)),
-        ({"evaluation_episodes": 3}, EvaluationPlan(50, 3, False)),
-        ({"evaluation_period": 400, "evaluation_episodes": 3}, EvaluationPlan(400, 3, False)),
-        ({"evaluation_period": 0}, EvaluationPlan(0, 10, False)),
-        ({"num_steps": 7}, EvaluationPlan(1, 10, True)),
+        ({}, EvaluationPlan(50, 10, True, 1_000)),
+        ({"evaluation_period": 400}, EvaluationPlan(400, 10, False, 1_000)),
+        ({"evaluation_episodes": 3}, EvaluationPlan(50, 3, False, 1_000)),
+        ({"evaluation_period": 400, "evaluation_episodes": 3}, EvaluationPlan(400, 3, False, 1_000)),
+        ({"evaluation_period": 0}, EvaluationPlan(0, 10, False, 1_000)),
+        ({"num_steps": 3_000}, EvaluationPlan(300, 10, True, 3_000)),
+        ({"num_steps": 10**8, "evaluation_period": 0}, EvaluationPlan(0, 10, False, 100_000)),
+        ({"evaluation_max_steps": 7}, EvaluationPlan(50, 10, True, 7)),
+        ({"num_steps": 7}, EvaluationPlan(1, 10, True, 1_000)),
     ],
 )
 def test_what_is_asked_for_is_kept_also_by_the_run_folder(tmp_path, settings, plan):
@@ -114,14 +125,71 @@ def test_explicit_numbers_are_played_whatever_they_cost():
 def test_a_run_of_before_keeps_its_numbers(tmp_path):
     record = experiment(environment="agentkit:catch").describe()
     record |= {"evaluation_period": 10_000, "evaluation_episodes": 10}
-    assert evaluation_plan(experiment_from_record(record, tmp_path)) == EvaluationPlan(10_000, 10, False)
+    del record["evaluation_max_steps"]
+    assert evaluation_plan(experiment_from_record(record, tmp_path)) == EvaluationPlan(10_000, 10, False, 1_000)
     budget = EvaluationBudget()
     budget.restore(None)  # Nor has its checkpoint a budget.
     assert budget == EvaluationBudget()
 
 
 def test_the_plan_is_said():
-    assert EvaluationPlan(2_000, 1, False).describe(20_000) == "Evaluation: 1 episode every 2,000 steps"
+    cut = "An episode is cut off after 500 steps (--eval-max-steps)."
+    text = EvaluationPlan(2_000, 1, False, 500).describe(20_000)
+    assert text == f"Evaluation: 1 episode every 2,000 steps. {cut}"
     assert EvaluationPlan(0, 10, False).describe(20_000) == "Evaluation: none"
-    text = EvaluationPlan(2_000, 10, True).describe(20_000)
-    assert text == "Evaluation: up to 10 episodes every 2,000 steps, about 2,000 environment steps in all"
+    text = EvaluationPlan(2_000, 10, True, 500).describe(20_000)
+    assert text == (
+        "Evaluation: up to 10 episodes every 2,000 steps, about 2,000 environment steps in all, but 5 evaluations at "
+        f"least. {cut}"
+    )
+
+
+ENDLESS = 10**9
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_episodes_that_never_end_are_cut_off_and_that_is_said(capsys, num_envs):
+    asked = {"evaluation_period": 30, "evaluation_episodes": 2, "evaluation_max_steps": 12, "num_envs": num_envs}
+    (record,) = agentkit.run(experiment(ENDLESS, num_steps=30, progress=True, **asked)).evaluations
+    assert (record["episode_length"], record["episode_return"], record["evaluation_episodes"]) == (12, 12, 2)
+    assert "12.0 (12.0 to 12.0, 2 episodes, 2 of them cut off after 12 steps)" in capsys.readouterr().err
+
+
+def test_an_episode_that_ends_by_itself_is_not_cut_off(capsys):
+    agentkit.run(experiment(12, num_steps=30, progress=True, evaluation_episodes=1, evaluation_max_steps=12))
+    said = capsys.readouterr().err
+    assert "evaluation return 12.0 (1 episode)" in said
+    assert "cut off after 12" not in said
+
+
+class Interrupting(Episodes):
+    """Sends this process a signal in the middle of an evaluation."""
+
+    signal = None
+
+    def step(self, action):
+        if self._step == 5 and self.signal is not None and self.evaluation:
+            os.kill(os.getpid(), self.signal)
+            type(self).signal = None
+        return super().step(action)
+
+
+def interrupting(seed):
+    environment = Interrupting(9)
+    environment.evaluation = seed != 0  # Training's is the run's own.
+    return environment
+
+
+@pytest.mark.parametrize("period", [40, 60])
+def test_a_signal_ends_an_evaluation_which_a_resumed_run_plays_again(tmp_path, period):
+    def run(name, resume=False, **settings):
+        asked = {"num_steps": 60, "evaluation_period": period, "run_directory": tmp_path / name} | settings
+        return agentkit.run(experiment(environment=interrupting, **asked), resume=resume)
+
+    whole = run("whole")
+    Interrupting.signal = signal.SIGTERM
+    stopped = run("run")
+    assert (stopped.interrupted, stopped.steps, stopped.evaluations) == (True, period, [])
+    resumed = run("run", resume=True)
+    assert not resumed.interrupted
+    assert resumed.evaluations == whole.evaluations

@@ -48,7 +48,7 @@ def evaluator_node(
 
             steps = context.totals().get("steps", 0)
             hooks.watch(count_steps=lambda: steps)  # The others go on meanwhile.
-            record = evaluator.run_unless(should_stop, plan.episodes, number=steps)
+            record = evaluator.run(plan.episodes, number=steps, should_stop=should_stop)
             if record is not None:
                 record = {"steps": steps, **record}
                 hooks.emit("on_evaluation", record)

@@ -1,0 +1,72 @@
+"""What a run that is too short for its agent says in its first lines and at its end."""
+
+import pytest
+
+import agentkit
+from agentkit.agents import dqn, ppo, r2d2, sac
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.short_runs import steps_to_first_update, warnings_of
+from tests.experiment.test_evaluation_plan import Episodes
+
+DQN = {"hidden_sizes": (4,), "batch_size": 2, "updates_per_step": 0.1}
+
+
+def short(agent, num_steps=300, num_actors=1, **settings):
+    return warnings_of(ExperimentConfig(agent, "agentkit:catch", num_steps, **settings), num_actors)
+
+
+def test_no_update_and_no_action_of_the_policy_are_foreseen():
+    learning, acting = short(sac.make_agent(), 900)
+    assert "sac will learn nothing in 900 steps: it begins after about 1,000" in learning
+    assert "min_replay_size=90" in learning
+    assert "sac will act at random in all of its 900 steps" in acting
+    assert "num_random_steps=90" in acting
+    assert len(short(sac.make_agent(), 5_000)) == 1  # It learns, and never acts by what it has learned.
+    assert short(sac.make_agent(), 5_001) == []
+    assert len(short(sac.make_agent(), 5_001, num_actors=2)) == 1  # Each begins with as many.
+    assert short(dqn.make_agent(dqn.Config(**DQN, min_replay_size=300))) == []
+    assert len(short(dqn.make_agent(dqn.Config(**DQN, min_replay_size=301)))) == 1
+    assert len(short(ppo.make_agent(ppo.Config(segment_length=100)), num_envs=4)) == 1
+    assert short(ppo.make_agent(ppo.Config(segment_length=75, num_minibatches=1)), num_envs=4) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "agent",
+    [
+        dqn.make_agent(dqn.Config(**DQN, min_replay_size=40)),
+        r2d2.make_agent(r2d2.Config(batch_size=2, min_replay_size=3, sequence_length=10, sequence_period=5, burn_in=2)),
+        ppo.make_agent(ppo.Config(segment_length=40, num_minibatches=1)),
+    ],
+    ids=["transitions", "sequences", "segments"],
+)
+def test_the_first_update_comes_about_when_it_is_foreseen(agent):
+    expected = steps_to_first_update(agent.experience)
+    updates = {
+        steps: agentkit.run(ExperimentConfig(agent, "agentkit:catch", steps, evaluation_period=0)).updates
+        for steps in (expected // 2, expected + 15)
+    }
+    assert updates[expected // 2] == 0 < updates[expected + 15]
+
+
+@pytest.mark.parametrize("from_python", [True, False])
+def test_a_run_without_an_update_says_so_at_both_ends(tmp_path, capsys, from_python):
+    if from_python:
+        agentkit.train("dqn", "agentkit:catch", 30, evaluation_period=0, hidden_sizes=(4,))
+    else:
+        from agentkit.cli import main
+
+        words = ["--env", "agentkit:catch", "--steps", "30", "--eval-every", "0", "--out", str(tmp_path)]
+        assert main(["train", "dqn", *words, "--set", "hidden_sizes=4"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("dqn will learn nothing in 30 steps") == 1
+    assert said.count("No update was made in 30 steps") == 1
+
+
+def test_a_first_episode_that_goes_on_for_long_is_said(capsys, monkeypatch):
+    monkeypatch.setattr("agentkit.experiment.training.LONG_EPISODE", 20)
+    agent = dqn.make_agent(dqn.Config(**DQN))
+    for length, times in ((10**9, 1), (19, 0)):
+        plan = ExperimentConfig(agent, lambda seed, n=length: Episodes(n), 60, evaluation_period=0, progress=True)
+        agentkit.run(plan)
+        assert capsys.readouterr().err.count("step 20: no episode has ended yet") == times
