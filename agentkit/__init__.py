@@ -6,7 +6,9 @@ are loaded when they are first used. Start reading at `agentkit/README.md`, then
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +56,17 @@ _SUBPACKAGES = (
     "wrappers",
 )
 
+# What one would call it, and where it is.
+_ELSEWHERE = {
+    "fit": "train",
+    "learn": "train",
+    "make": "envs.make",
+    "make_agent": "agents.registry.make",
+    "make_env": "envs.make",
+    "predict": "load",
+    "restore": "load",
+}
+
 __all__ = ["Agent", "__version__", "presets", *_EXPERIMENT_NAMES, *_SUBPACKAGES]
 
 
@@ -67,7 +80,24 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("agentkit.experiment"), name)
     if name in _SUBPACKAGES:
         return importlib.import_module(f"agentkit.{name}")
-    raise AttributeError(f"module 'agentkit' has no attribute {name!r}; it has: {', '.join(__all__)}")
+    raise AttributeError(f"module 'agentkit' has no attribute {name!r}. {_meant(name)}")
+
+
+def _meant(name: str) -> str:
+    """Returns a sentence on what a name may have meant that there is not."""
+    agent = name.lower()
+    if (
+        agent != "registry"
+        and not name.startswith("_")
+        and (pathlib.Path(__file__).parent / "agents" / f"{agent}.py").is_file()
+    ):
+        return f"Give: agentkit.train({agent!r}, ...), or from agentkit.agents import {agent}; {agent}.make_agent()."
+    if name in _ELSEWHERE:
+        return f"Did you mean agentkit.{_ELSEWHERE[name]}?"
+    near = difflib.get_close_matches(agent, {each.lower(): each for each in __all__}, n=1)
+    if near:
+        return f"Did you mean agentkit.{next(each for each in __all__ if each.lower() == near[0])}?"
+    return f"It has: {', '.join(__all__)}"
 
 
 def __dir__() -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
+import inspect
 import warnings
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 DISTRIBUTION = "agentkit-rl"
 """What pip installs; the package that is imported is `agentkit`. The registry's `agentkit` is somebody else's."""
@@ -107,3 +110,104 @@ def missing_extra(package: str, extra: str) -> MissingExtraError:
         f"The package {package!r} is needed for this and is not installed. "
         f"Install it with: pip install '{DISTRIBUTION}[{extra}]'"
     )
+
+
+_SYNONYMS = (
+    ("environment", "env", "env_id", "env_name"),
+    ("environment_settings", "env_set", "env_kwargs"),
+    ("agent", "algo", "algorithm"),
+    ("steps", "num_steps", "total_timesteps", "timesteps", "total_steps"),
+    ("run_directory", "out", "log_dir", "logdir", "output_dir", "folder", "path", "run"),
+    ("evaluation_period", "eval_every", "eval_freq"),
+    ("evaluation_episodes", "num_episodes", "eval_episodes", "n_eval_episodes", "episodes"),
+    ("evaluation_samples", "evaluate_samples"),
+    ("checkpoint_period", "checkpoint_every", "save_freq"),
+    ("video_period", "video_every"),
+    ("loggers", "log"),
+    ("wrappers", "wrapper"),
+    ("columns", "column"),
+    ("num_envs", "n_envs"),
+    ("replay_size", "buffer_size"),
+    ("clip_epsilon", "clip_range"),
+    ("entropy_cost", "ent_coef"),
+    ("discount", "gamma"),
+    ("min_replay_size", "learning_starts"),
+    ("learning_rate", "lr"),
+    ("num_epochs", "n_epochs"),
+    ("segment_length", "n_steps"),
+    ("hidden_sizes", "net_arch"),
+    ("value_cost", "vf_coef"),
+)
+"""Words for one thing: of Python, of the command line, and of other libraries."""
+
+
+def our_name(name: str, known: Collection[str]) -> str | None:
+    """Returns which of the known names means the same as another one; None where none does.
+
+    >>> our_name("gamma", ["discount", "n_step"]), our_name("n_step", ["discount"])
+    ('discount', None)
+    """
+    same = [word for words in _SYNONYMS if name in words for word in words if word != name]
+    return next((word for word in same if word in known), None)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def says_what_was_meant(function: Function) -> Function:
+    """Makes the error of an argument that the function does not have name the one that was meant."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if _is_of_the_call(error):
+                _refuse_arguments(function, kwargs)
+            raise
+
+    return cast(Function, call)
+
+
+class SaysWhatWasMeant(type):
+    """Does for a class of settings what `says_what_was_meant` does for a function."""
+
+    if not TYPE_CHECKING:  # Where a metaclass's call would hide the fields.
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            """Makes the settings."""
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError as error:
+                if _is_of_the_call(error):
+                    _refuse_arguments(cls, kwargs)
+                raise
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Returns the signature of the class itself, which Python would look for in `__call__`."""
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _is_of_the_call(error: TypeError) -> bool:
+    """Returns whether the arguments themselves were refused, and nothing inside the function."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+
+
+def _refuse_arguments(called: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raises an error for the first argument that there is not, where one is the reason."""
+    parameters = inspect.signature(called).parameters
+    package, _, module = called.__module__.rpartition(".")
+    of_agent = package == "agentkit.agents"
+    label = f"{module if of_agent else 'agentkit'}.{called.__qualname__}"
+    default = parameters["config"].default if "config" in parameters else None
+    settings = {field.name for field in dataclasses.fields(default)} if dataclasses.is_dataclass(default) else set()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in [name for name in given if name not in parameters]:
+        if (ours := our_name(name, parameters)) is not None:
+            raise ConfigError(f"{name}: {label} calls it {ours!r}.")
+        if (setting := name if name in settings else our_name(name, settings)) is not None:
+            raise ConfigError(f"{name} is a setting. Give: {label}({module}.Config({setting}=...)).")
+        if not takes_any:
+            raise unknown_name(f"argument of {label}", name, parameters)

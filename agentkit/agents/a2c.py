@@ -37,7 +37,7 @@ from agentkit.agents.common.advantages import (
     compute_advantages,
     observe_segments,
 )
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Fraction, NotNegative, OpenFraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
@@ -201,6 +201,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     return Update(init, update, published, gradient, apply)
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

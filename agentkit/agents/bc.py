@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, deterministic_policy, epsilon_greedy_policy, stateless_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Fraction, Positive, Sizes
@@ -128,6 +128,7 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     )
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

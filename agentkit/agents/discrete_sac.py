@@ -32,7 +32,7 @@ import optax
 
 from agentkit import actors, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, Positive, Rate, Sizes
@@ -225,6 +225,7 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     return Update(init, update, lambda state: {"policy": state.policy})
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

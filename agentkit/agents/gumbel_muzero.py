@@ -31,7 +31,7 @@ import numpy as np
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromTwo, Finite, Positive, Sizes, check_order
@@ -311,6 +311,7 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     return sgd(loss, networks.init, optimizer, periodic(config.target_update_period))
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

@@ -33,7 +33,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import mean_and_std, merge_time, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
@@ -271,6 +271,7 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
     return Update(init, update, published, gradient, apply)
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

@@ -36,7 +36,7 @@ from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Advantages, Minibatch, MinibatchLoss, compute_advantages, observe_segments
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
@@ -298,6 +298,7 @@ def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array
     return kl_cost * factor
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
@@ -120,6 +120,7 @@ def make_update(network: nets.Network, loss: Loss, config: Config) -> Update:
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

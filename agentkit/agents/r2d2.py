@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Fraction, NotNegative, Positive, ScheduleOfSteps, Sizes
@@ -214,6 +214,7 @@ def make_update(network: Networks, loss: Loss, config: Config) -> Update:
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

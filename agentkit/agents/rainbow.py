@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, stateless_policy
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import (
@@ -151,6 +151,7 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

@@ -28,7 +28,7 @@ import optax
 
 from agentkit import actors, losses, specs
 from agentkit import networks as nets
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
 from agentkit.agents.common.ranges import Count, CountFromZero, Finite, Fraction, Positive, Rate, Sizes, check_order
@@ -363,6 +363,7 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizers: 
     return Update(init, update, lambda state: {"policy": state.policy})
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

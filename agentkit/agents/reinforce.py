@@ -28,7 +28,7 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
 from agentkit.agents.common.advantages import Minibatch, MinibatchLoss, compute_advantages, observe_segments, value_loss
-from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config
+from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.epochs import Fitted, run_epochs
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, Positive, Sizes
@@ -178,6 +178,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
     return Update(init, update, lambda state: {"policy": state.variables})
 
 
+@checks_parts
 def make_agent(
     config: Config = Config(),
     *,

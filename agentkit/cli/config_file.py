@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from agentkit.cli.environments import parse_plain
 from agentkit.cli.presets import wrapper_text
 from agentkit.cli.values import value_text
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, our_name, unknown_name
 
 _NOT_IN_FILES = ("--config", "--help", "--resume", "--run-id", "--run-id-file", "--show-config")
 _TABLES = ("agent", "env-set", "set")
@@ -182,7 +182,6 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], option
         return
     from agentkit.agents import registry
     from agentkit.cli.values import field_types
-    from agentkit.experiment.by_name import OTHER_NAMES
 
     if arguments.agent not in registry.names():
         return
@@ -192,8 +191,9 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], option
     name = option.removeprefix("--").replace("-", "_")
     settings = list(field_types(registry.config_class(arguments.agent)))
     words = [*settings, *(known.removeprefix("--").replace("-", "_") for known in options)]
-    near = difflib.get_close_matches(OTHER_NAMES.get(name, name), words, n=1, cutoff=0.8)
-    if near and near[0] in settings and near[0] in (name, OTHER_NAMES.get(name)):
+    ours = our_name(name, settings)
+    near = difflib.get_close_matches(ours or name, words, n=1, cutoff=0.8)
+    if near and near[0] in settings and near[0] in (name, ours):
         raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {near[0]}={text}")
     if near and near[0] in settings:
         raise ConfigError(f"Unknown option {option}. Did you mean the setting --set {near[0]}={text}?")

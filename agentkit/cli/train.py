@@ -122,8 +122,10 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     _check_given(arguments, command)
     from agentkit.agents import registry
     from agentkit.experiment import by_name, run_loggers
+    from agentkit.experiment.config import refuse_wrong_order
     from agentkit.experiment.prior_data import refuse_prior_data
 
+    refuse_wrong_order(arguments.agent, arguments.env)
     imports = import_packages(arguments.imports)
     environment, torso = find_environment(arguments), find_torso(arguments)
     words = parse_settings(arguments.set or [], registry.config_class(arguments.agent), arguments.agent)

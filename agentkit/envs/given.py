@@ -34,6 +34,7 @@ def find(name: str) -> Any:
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
     module, colon, path = name.partition(":")
+    registry.refuse_several_agents(module.partition(".")[0])
     if not colon or not path or module in registry.prefixes() or not _is_module(module):
         return name
     return import_callable(name, "environment", "class or function")
@@ -179,6 +180,9 @@ def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any]
         first = parameters[0]  # A function's own: ``lambda s: ...`` or ``def make(*args)``.
         if (first in missing and _is_for_seeds(make_one, first.name)) or first.kind is first.VAR_POSITIONAL:
             args, missing = (seed,), [p for p in missing if p is not first]
+    if inspect.isabstract(make_one):
+        lacking = ", ".join(sorted(make_one.__abstractmethods__))
+        raise ConfigError(f"The environment {name_of(make_one)} has no {lacking}, which its base class asks for.")
     if missing:
         raise ConfigError(
             f"The environment {name_of(make_one)} needs {', '.join(p.name for p in missing)}: give --env-set "
@@ -211,6 +215,8 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
             f"The environment {name} is of the package gym, which gymnasium replaced. Derive it from gymnasium.Env, "
             "or convert it with shimmy."
         )
+    for family in families:
+        registry.refuse_several_agents(family)
     specs.check_is_environment(made)
     return made if _is_prepared(made) else registry.prepare(made, concatenate=False)
 

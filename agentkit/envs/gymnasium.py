@@ -214,6 +214,16 @@ def register(package: ModuleType) -> None:
     gymnasium.register_envs(package)
 
 
+def _check_spaces(environment: gymnasium.Env) -> None:
+    for name in ("observation_space", "action_space"):
+        space = getattr(environment, name, None)
+        if not isinstance(space, spaces.Space):
+            raise SpecError(
+                f"{type(environment.unwrapped).__name__}.{name}: expected a gymnasium Space, found {space!r:.80}. Set "
+                f"self.{name} = gymnasium.spaces.Box(...), or another space, in __init__."
+            )
+
+
 @final
 class GymnasiumEnvironment(dm_env.Environment):
     """Gives a gymnasium environment dm_env's interface.
@@ -242,6 +252,7 @@ class GymnasiumEnvironment(dm_env.Environment):
                 f"Expected a gymnasium.Env of one environment, found {type(environment).__name__}. "
                 "For a batch use envs.make(name, num_envs=N)."
             )
+        _check_spaces(environment)
         self._environment = environment
         self._observation_spec = space_to_spec(environment.observation_space, "observation")
         self._action_spec = space_to_spec(environment.action_space, "action")

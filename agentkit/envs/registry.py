@@ -50,6 +50,8 @@ SIMULATORS = {
 GYMNASIUM_PREFIXES = ("gymnasium", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
+_OF_SEVERAL_AGENTS = ("pettingzoo",)
+
 _registered: dict[str, Factory] = {}
 
 
@@ -263,6 +265,7 @@ def _split(name: str) -> tuple[str, str]:
             [*available(), *(f"{p}:{example}" for p, example in SIMULATORS.items())],
             "Expected 'prefix:name'.",
         )
+    refuse_several_agents(prefix)
     if prefix not in prefixes():
         advice = (
             "Of your own, hand in the class or function itself; on the command line, --env MODULE:NAME of a module "
@@ -270,6 +273,19 @@ def _split(name: str) -> tuple[str, str]:
         advice += "that can be imported here. A prefix of your own comes from envs.register."
         raise unknown_name("environment prefix", prefix, prefixes(), advice)
     return prefix, rest
+
+
+def refuse_several_agents(package: str) -> None:
+    """Refuses a package of environments of several agents.
+
+    Raises:
+        ConfigError: it is one, and no prefix of the user's own.
+    """
+    if package in _OF_SEVERAL_AGENTS and package not in _registered:
+        raise ConfigError(
+            f"Environments of {package} have several agents, and agentkit trains one agent in one environment. Wrap it "
+            "as a gymnasium.Env in which the other agents act by a policy of yours, and give that class or function."
+        )
 
 
 def _factory(prefix: str) -> Factory:

@@ -13,29 +13,15 @@ from agentkit.agents.addons import View, with_normalization, with_views
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import parse_whole
 from agentkit.envs.given import find
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, our_name, says_what_was_meant, unknown_name
 from agentkit.experiment import presets
-from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.config import ExperimentConfig, refuse_wrong_order
 from agentkit.experiment.local import run
 from agentkit.experiment.presets import Preset
 from agentkit.experiment.result import Result
 
-# What other libraries call our arguments and settings; errors name ours.
-_TAKEN = {"num_steps": "steps", "total_timesteps": "steps", "env": "environment", "env_id": "environment"}
-OTHER_NAMES = {
-    "buffer_size": "replay_size",
-    "clip_range": "clip_epsilon",
-    "ent_coef": "entropy_cost",
-    "gamma": "discount",
-    "learning_starts": "min_replay_size",
-    "lr": "learning_rate",
-    "n_epochs": "num_epochs",
-    "n_steps": "segment_length",
-    "net_arch": "hidden_sizes",
-    "vf_coef": "value_cost",
-}
 
-
+@says_what_was_meant
 def train(
     agent: str | Agent,
     environment: Any,
@@ -72,6 +58,7 @@ def train(
         ConfigError: for settings that are impossible or contradict each other, or where there are no steps.
         UnknownNameError: for an agent, environment or setting that is not there; proposes the nearest name.
     """
+    refuse_wrong_order(agent, environment)
     of_agent, of_run, of_call = _split(agent, settings)
     of_run = {"progress": True, "seed": seed} | of_run
     # An agent that was made by hand has its settings already.
@@ -171,10 +158,10 @@ def _split(agent: str | Agent, settings: Mapping[str, Any]) -> tuple[dict[str, A
     of_run = {field.name for field in dataclasses.fields(ExperimentConfig)} - {"agent", "environment", "num_steps"}
     of_call = set(inspect.signature(run).parameters) - {"experiment"} - of_run  # Both take callbacks.
     for name in settings.keys() - of_agent - of_run - of_call:
-        if name in _TAKEN:
-            raise ConfigError(f"{name}: agentkit.train calls it {_TAKEN[name]!r}.")
-        if OTHER_NAMES.get(name) in of_agent:
-            raise ConfigError(f"{name}: {agent} calls it {OTHER_NAMES[name]!r}.")
+        if (ours := our_name(name, of_agent)) is not None:
+            raise ConfigError(f"{name}: {agent} calls it {ours!r}.")
+        if (ours := our_name(name, [*inspect.signature(train).parameters, *of_run, *of_call])) is not None:
+            raise ConfigError(f"{name}: agentkit.train calls it {ours!r}.")
         if not isinstance(agent, str) and hasattr(agent.config, name):
             raise ConfigError(f"{name}: the agent was made with its settings. Give it there, or name the agent.")
         kind = f"setting of {agent if isinstance(agent, str) else 'a run'}"

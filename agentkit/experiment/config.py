@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args
 import numpy as np
 
 from agentkit import envs
+from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent, check_is_agent
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Range, check_ranges, whole
 from agentkit.callbacks import Callback, check_callbacks
@@ -19,7 +20,7 @@ from agentkit.envs import given
 from agentkit.envs.columns import ColumnSource, check_columns
 from agentkit.envs.registry import registered
 from agentkit.envs.workers import check_workers
-from agentkit.errors import ConfigError, OnNan, unknown_name
+from agentkit.errors import ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment import callback_record, identity
 from agentkit.experiment.recipes import encode
 from agentkit.experiment.run_loggers import check_names
@@ -44,7 +45,7 @@ WhichCheckpoint = Annotated[
 
 
 @dataclasses.dataclass(frozen=True)
-class ExperimentConfig:
+class ExperimentConfig(metaclass=SaysWhatWasMeant):
     """Describes an experiment for `agentkit.run`.
 
     Attributes:
@@ -127,6 +128,7 @@ class ExperimentConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
+        refuse_wrong_order(self.agent, self.environment)
         check_is_agent(self.agent)
         check_ranges(self)
         for field in dataclasses.fields(self):
@@ -230,6 +232,24 @@ class ExperimentConfig:
             },
             "callbacks": callback_record.describe(self.callbacks),
         }
+
+
+def refuse_wrong_order(agent: Any, environment: Any) -> None:
+    """Refuses an environment in the agent's place and an agent in the environment's.
+
+    Raises:
+        ConfigError: it says which comes first.
+    """
+    names = registry.names()
+
+    def is_agent(value: Any) -> bool:
+        return isinstance(value, Agent) or (isinstance(value, str) and value in names)
+
+    if is_agent(environment) and not is_agent(agent):
+        raise ConfigError(
+            f"The agent comes first and the environment second; found the environment {given.name_of(agent)} first. "
+            "Change their order."
+        )
 
 
 def _checked(environment: Any) -> Any:

@@ -51,7 +51,10 @@ def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.P
         return None
     directory = pathlib.Path(experiment.run_directory)
     if (directory / "config.json").exists() and not resume:
-        raise ConfigError(f"{directory} has a run in it already. Resume it, or choose another run_directory.")
+        raise ConfigError(
+            f"{directory} has a run in it already. Go on with it by resume=True (agentkit train --resume "
+            f"{directory}), or choose another run_directory."
+        )
     return directory
 
 

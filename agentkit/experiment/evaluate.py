@@ -17,7 +17,7 @@ from agentkit.actors.policy import ALONE
 from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
 from agentkit.envs.registry import GYMNASIUM_PREFIXES
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluation_plan import evaluation_plan
@@ -180,6 +180,7 @@ def _seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, 1, number]).generate_state(1)[0] >> 1)
 
 
+@says_what_was_meant
 def evaluate(
     run: str | pathlib.Path | ExperimentConfig,
     num_episodes: int = 20,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 from agentkit.callbacks import Callback
+from agentkit.errors import says_what_was_meant
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.hooks import with_callbacks
 from agentkit.experiment.local import started
@@ -44,6 +45,7 @@ class Iteration:
                 self.result = training.result
 
 
+@says_what_was_meant
 def iterate(
     experiment: ExperimentConfig | OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()
 ) -> Iteration:

@@ -15,7 +15,7 @@ import tree
 
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.policy_file import POLICY_FILE, PolicyFile, read_policy, write_policy
@@ -173,6 +173,7 @@ class LoadedPolicy:
         return export(self, path, format)
 
 
+@says_what_was_meant
 def load(
     path: str | pathlib.Path | ExperimentConfig, *, checkpoint: str | int = "newest", explore: bool = False,
     seed: int = 0, imports: Sequence[str] = (), **changes: Any,

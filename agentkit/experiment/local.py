@@ -17,7 +17,7 @@ from agentkit.callbacks import Callback
 from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
 from agentkit.experiment import callback_record, short_runs
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop, make_own_tables
 from agentkit.experiment.config import ExperimentConfig
@@ -50,6 +50,7 @@ from agentkit.types import Nest, TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
+@says_what_was_meant
 def run(
     experiment: ExperimentConfig,
     *,
@@ -125,6 +126,7 @@ def started(
             yield training, stop
 
 
+@says_what_was_meant
 def resume(
     run_directory: str | pathlib.Path,
     *,

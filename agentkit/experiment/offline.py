@@ -25,7 +25,7 @@ from agentkit.datasets.episodes import (
     scale_rewards,
 )
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
-from agentkit.errors import CheckpointError, ConfigError, OnNan
+from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
 from agentkit.experiment import callback_record
 from agentkit.experiment.config import ExperimentConfig, Seed, WhichCheckpoint
 from agentkit.experiment.config_json import check_run_directory, experiment_from_record, read_record, write_config
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class OfflineConfig:
+class OfflineConfig(metaclass=SaysWhatWasMeant):
     """Describes an experiment for `agentkit.run_offline`.
 
     Attributes:
@@ -127,6 +127,7 @@ def _no_environment(seed: int) -> Any:
     raise ConfigError(f"This run has no environment (asked for with seed {seed}). Give OfflineConfig one.")
 
 
+@says_what_was_meant
 def run_offline(config: OfflineConfig, *, resume: bool = False, callbacks: Iterable[Callback] = ()) -> Result:
     """Trains until `config.num_updates` updates were made; evaluates, logs and saves on the way.
 
@@ -171,6 +172,7 @@ def started_offline(config: OfflineConfig, resume: bool) -> Iterator[tuple[Train
             yield training, stop
 
 
+@says_what_was_meant
 def resume_offline(
     run_directory: str | pathlib.Path, *, callbacks: Iterable[Callback] | None = None, **changes: Any
 ) -> Result:

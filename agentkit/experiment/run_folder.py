@@ -7,7 +7,7 @@ import pathlib
 import re
 from typing import Any, final
 
-from agentkit.errors import ConfigError, missing_extra
+from agentkit.errors import ConfigError, missing_extra, says_what_was_meant
 from agentkit.experiment.config_json import read_record
 from agentkit.loggers import read_csv
 
@@ -76,6 +76,7 @@ class Run:
         return pandas.DataFrame(self.rows(name))
 
 
+@says_what_was_meant
 def open_run(directory: str | pathlib.Path) -> Run:
     """Opens a run folder to read.
 

@@ -17,7 +17,7 @@ from agentkit import core, nests
 from agentkit.actors import ActorIndex, CompiledPolicy, Policy
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders.base import make_cast
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.acting import add_columns, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.loading import LoadedPolicy, load
@@ -65,6 +65,7 @@ class Samples(NamedTuple):
         return [tree.map_structure(lambda x, part=slice(*pair): x[part], self) for pair in bounds]
 
 
+@says_what_was_meant
 def sample(
     source: str | pathlib.Path | LoadedPolicy | ExperimentConfig,
     *,

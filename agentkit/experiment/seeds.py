@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 from agentkit.checkpoint import write_json
-from agentkit.errors import AgentkitError, ConfigError
+from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.jobs import (
@@ -73,6 +73,7 @@ class RunsFailedError(AgentkitError, RuntimeError):
         self.results = list(results)
 
 
+@says_what_was_meant
 def run_seeds(
     experiment: ExperimentConfig,
     seeds: Sequence[int] = range(5),

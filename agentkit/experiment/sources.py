@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+_WORDS_ONLY = "@checks_parts\n"  # It changes the words of errors, and nothing that a run does.
 _PLAIN = bool | int | float | str | tuple | None
 
 
@@ -43,7 +44,7 @@ def _collect(thing: Any, sources: dict[str, str]) -> None:
         source = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):  # Written at a prompt, or in C.
         return
-    sources[name] = normalise(source)
+    sources[name] = normalise(source).removeprefix(_WORDS_ONLY)
     home = sys.modules.get(str(module))
     if home is None:
         return

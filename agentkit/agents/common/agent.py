@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, final
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, final
 
 from agentkit.actors import Policy
 from agentkit.adders.columns import with_columns
 from agentkit.core import Adder, BatchPlan
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, Function, says_what_was_meant
 from agentkit.learning import Update
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -156,6 +158,64 @@ class UpdateOfLoss(Generic[Networks, Losses, Config]):
     def __call__(self, networks: Networks) -> Update:
         """Returns the update."""
         return self.make_update(networks, self.make_loss(networks, self.config), self.config)
+
+
+def checks_parts(make_agent: Function) -> Function:
+    """Makes a `make_agent` refuse parts that cannot be called as its own are, in the words of `says_what_was_meant`."""
+    call, stock = says_what_was_meant(make_agent), inspect.signature(make_agent).parameters
+
+    @functools.wraps(make_agent)
+    def checked(*args: Any, **parts: Any) -> Any:
+        for name, part in parts.items():
+            if name in stock and part is not stock[name].default and part is not None and name != "config":
+                check_is_jax(name, part)
+                if name.startswith("make_"):
+                    _check_called_as(name, part, stock[name].default)
+        return call(*args, **parts)
+
+    return cast(Function, checked)
+
+
+def _check_called_as(name: str, part: Any, stock: Callable[..., Any]) -> None:
+    """Refuses a user's function that does not take the arguments that are given to an agent's own."""
+    parameters = inspect.signature(stock).parameters.values()
+    given = [p for p in parameters if p.default is p.empty or p.name == "evaluation"]
+    expected = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in given)
+    found = f"{part!r:.80}"
+    if callable(part):
+        try:
+            signature = inspect.signature(part)
+        except (TypeError, ValueError):  # Some classes written in C have none.
+            return
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            code = getattr(inspect.unwrap(part), "__code__", None)
+            where = "" if code is None else f" of {code.co_filename}, line {code.co_firstlineno}"
+            found = f"{getattr(part, '__qualname__', type(part).__qualname__)}{signature}{where}: {error}"
+        else:
+            return
+    raise ConfigError(f"{name}: expected a function ({expected}), found {found}.")
+
+
+_NOT_JAX = {"keras": "Keras", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+
+
+def check_is_jax(name: str, part: object) -> None:
+    """Refuses a module of a library whose networks JAX cannot differentiate.
+
+    Raises:
+        ConfigError: it says which libraries' modules are taken.
+    """
+    made = part if isinstance(part, type) else type(part)
+    for cls in made.__mro__:
+        library = _NOT_JAX.get(cls.__module__.partition(".")[0])
+        if library is not None:
+            raise ConfigError(
+                f"{name}: found {made.__qualname__}, a module of {library}, which cannot be used here: networks "
+                "are functions that JAX compiles and differentiates. Write it with Haiku, Flax or Equinox; "
+                "docs/environments.md shows how, under 'A torso of your own'."
+            )
 
 
 def check_is_agent(value: object) -> None:

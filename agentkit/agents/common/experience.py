@@ -21,7 +21,7 @@ from agentkit.agents.common.past import past_of_sequences, past_of_transitions
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, check_ranges
 from agentkit.agents.common.views import Reach
 from agentkit.core import Adder, BatchPlan
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, SaysWhatWasMeant, unknown_name
 from agentkit.learning import Schedule, rate_limit
 from agentkit.replay import Prioritized, Replay, Table, Uniform, queue_table
 from agentkit.specs import EnvironmentSpec
@@ -37,7 +37,7 @@ BatchMode = Literal["truncate_episodes", "complete_episodes"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayConfig:
+class ReplayConfig(metaclass=SaysWhatWasMeant):
     """Holds the hyperparameters of agents that learn from replay; an "item" is a transition or a sequence.
 
     Attributes:
@@ -206,7 +206,7 @@ class Sequences:
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentsConfig:
+class SegmentsConfig(metaclass=SaysWhatWasMeant):
     """Holds the hyperparameters of agents that learn once from each segment of experience (on-policy).
 
     Attributes:

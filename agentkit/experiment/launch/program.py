@@ -11,7 +11,7 @@ from typing import Any
 from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Positive, check_ranges
 from agentkit.distributed import Program, RestartPolicy, Role
 from agentkit.distributed.program import ONE_CORE
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import ConfigError, SaysWhatWasMeant, unknown_name
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluation_plan import evaluation_plan
 from agentkit.experiment.launch.actor import actor_node
@@ -28,7 +28,7 @@ ENGINES = ("processes", "ray", "threads")
 
 
 @dataclasses.dataclass(frozen=True)
-class LaunchConfig:
+class LaunchConfig(metaclass=SaysWhatWasMeant):
     """Says how an experiment is spread over processes.
 
     Attributes:

@@ -19,7 +19,7 @@ from agentkit.distributed import Program, ProgramError, Supervisor, connect_to_r
 from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
-from agentkit.errors import AgentkitError, CheckpointError, ConfigError
+from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
 from agentkit.experiment import callback_record
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.config_json import check_run_directory, read_config, read_record, write_config
@@ -54,6 +54,7 @@ class LaunchResult(Result):
     reason: str = dataclasses.field(kw_only=True)
 
 
+@says_what_was_meant
 def launch(
     experiment: ExperimentConfig,
     *,
@@ -180,6 +181,7 @@ def run_program(
     return status
 
 
+@says_what_was_meant
 def resume_launch(
     run_directory: str | pathlib.Path, *, callbacks: Iterable[Callback] | None = None, **changes: Any
 ) -> LaunchResult:

@@ -1,0 +1,149 @@
+"""What Python says of a word that is nearly right: one line, with what was meant."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+
+import dm_env
+import gymnasium
+import pytest
+
+import agentkit
+from agentkit.agents import dqn, registry, sac
+from agentkit.envs.catch import Catch
+from agentkit.errors import AgentkitError
+
+pytestmark = pytest.mark.one_stack
+
+TRAIN = "agentkit:catch"
+
+
+class NoSpaces(gymnasium.Env):
+    """Has forgotten its spaces."""
+
+
+class Half(dm_env.Environment):
+    """Has not all of dm_env's methods."""
+
+    def reset(self):
+        """Does nothing."""
+
+
+class Chess(Catch):
+    """Stands for one of PettingZoo's."""
+
+    __module__ = "pettingzoo.utils.env"
+
+
+class TorchModule:
+    """Stands for one of PyTorch's."""
+
+    __module__ = "torch.nn.modules.module"
+
+    def __call__(self, *inputs):
+        """Takes anything, as theirs do."""
+
+
+def networks_of_the_spec(environment_spec):
+    """Lacks the settings."""
+
+
+def experiment(environment, agent="dqn"):
+    return lambda: agentkit.train(agent, environment, 5, run_directory=None, progress=False)
+
+
+MEANT = {
+    "environment": (lambda: agentkit.train("dqn", env=TRAIN), "env: agentkit.train calls it 'environment'"),
+    "steps": (lambda: agentkit.train("dqn", TRAIN, num_steps=5), "num_steps: agentkit.train calls it 'steps'"),
+    "the command's word": (lambda: agentkit.train("dqn", TRAIN, 5, out="x"), "out: .* calls it 'run_directory'"),
+    "num_steps": (
+        lambda: agentkit.ExperimentConfig(dqn.make_agent(), TRAIN, steps=5),
+        "steps: agentkit.ExperimentConfig calls it 'num_steps'",
+    ),
+    "a setting": (lambda: sac.Config(gamma=0.9), "gamma: sac.Config calls it 'discount'"),
+    "a replaced setting": (
+        lambda: dataclasses.replace(sac.Config(), lr=1.0),
+        "lr: sac.Config calls it 'learning_rate'",
+    ),
+    "a misspelt setting": (
+        lambda: sac.Config(learning_rat=1.0),
+        r"Unknown argument of sac.Config .* 'learning_rate'\?",
+    ),
+    "path": (lambda: agentkit.load(run="x"), "run: agentkit.load calls it 'path'"),
+    "run_directory": (lambda: agentkit.resume(path="x"), "path: agentkit.resume calls it 'run_directory'"),
+    "networks": (
+        lambda: dqn.make_agent(make_networks=networks_of_the_spec),
+        r"make_networks: expected a function \(environment_spec, config\), found networks_of_the_spec\("
+        r"environment_spec\) of .*test_meant.py, line \d+: too many",
+    ),
+    "policy": (
+        lambda: dqn.make_agent(make_policy=lambda networks, config: None),
+        r"make_policy: expected a function \(network, config, evaluation=False\), found <lambda>",
+    ),
+    "update": (lambda: dqn.make_agent(make_update=3), "make_update: expected a function .*, found 3"),
+    "a module of PyTorch": (
+        lambda: dqn.make_agent(torso=TorchModule()),
+        "torso: found TorchModule, a module of PyTorch, .* with Haiku, Flax or Equinox",
+    ),
+    "networks of PyTorch": (lambda: dqn.make_agent(make_networks=TorchModule), "a module of PyTorch"),
+    "the wrong order": (experiment("dqn", TRAIN), "agent comes first .*; found the environment agentkit:catch first"),
+    "the wrong order of things": (
+        lambda: agentkit.ExperimentConfig(Catch, dqn.make_agent(), 5),
+        "found the environment Catch first",
+    ),
+    "spaces": (experiment(NoSpaces), r"NoSpaces\.observation_space: expected a gymnasium Space, found None"),
+    "methods": (experiment(Half), "Half has no action_spec, observation_spec, step"),
+    "several agents": (experiment("pettingzoo:chess"), "pettingzoo have several agents"),
+    "several agents in a module": (experiment("pettingzoo.classic:chess"), "pettingzoo have several agents"),
+    "several agents by class": (experiment(Chess), "pettingzoo have several agents"),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_an_error_says_what_was_meant(name):
+    call, message = MEANT[name]
+    with pytest.raises(AgentkitError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_agents_function_says_where_settings_go_and_names_its_loss(name):
+    make_agent = registry.module(name).make_agent
+    with pytest.raises(AgentkitError, match=rf"Give: {name}.make_agent\({name}.Config\(discount=...\)\)"):
+        make_agent(gamma=0.5)
+    mine, other = ("make_loss", "make_losses")[:: 1 if "make_loss" in inspect.signature(make_agent).parameters else -1]
+    with pytest.raises(AgentkitError, match=f"Unknown argument of {name}.make_agent '{other}'.* '{mine}'"):
+        make_agent(**{other: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DQN", r"Give: agentkit.train\('dqn', ...\), or from agentkit.agents import dqn; dqn.make_agent\(\)"),
+        ("make", "Did you mean agentkit.envs.make"),
+        ("trian", "Did you mean agentkit.train"),
+        ("nothing_like_it", "It has: .*run"),
+    ],
+)
+def test_the_package_says_what_a_name_may_have_meant(name, message):
+    with pytest.raises(AttributeError, match=message):
+        getattr(agentkit, name)
+
+
+def test_an_error_inside_of_a_call_is_left_alone():
+    def make_networks(environment_spec, config):
+        raise TypeError("of my own")
+
+    with pytest.raises(TypeError, match=r"^of my own$"):
+        dqn.make_agent(make_networks=make_networks).make_networks(None)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'environment'"):
+        agentkit.train("dqn")
+
+
+def test_settings_keep_their_signature_and_can_be_copied():
+    assert next(iter(inspect.signature(agentkit.ExperimentConfig).parameters)) == "agent"
+    assert "evaluation" not in inspect.signature(dqn.make_agent).parameters
+    config = sac.Config(discount=0.5)
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
