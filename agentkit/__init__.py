@@ -6,9 +6,7 @@ are loaded when they are first used. Start reading at `agentkit/README.md`, then
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +83,9 @@ def __getattr__(name: str) -> Any:
 
 def _meant(name: str) -> str:
     """Returns a sentence on what a name may have meant that there is not."""
+    import difflib
+    import pathlib
+
     agent = name.lower()
     if (
         agent != "registry"

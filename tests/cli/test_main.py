@@ -223,12 +223,18 @@ def test_ctrl_c_before_training(monkeypatch, capsys):
     assert "stopped" in capsys.readouterr().err
 
 
-def test_no_file_of_the_working_directory_is_imported(tmp_path):
+@pytest.mark.parametrize("module", ["agentkit", "agentkit.cli"])
+def test_no_file_of_the_working_directory_is_imported(tmp_path, module):
     """It may be a stranger's run folder: `cd RUN; python -m agentkit.cli evaluate .`"""
     for name in ("numpy.py", "jax.py", "gymnasium.py"):
         (tmp_path / name).write_text("open('ran', 'w')")
     (tmp_path / "config.json").write_text('{"environment": "gymnasium:CartPole-v1"}')
-    command = [sys.executable, "-m", "agentkit.cli", "evaluate", "."]
+    command = [sys.executable, "-m", module, "evaluate", "."]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
     assert not (tmp_path / "ran").exists()
+
+
+def test_python_runs_the_package_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "agentkit", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "agentkit")
