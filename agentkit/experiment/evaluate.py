@@ -21,7 +21,10 @@ from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.evaluation_plan import evaluation_plan
+from agentkit.experiment.judging import find_judged
+from agentkit.experiment.loading import LoadedPolicy
 from agentkit.experiment.restoring import check_fits, restore_policy
+from agentkit.experiment.result import Result
 from agentkit.experiment.shared_parts import find_policy
 from agentkit.experiment.step_watch import StepWatch
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -182,7 +185,7 @@ def _seed(seed: int, number: int) -> int:
 
 @says_what_was_meant
 def evaluate(
-    run: str | pathlib.Path | ExperimentConfig,
+    run: str | pathlib.Path | ExperimentConfig | Result | LoadedPolicy,
     num_episodes: int = 20,
     video: str | pathlib.Path | Film | None = None,
     *,
@@ -190,10 +193,12 @@ def evaluate(
     environment_settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluates a run's newest checkpoint, or another one.
+    """Evaluates a run's newest checkpoint or another one, the result of a training, or a policy.
 
     Args:
-        run: the folder that `agentkit.run` wrote; or the experiment that it ran, whose own code no folder can name.
+        run: the folder that `agentkit.run` wrote; or the experiment that it ran, whose own code no folder can name; or
+            what `train` or `run` returned; or a policy of `load`, which plays as it was loaded, and which needs an
+            `environment` where it is of a file.
         num_episodes: at least 1.
         video: a file ``.mp4`` or ``.gif`` for a film of the first 300 steps, or a `Film` that says how many, how fast
             and how large; None for none.
@@ -203,8 +208,8 @@ def evaluate(
             `evaluation_max_steps`.
 
     Returns:
-        ``steps``, ``updates`` and lists ``episode_return`` and ``episode_length``; and ``episodes_cut``, how many of
-        them `evaluation_max_steps` has cut off.
+        ``steps`` and ``updates`` (None where a policy's file does not say), lists ``episode_return`` and
+        ``episode_length``, and ``episodes_cut``, how many of them `evaluation_max_steps` has cut off.
 
     Raises:
         ConfigError: not a run folder, one that cannot be rebuilt, no such checkpoint, or a video of an environment that
@@ -219,18 +224,17 @@ def evaluate(
     film = video if video is None or isinstance(video, Film) else Film(video)
     if num_episodes < 1:
         raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
-    restored = restore_policy(run, checkpoint, **options)
-    experiment, networks, store, found = restored.experiment, restored.networks, restored.store, restored.found
-    assert found is not None, "it was read"
+    judged = find_judged(run, checkpoint, **options)
+    experiment = judged.experiment
     settings = {**experiment.environment_settings, **(environment_settings or {})}
     experiment = dataclasses.replace(experiment, environment_settings=settings)
-    with _filming(experiment, film) as shown, Evaluator(shown, networks, store) as evaluator:
-        evaluator.check_fits(restored.environment_spec)
-        records = evaluator.episodes(num_episodes, number=found.step)
+    with _filming(experiment, film) as shown, Evaluator(shown, judged.networks, judged.store) as evaluator:
+        evaluator.check_fits(judged.environment_spec)
+        records = evaluator.episodes(num_episodes, number=judged.steps or 0)
         num_cut = evaluator.num_cut
     return {
-        "steps": found.step,
-        "updates": int(found.state["learner" if "learner" in found.state else "best"]["num_updates"]),
+        "steps": judged.steps,
+        "updates": judged.updates,
         "episode_return": [record["episode_return"] for record in records],
         "episode_length": [int(record["episode_length"]) for record in records],
         "episodes_cut": num_cut,

@@ -15,6 +15,7 @@ import tree
 
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
+from agentkit.checkpoint import Checkpoint
 from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig
@@ -45,9 +46,31 @@ class ActingState(NamedTuple):
     policy: Nest
 
 
+class Origin(NamedTuple):
+    """Says which run a policy is of.
+
+    Attributes:
+        experiment: that was run.
+        counts: the steps and the updates that the policy was trained for; None where the run did not count them.
+    """
+
+    experiment: ExperimentConfig
+    counts: tuple[int | None, int | None]
+
+
+def counts_of(found: Checkpoint) -> tuple[int, int]:
+    """Returns the steps and the updates of a run's checkpoint, or of its best policy."""
+    return found.step, int(found.state["learner" if "learner" in found.state else "best"]["num_updates"])
+
+
+OTHER_WORDS_TO_ACT = ("act", "action", "compute_action", "compute_single_action", "get_action", "predict")
+
+
 @final
 class LoadedPolicy:
     """Acts as a trained agent does: ``action, state = policy(observation, state)``; None begins an episode.
+
+    One without a memory needs no state: ``action = policy.select_action(observation)``.
 
     Observations are as the run's wrappers give them, of any dtype that casts to theirs; actions have the environment's
     own bounds and dtypes. Discrete actions count from 0. Both may have a batch axis in front.
@@ -58,9 +81,15 @@ class LoadedPolicy:
         agent_action_spec: of what its agent was trained to return, which is made `action_spec`'s.
         arrays: its parameters.
         pure_policy: the pure function of parameters and one observation that it calls; actions in [-1, 1] or from 0.
+        environment_spec: what its agent was made for.
+        explore: whether it acts as in training.
+        origin: the run that it is of; None for that of a file.
     """
 
-    def __init__(self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int):
+    def __init__(
+        self, agent: Agent, policy: Policy, params: Nest, file: PolicyFile, seed: int, explore: bool = False,
+        origin: Origin | None = None,
+    ):  # fmt: skip
         """Makes a `LoadedPolicy`; `load` does.
 
         Args:
@@ -69,8 +98,12 @@ class LoadedPolicy:
             params: its parameters.
             file: what `save` writes, but for the parameters.
             seed: of its sampling.
+            explore: whether `policy` acts as in training.
+            origin: the run that it is of; None where nothing is known of it.
         """
         self.agent = agent
+        self.environment_spec = file.environment_spec
+        self.explore, self.origin = explore, origin
         self.observation_spec = file.environment_spec.observations
         self.action_spec = file.own_actions
         self.agent_action_spec = file.environment_spec.actions
@@ -119,6 +152,33 @@ class LoadedPolicy:
         action, state = act(self._params, state, observation)
         specs = self.agent_action_spec, self.action_spec
         return tree.map_structure(lambda leaf, *each: to_bounds(np.asarray(leaf), *each), action, *specs), state
+
+    def select_action(self, observation: Nest) -> Nest:
+        """Returns the action alone, of a policy that keeps nothing from one step to the next.
+
+        Args:
+            observation: of `observation_spec`, or each leaf ``[B, ...]``.
+
+        Raises:
+            ConfigError: the policy has a state, such as a recurrent core's, which would be lost at each step.
+            SpecError: the observation has another structure or shape.
+        """
+        action, state = self(observation)
+        if jax.tree.leaves(state.policy):
+            raise ConfigError(
+                "This policy keeps a state from step to step (a memory, or a count of its steps), and an action alone "
+                "would lose it. Call: action, state = policy(observation, state), with None where an episode begins."
+            )
+        return action
+
+    def __getattr__(self, name: str) -> Any:
+        """Says what another library's word for acting is here."""
+        if name in OTHER_WORDS_TO_ACT:
+            raise AttributeError(
+                f"A LoadedPolicy has no {name!r}. policy.select_action(observation) returns the action alone; with a "
+                "memory, action, state = policy(observation, state)."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _read(self, observation: Nest) -> tuple[Nest, int | None]:
         """Returns the observation in the dtypes of its spec, and the size of its batch or None."""
@@ -210,12 +270,15 @@ def load(
     return _of_restored(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
 
 
-def _of_restored(restored: RestoredPolicy, explore: bool = False, seed: int = 0) -> LoadedPolicy:
+def _of_restored(
+    restored: RestoredPolicy, explore: bool = False, seed: int = 0, counts: tuple[int | None, int | None] = (None, None)
+) -> LoadedPolicy:
     agent = restored.experiment.agent
     record = identity.describe_agent(agent, restored.experiment.num_envs or 1)
     file = PolicyFile(record, restored.environment_spec, restored.own_actions)
     policy = agent.make_policy(restored.networks, evaluation=not explore)
-    return LoadedPolicy(agent, policy, VariableClient(restored.store).params, file, seed)
+    origin = Origin(restored.experiment, counts if restored.found is None else counts_of(restored.found))
+    return LoadedPolicy(agent, policy, VariableClient(restored.store).params, file, seed, explore, origin)
 
 
 @final
@@ -229,6 +292,7 @@ class Policies:
         networks: of its agent; None where the parameters are in the run folder alone.
         store: has the newest parameters; None where they are in the run folder alone.
         acts: whether there is an environment.
+        counts: the steps and updates of the newest parameters in `store`.
     """
 
     experiment: ExperimentConfig
@@ -236,6 +300,7 @@ class Policies:
     networks: Any = None
     store: VariableStore | None = None
     acts: bool = True
+    counts: tuple[int | None, int | None] = (None, None)
 
     @functools.cached_property
     def newest(self) -> LoadedPolicy:
@@ -250,7 +315,8 @@ class Policies:
         if self.acts:
             with contextlib.closing(self.experiment.make_environment(self.experiment.seed)) as environment:
                 actions = own_actions(environment)
-        return _of_restored(RestoredPolicy(self.experiment, self.networks, self.store, None, self.spec, actions))
+        restored = RestoredPolicy(self.experiment, self.networks, self.store, None, self.spec, actions)
+        return _of_restored(restored, counts=self.counts)
 
     @functools.cached_property
     def best(self) -> LoadedPolicy:
@@ -279,4 +345,4 @@ def _load_file(
     networks = agent.make_networks(file.environment_spec)
     update = agent.make_update(networks)
     params = read_params(update, arrays, f"The policy file {path}")
-    return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed)
+    return LoadedPolicy(agent, agent.make_policy(networks, evaluation=not explore), params, file, seed, explore)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from agentkit.experiment.loading import LoadedPolicy, Policies
+from agentkit.experiment.loading import OTHER_WORDS_TO_ACT, LoadedPolicy, Policies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,13 @@ class Result:
         parts += ["interrupted=True"] * self.interrupted
         parts += [] if self.stopped_by is None else [f"stopped_by={self.stopped_by!r}"]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Says that what a policy can do is asked of `policy`."""
+        if name in OTHER_WORDS_TO_ACT or (not name.startswith("_") and hasattr(LoadedPolicy, name)):
+            ours = "select_action" if name in OTHER_WORDS_TO_ACT else name
+            raise AttributeError(f"A Result has no {name!r}; its policy acts. Give: result.policy.{ours}(...)")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def policy(self) -> LoadedPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def sample(
         explore: whether to act as in training (samples of a stochastic policy, exploration), in the environment as it
             is in training; else as in evaluation (the mode). A policy that is handed in acts as it was loaded.
         checkpoint: of a run: "newest", "best", or a step that has one.
-        environment: to play in; None for the run's. A policy that is handed in needs one.
+        environment: to play in; None for the run's. A policy of a file needs one.
         **options: fields of `ExperimentConfig` to replace, such as `environment_settings` or `wrappers`; for a folder
             `imports`, too: see `experiment.read_config`.
 
@@ -133,12 +134,13 @@ def _acting(
     if isinstance(source, LoadedPolicy):
         if explore and not is_file:
             raise ConfigError("A policy acts as it was loaded. Load it with load(..., explore=True) instead.")
-        if "environment" not in options:
-            raise ConfigError(
-                "A policy alone has no environment to play in. Give one: sample(policy, environment=...)."
-            )
+        if source.origin is None and "environment" not in options:
+            raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
         store.publish(0, {"policy": source.arrays})
-        experiment = ExperimentConfig(source.agent, num_steps=1, **options)
+        if source.origin is None or "environment" in options:
+            experiment = ExperimentConfig(source.agent, num_steps=1, **options)
+        else:
+            experiment = dataclasses.replace(source.origin.experiment, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.observation_spec, source.agent_action_spec)
         yield experiment, source.pure_policy, store, 0

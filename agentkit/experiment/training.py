@@ -209,7 +209,7 @@ class Training:
             self.evaluations,
             stopped and hooks.stopped_by is None,
             hooks.stopped_by,
-            self.policies,
+            dataclasses.replace(self.policies, counts=(steps, self.learner.num_updates_done)),
         )
 
     def _tell_of_long_episode(self, steps: int) -> None:

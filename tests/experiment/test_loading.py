@@ -1,5 +1,6 @@
 """A policy that leaves the house: loaded from a run or a file it acts as the agent does, in the environment's terms."""
 
+import dataclasses
 import functools
 import json
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import agentkit
 from agentkit import specs
-from agentkit.agents import ppo, r2d2, sac
+from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import Evaluator, Result
@@ -74,6 +75,42 @@ def test_it_plays_the_episode_that_the_evaluator_plays(pendulum):
         observation, reward, _, truncated, _ = environment.step(action)
         total += reward
     assert total == pytest.approx(record["episode_return"], rel=1e-4)
+
+
+def test_an_action_alone_is_for_policies_without_a_memory(pendulum, chain):
+    policy = agentkit.load(pendulum)
+    rows = rows_for(policy)
+    np.testing.assert_array_equal(policy.select_action(rows), policy(rows)[0])
+    assert gymnasium.make("Pendulum-v1").action_space.contains(policy.select_action(rows[0]))
+    with pytest.raises(ConfigError, match=r"keeps a state .* action, state = policy\(observation, state\)"):
+        (recurrent := agentkit.load(chain)).select_action(rows_for(recurrent)[0])
+    for word in ("predict", "act", "get_action"):
+        with pytest.raises(AttributeError, match=r"policy.select_action\(observation\) returns the action alone"):
+            getattr(policy, word)
+
+
+def test_what_a_training_returned_is_judged_as_its_folder_is(tmp_path):
+    """With a run folder or without one, as a result, a policy or a policy's file: the same episodes."""
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=10, batch_size=4))
+    plan = agentkit.ExperimentConfig(agent, "agentkit:catch", 40, evaluation_period=0)
+    kept = agentkit.run(dataclasses.replace(plan, run_directory=tmp_path / "run"))
+    of_folder = agentkit.evaluate(tmp_path / "run", 1)
+    assert (of_folder["steps"], of_folder["updates"]) == (40, kept.updates)
+    loaded = agentkit.load(tmp_path / "run")
+    for judged in (kept, kept.policy, loaded, agentkit.run(plan)):
+        assert agentkit.evaluate(judged, 1) == of_folder
+    loaded.save(tmp_path / "policy.npz")
+    file = agentkit.load(tmp_path / "policy.npz")
+    with pytest.raises(ConfigError, match=r"file names no environment .* environment="):
+        agentkit.evaluate(file)
+    found = agentkit.evaluate(file, 1, environment="agentkit:catch")
+    assert (found["steps"], found["episode_length"]) == (None, [9])
+    with pytest.raises(ConfigError, match="no checkpoints: leave out checkpoint='best'"):
+        agentkit.evaluate(loaded, checkpoint="best")
+    with pytest.raises(AttributeError, match=r"Give: result.policy.select_action\(...\)"):
+        kept.predict(rows_for(loaded))
+    with pytest.raises(AttributeError, match=r"Give: result.policy.save\(...\)"):
+        kept.save("policy.npz")
 
 
 def test_a_batch_acts_as_its_rows_do(pendulum):
@@ -148,9 +185,8 @@ def test_a_folder_that_was_pushed_is_loaded_and_what_is_there_says_what_it_is(pe
     result = Result(1_000, 7, [{"episode_return": 2.0}], interrupted=False, stopped_by="it was enough")
     said = "Result(steps=1_000, updates=7, 1 evaluation, the last with return 2.0, stopped_by='it was enough')"
     assert repr(result) == said
-    for what in (agentkit.load, agentkit.evaluate):
-        with pytest.raises(ConfigError, match="the experiment that was run, found a Result"):
-            what(result)
+    with pytest.raises(ConfigError, match=r"found a Result. Its policies are its policy and best_policy"):
+        agentkit.load(result)
     with pytest.raises(UnknownNameError, match=r"evaluate 'episodes'\. Did you mean 'num_episodes'"):
         agentkit.evaluate(pendulum, episodes=3)
 

@@ -351,7 +351,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def test_a_folder_with_a_run_is_not_written_over(finished: pathlib.Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="has a run in it already.*resume=True"):
+    with pytest.raises(ConfigError, match=r"has a run in it already.*resume=True"):
         run(make_experiment(run_directory=finished))
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 

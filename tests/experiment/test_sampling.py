@@ -98,6 +98,7 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
     assert of_run.observation.shape[0] == len(of_run.t) == 18
     others = [
         agentkit.sample(made, episodes=2),
+        agentkit.sample(policy, episodes=2),
         agentkit.sample(policy, episodes=2, environment="agentkit:catch"),
         agentkit.sample(tmp_path / "policy.npz", episodes=2, environment="agentkit:catch"),
     ]
@@ -105,7 +106,7 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
         np.testing.assert_array_equal(other.action, of_run.action)
         np.testing.assert_array_equal(other.observation, of_run.observation)
     with pytest.raises(ConfigError, match="no environment to play in"):
-        agentkit.sample(policy, steps=2)
+        agentkit.sample(agentkit.load(tmp_path / "policy.npz"), steps=2)
     with pytest.raises(ConfigError, match="acts as it was loaded"):
         agentkit.sample(policy, steps=2, environment="agentkit:catch", explore=True)
     with pytest.raises(SpecError, match="trained with observations"):
