@@ -196,20 +196,48 @@ def check_rebuildable(
     factory = parts.get("environment_factory")
     if factory is not None and environments.registered(record["environment"]) is not None:
         del parts["environment_factory"]  # The program has it, and `_restore_factory` compares them.
-    reasons = [f"{path.removeprefix('agent_parts.')} is {reason}" for path, reason in _unnamed(parts)]
+    found = _unnamed(parts)
     if record.get("agent") is None and "agent" in names and not record.get("agent_parts"):
-        reasons.append("agent is of your own code")
+        found.append(("agent", "of your own code"))
     if "environment" in names and record["environment"] is None and "environment_function" not in parts:
-        reasons.append("environment is of your own code")
-    if reasons:
+        found.append(("environment", "of your own code"))
+    if found:
         raise ConfigError(
-            f"The run {run} was made with your own code, which its folder cannot rebuild: {'; '.join(reasons)}. Call "
+            f"The run {run} was made with your own code, which its folder cannot rebuild: {_in_words(found)}. To "
+            f"evaluate or load it, give {_given_again(found, record)} again; to go on, call "
             f"agentkit.{'run_offline(config' if 'offline' in record else 'run(experiment'}, resume=True) from that "
-            "code, or move the part into a module that can be imported and train anew."
+            "code. Code in a module that can be imported would need neither."
         )
     check_trusted(_modules(parts), imports, run)
     if isinstance(parts.get("environment"), str):
         check_gymnasium_name(parts["environment"], imports, run)
+
+
+def what_the_folder_lacks(record: Mapping[str, Any]) -> str | None:
+    """Returns a sentence on the parts that a run folder will not be able to make again; None where it has all."""
+    found = _unnamed(_described(record))
+    if not found:
+        return None
+    return (
+        f"The run folder will not know all of the run: {_in_words(found)}. To evaluate or load it, give "
+        f"{_given_again(found, record)} again. Code in a module that can be imported would need neither."
+    )
+
+
+def _in_words(found: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(
+        f"{path.removeprefix('agent_parts.').replace('environment_function', 'environment')} is {reason}"
+        for path, reason in found
+    )
+
+
+def _given_again(found: Sequence[tuple[str, str]], record: Mapping[str, Any]) -> str:
+    """Returns the arguments of `load` and `evaluate` that stand for these parts."""
+    lacking = {path.partition(".")[0].partition("[")[0] for path, _ in found}
+    names = ["agent"] if lacking - set(ENVIRONMENT_PARTS) else []
+    if lacking & set(ENVIRONMENT_PARTS):  # Where it is given, nothing of the environment is taken from the folder.
+        names += ["environment", *(name for name in ("environment_settings", "wrappers") if record.get(name))]
+    return " and ".join(f"{name}=" for name in names)
 
 
 def _unnamed(parts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -247,13 +247,13 @@ def _build(
     experiment = initial.experiment
     policy = parts.policy()
     fillings = [] if found is not None else read_fillings(experiment, spec, policy.policy)
-    begin(experiment)
+    lacking = begin(experiment)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, resume)
     replay = _open_replay(experiment, stack, spec, found)
     contents = {"replay": replay.save}
     short = short_runs.warnings_of(experiment)
-    for message in filter(None, (initial.message, *fill(replay, fillings), *short)):
+    for message in filter(None, (lacking, initial.message, *fill(replay, fillings), *short)):
         logs.message(message)
     dataset = stack.enter_context(contextlib.closing(ReplayDataset(replay, plan)))
     learner_key, actor_key = jax.random.split(jax.random.PRNGKey(experiment.seed))

@@ -26,7 +26,7 @@ from agentkit.datasets.episodes import (
 )
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
-from agentkit.experiment import callback_record
+from agentkit.experiment import callback_record, identity
 from agentkit.experiment.config import ExperimentConfig, Seed, WhichCheckpoint
 from agentkit.experiment.config_json import check_run_directory, experiment_from_record, read_record, write_config
 from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
@@ -343,9 +343,9 @@ def _build(
     choose_dispatch(parts.state)
     start = (0 if found is None else found.step) if resume else None
     logs = RunLogs(experiment, stack, start, unit="update")
-    logs.message(f"Device: {describe_devices(config.devices)}")
-    if initial.message:
-        logs.message(initial.message)
+    lacking = None if directory is None else identity.what_the_folder_lacks(experiment.describe())
+    for message in filter(None, (f"Device: {describe_devices(config.devices)}", lacking, initial.message)):
+        logs.message(message)
     store = VariableStore()
     callbacks = LearnerCallbacks(
         publisher=store if devices is None else FirstDevicePublisher(store),

@@ -35,12 +35,18 @@ def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint
     return found
 
 
-def begin(experiment: ExperimentConfig) -> None:
-    """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last."""
-    if experiment.run_directory is not None:
-        directory = pathlib.Path(experiment.run_directory)
-        check_code(experiment, directory)
-        write_config(experiment, directory)
+def begin(experiment: ExperimentConfig) -> str | None:
+    """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last.
+
+    Returns:
+        a sentence on what the folder cannot name; None where it has all.
+    """
+    if experiment.run_directory is None:
+        return None
+    directory = pathlib.Path(experiment.run_directory)
+    check_code(experiment, directory)
+    write_config(experiment, directory)
+    return identity.what_the_folder_lacks(experiment.describe())
 
 
 _FIXED = ("seed", "replay", "num_envs", "ready", "init_from", "data")

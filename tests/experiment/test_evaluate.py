@@ -93,7 +93,7 @@ def test_an_experiment_with_code_that_no_folder_names_is_evaluated_as_it_is(tmp_
         agent, lambda seed: Catch(rows=5, seed=seed), 60, evaluation_period=0, run_directory=tmp_path / "run"
     )
     run(experiment)
-    with pytest.raises(ConfigError, match="environment_function is a lambda"):
+    with pytest.raises(ConfigError, match=r"environment is a lambda.*give environment= again"):
         evaluate(tmp_path / "run", 2)
     assert evaluate(experiment, 2)["episode_length"] == [4, 4]
     assert load(experiment)(np.zeros((5, 5), np.float32))[0] in (0, 1, 2)

@@ -211,7 +211,7 @@ UNNAMED = {
     "lambda torso": (lambda: make(_own(torso=lambda o: o)), r"make_networks\.torso is a lambda"),
     "torso of an object": (lambda: make(_own(torso=_Opaque())), "torso is a value of type .*_Opaque"),
     "closure": (lambda: make(None, _closure()), "made inside of a function"),
-    "lambda environment": (lambda: make(None, lambda seed: Catch(seed=seed)), "environment_function is a lambda"),
+    "lambda environment": (lambda: make(None, lambda seed: Catch(seed=seed)), "environment is a lambda"),
     "lambda wrapper": (lambda: make(wrappers=[lambda e: e]), r"wrappers\[0\] is a lambda"),
     "argument": (lambda: make(None, own_parts.make_catch, environment_settings={"rows": object()}), "type .*object"),
 }
