@@ -190,8 +190,10 @@ def refuse_setting(arguments: argparse.Namespace, unknown: Sequence[str], option
         text = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
     name = option.removeprefix("--").replace("-", "_")
     settings = list(field_types(registry.config_class(arguments.agent)))
-    words = [*settings, *(known.removeprefix("--").replace("-", "_") for known in options)]
-    ours = our_name(name, settings)
+    of_options = [known.removeprefix("--").replace("-", "_") for known in options]
+    words, ours = [*settings, *of_options], our_name(name, settings)
+    if ours is None and name not in settings and our_name(name, of_options) is not None:
+        return  # An option's other name, which `help.unknown_option` knows.
     near = difflib.get_close_matches(ours or name, words, n=1, cutoff=0.8)
     if near and near[0] in settings and near[0] in (name, ours):
         raise ConfigError(f"{option} is no option but a setting of {arguments.agent}. Give: --set {near[0]}={text}")

@@ -6,13 +6,16 @@ import argparse
 import difflib
 from collections.abc import Iterable, Mapping
 
-from agentkit.errors import UnknownNameError
+from agentkit.errors import UnknownNameError, our_name
 
 _MANY_OPTIONS = 20
 
 # A command has those of them that it takes; what is not named here stands in a last section.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "what to train": ("--env", "--steps", "--updates", "--seed", "--seeds", "--jobs", "--out", "--resume", "--config"),
+    "what to train": (
+        "--env", "--steps", "--updates", "--seed", "--seeds", "--jobs", "--out", "--run-directory", "--resume",
+        "--config",
+    ),
     "the agent": ("--preset", "--set", "--normalize", "--torso", "--view", "--show-config"),
     "the environment": (
         "--env-set", "--wrapper", "--import", "--num-envs", "--workers", "--ready", "--step-timeout", "--column",
@@ -86,6 +89,11 @@ def unknown_option(prog: str, word: str, known: Iterable[str]) -> UnknownNameErr
     known = sorted(known)
     nearest = difflib.get_close_matches(name, [option for option in known if len(option) > 2], n=1, cutoff=0.6)
     said = _ELSEWHERE.get(name.replace("_", "-"))
+    words = {option[2:].replace("-", "_"): option for option in known if option.startswith("--")}
+    plain = name[2:].replace("-", "_")
+    ours = plain if plain in words else our_name(plain, words)
+    if said is None and ours is not None:
+        said = f"Give: {words[ours]}"
     if "--updates" in known and name in ("--steps", "--total-timesteps"):
         said = "Give: --updates N"
     hint = f" {said}." if said else f" Did you mean {nearest[0]!r}?" if nearest else ""

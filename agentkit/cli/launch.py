@@ -14,7 +14,7 @@ from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, nothing_left, show_short
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_short
 from agentkit.errors import ConfigError, missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.
@@ -63,9 +63,9 @@ def launch(arguments: argparse.Namespace) -> int:
 
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine)
-    plan = in_new_folder(plan, arguments)
+    plan, folder = in_new_folder(plan, arguments)
     show_short(plan, config.num_actors)
-    with nothing_left(plan, arguments):
+    with folder.removed_if_refused():
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
 
 

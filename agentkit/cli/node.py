@@ -158,7 +158,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
     if arguments.run is None:
         plan = new_experiment(arguments, "node replay", replay="reverb")
         check_installed()
-        return in_new_folder(plan, arguments)
+        return in_new_folder(plan, arguments)[0]
     if arguments.out is not None:
         raise ConfigError("--run is the run folder itself and --out the folder of a new one; give one of them.")
     if arguments.agent is None and (Path(arguments.run) / "config.json").is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,16 +22,19 @@ from agentkit.cli.interrupts import interruptible
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import check_fit, in_new_folder, nothing_left, refuse_given
+from agentkit.cli.train import check_fit, in_new_folder, refuse_given
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 
+if TYPE_CHECKING:
+    from agentkit.experiment.new_folder import NewFolder
+
 # What --resume takes from the run instead of from the command line: all but --updates, --on-nan and --import.
 _OF_A_NEW_RUN = (
     "agent", "data", "env", "config", "env_set", "wrapper", "seed", "set", "torso", "normalize", "view", "out",
-    "eval_every", "eval_episodes", "eval_max_steps", "checkpoint_every", "tensorboard", "log", "init_from",
-    "init_checkpoint",
+    "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "checkpoint_every", "tensorboard", "log",
+    "init_from", "init_checkpoint",
 )  # fmt: skip
 
 
@@ -48,20 +51,19 @@ def offline(arguments: argparse.Namespace) -> int:
     from agentkit import experiment
 
     if arguments.resume is None:
-        plan = _new_plan(arguments)
-        directory = plan.run_directory
+        plan, folder = _new_plan(arguments)
+        directory, refused = plan.run_directory, folder.removed_if_refused()
     else:
-        plan, directory = _resumed_plan(arguments), arguments.resume
-    new = arguments.resume is None
+        plan, directory, refused = _resumed_plan(arguments), arguments.resume, contextlib.nullcontext()
     try:
-        with nothing_left(plan, arguments) if new else contextlib.nullcontext():
-            result = experiment.run_offline(plan, resume=not new)
+        with refused:
+            result = experiment.run_offline(plan, resume=arguments.resume is not None)
     except SpecError as error:
         raise ConfigError(str(error)) from error
     return finish(result, directory, "offline", arguments.imports)
 
 
-def _new_plan(arguments: argparse.Namespace) -> Any:
+def _new_plan(arguments: argparse.Namespace) -> tuple[Any, NewFolder]:
     needed = (("AGENT", "agent"), ("--data", "data"), ("--env", "env"), ("--updates", "updates"))
     for word, name in needed:
         if getattr(arguments, name) is None:
@@ -100,9 +102,9 @@ def _new_plan(arguments: argparse.Namespace) -> Any:
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)
     run_loggers.check_installed(plan.as_experiment())
     check_fit(plan.as_experiment(), holds_replay=False)
-    plan = in_new_folder(plan, arguments)
+    plan, folder = in_new_folder(plan, arguments)
     say(evaluation_plan(plan.as_experiment()).describe(plan.num_updates, "update"))
-    return plan
+    return plan, folder
 
 
 def _resumed_plan(arguments: argparse.Namespace) -> Any:

@@ -44,12 +44,12 @@ def add_film(parser: Parser) -> None:
     parser.add_argument("--size", type=positive, metavar="PIXELS", help="height of the frames; default: 240")
 
 
-def add_experiment(parser: Parser) -> None:
-    """Adds what says which experiment: shared by train, launch and node replay.
+def add_experiment(parser: Parser, is_host: bool = False) -> None:
+    """Adds what says which experiment: shared by train, launch and node replay, which `is_host`.
 
     Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
     """
-    add_run(parser, "STEPS", "--steps")
+    add_run(parser, "STEPS", "--steps", is_host)
     parser.add_argument("--steps", type=positive, metavar="N", help="environment steps in all, such as 100k or 2M")
     add_preset(parser)
     parser.add_argument(
@@ -122,8 +122,11 @@ def add_callbacks(parser: Parser) -> None:
     )
 
 
-def add_run(parser: Parser, unit: str, total: str) -> None:
-    """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`."""
+def add_run(parser: Parser, unit: str, total: str, is_host: bool = False) -> None:
+    """Adds what every run has; how long it takes is counted in `unit`, and said by the option `total`.
+
+    `is_host` is of ``node replay``, which goes on with a run folder where there is one.
+    """
     parser.add_argument("agent", nargs="?", help="a name from 'agentkit list'")
     parser.add_argument(
         "--config", metavar="FILE.toml", help="these options from a file, settings under [agent]; those given here win"
@@ -136,7 +139,9 @@ def add_run(parser: Parser, unit: str, total: str) -> None:
     add_agent_settings(parser)
     add_normalize(parser)
     add_initial_state(parser)
-    parser.add_argument("--out", metavar="FOLDER", help="where the run folder is made; default: runs")
+    parser.add_argument("--out", metavar="FOLDER", help="where a run folder is made and named; default: runs")
+    if not is_host:  # Whose own option has the word.
+        parser.add_argument("--run-directory", metavar="RUN", help="the run folder itself, in the place of --out")
     parser.add_argument("--eval-every", type=natural, metavar=unit, help=f"0: never; default: a tenth of {total}")
     parser.add_argument(
         "--eval-episodes",

@@ -116,9 +116,12 @@ _HOST_DESCRIPTION = (
 
 
 def _add_host(host: Parser) -> None:
-    add_experiment(host)
+    add_experiment(host, is_host=True)
+    host.set_defaults(run_directory=None)
     host.add_argument(
         "--run",
+        "--run-directory",
+        dest="run",
         metavar="RUN",
         help="instead of --out: this very run folder, made if there is none; the run in it goes on. For schedulers, "
         "which start the same command again",

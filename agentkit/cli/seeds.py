@@ -11,15 +11,7 @@ from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
-from agentkit.cli.train import (
-    changes_of_resumed,
-    make_folder,
-    missing_folders,
-    new_experiment,
-    nothing_left,
-    show_evaluation,
-    show_short,
-)
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_evaluation, show_short
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -72,14 +64,10 @@ def train_seeds(arguments: argparse.Namespace) -> int:
     plan = new_experiment(arguments, "train", replay=replay, progress=True)
     for seed in seeds:
         dataclasses.replace(plan, seed=seed)  # Refuses a seed that is too large, before there is a folder.
-    out = "runs" if arguments.out is None else arguments.out
-    arguments.new_folders = missing_folders(out)
-    directory = make_folder(out, arguments.agent, arguments.env, f"seeds{_short(seeds)}")
-    plan = dataclasses.replace(plan, run_directory=directory)
-    print(f"Group folder: {plan.run_directory}", flush=True)
+    plan, folder = in_new_folder(plan, arguments, f"seeds{_short(seeds)}")
     show_evaluation(plan)
     show_short(plan)
-    with nothing_left(plan, arguments):
+    with folder.removed_if_refused():
         return _run(plan, seeds, jobs, arguments.imports)
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentkit.cli.callbacks import of_new_run, of_resumed_run
 from agentkit.cli.config_file import show_config
@@ -30,7 +27,10 @@ from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
-from agentkit.errors import AgentkitError, ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError
+
+if TYPE_CHECKING:
+    from agentkit.experiment.new_folder import NewFolder
 
 CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers")
 """Fields of the experiment that a resumed run may change by the options of their names."""
@@ -39,7 +39,8 @@ CHANGEABLE = ("devices", "on_nan", "step_timeout", "keep_checkpoints", "workers"
 # --devices, --workers, --on-nan, --import and those of `options.add_callbacks`.
 _OF_A_NEW_RUN = (
     "agent", "env", "env_set", "wrapper", "seed", "seeds", "set", "torso", "normalize", "view", "replay", "num_envs",
-    "ready", "out", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column", "checkpoint_every",
+    "ready", "out", "run_directory", "eval_every", "eval_episodes", "eval_max_steps", "evaluate_samples", "column",
+    "checkpoint_every",
     "tensorboard", "log", "video_every", "config", "preset", "show_config", "init_from", "init_checkpoint", "data",
     "data_share",
 )  # fmt: skip
@@ -70,9 +71,9 @@ def train(arguments: argparse.Namespace) -> int:
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     replay, video_period = _or(arguments.replay, "in_process"), _or(arguments.video_every, 0)
     plan = new_experiment(arguments, "train", replay=replay, progress=True, video_period=video_period)
-    plan = in_new_folder(plan, arguments)
+    plan, folder = in_new_folder(plan, arguments)
     show_evaluation(plan)
-    with nothing_left(plan, arguments):
+    with folder.removed_if_refused():
         return finish(_run(plan, arguments), plan.run_directory, "train", arguments.imports)
 
 
@@ -189,39 +190,28 @@ def _check_given(arguments: argparse.Namespace, command: str) -> None:
             )
 
 
-def in_new_folder(plan: Any, arguments: argparse.Namespace) -> Any:
-    """Returns the experiment with a new run folder, which is made and printed.
+def in_new_folder(plan: Any, arguments: argparse.Namespace, ending: str | None = None) -> tuple[Any, NewFolder]:
+    """Returns the experiment with its new run folder, which is made and printed, and the folder.
+
+    Args:
+        plan: the experiment.
+        arguments: of the command.
+        ending: of the folder's name; None for the seed.
 
     Raises:
         ConfigError: if no folder can be made there.
     """
-    out = _or(arguments.out, "runs")
-    arguments.new_folders = missing_folders(out)
-    directory = make_run_directory(out, arguments.agent, arguments.env, plan.seed)
-    print(f"Run folder: {directory}", flush=True)
-    return dataclasses.replace(plan, run_directory=directory)
+    from agentkit.experiment.new_folder import RUNS, make_folder, make_this_folder
 
-
-@contextlib.contextmanager
-def nothing_left(plan: Any, arguments: argparse.Namespace) -> Iterator[None]:
-    """Deletes the new run folder where the command is refused before anything was written to it.
-
-    The folders of --out go with it, as far as `arguments.new_folders` says that they are new, too.
-    """
-    try:
-        yield
-    except AgentkitError:
-        with contextlib.suppress(OSError):  # There is something in it.
-            with contextlib.suppress(FileNotFoundError):  # Who gave its lock back has deleted it.
-                Path(plan.run_directory).rmdir()
-            for folder in arguments.new_folders:
-                folder.rmdir()
-        raise
-
-
-def missing_folders(path: str | os.PathLike[str]) -> list[Path]:
-    """Returns which folders would be made for a path, the innermost first."""
-    return [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
+    if arguments.run_directory is None:
+        name = f"seed{plan.seed}" if ending is None else ending
+        folder = make_folder(_or(arguments.out, RUNS), arguments.agent, arguments.env, name)
+    elif arguments.out is None:
+        folder = make_this_folder(arguments.run_directory)
+    else:
+        raise ConfigError("--run-directory is the run folder itself and --out where a new one is made; give one.")
+    print(f"{'Run' if ending is None else 'Group'} folder: {folder.path}", flush=True)
+    return dataclasses.replace(plan, run_directory=folder.path), folder
 
 
 def is_group(directory: str | None) -> bool:
@@ -268,34 +258,6 @@ def refuse_given(arguments: argparse.Namespace, names: Sequence[str], allowed: s
     if given:
         words = ", ".join("AGENT" if name == "agent" else f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"--resume goes on with the run's own settings; leave out {words}. {allowed}")
-
-
-def make_run_directory(out: str | os.PathLike[str], agent: str, environment: str, seed: int) -> Path:
-    """Makes a new, empty folder in `out`, named after agent, environment and seed; see `make_folder`."""
-    return make_folder(out, agent, environment, f"seed{seed}")
-
-
-def make_folder(out: str | os.PathLike[str], agent: str, environment: str, ending: str) -> Path:
-    """Makes a new, empty folder in `out`, named after agent and environment.
-
-    A run that has the name already keeps it: the new one gets ``-2``, ``-3``, ...
-
-    Raises:
-        ConfigError: if no folder can be made there.
-    """
-    name = f"{agent}-{re.sub(r'[^A-Za-z0-9._-]+', '_', environment)}-{ending}"
-    for number in itertools.count(1):
-        directory = Path(out) / (name if number == 1 else f"{name}-{number}")
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            if not directory.is_dir():
-                raise ConfigError(f"--out: {directory} cannot be made: a file is in the way.") from None
-        except OSError as error:
-            raise ConfigError(f"--out: {directory} cannot be made: {error.strerror}.") from error
-        else:
-            return directory
-    raise AssertionError("itertools.count ended")
 
 
 def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:

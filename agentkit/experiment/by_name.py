@@ -12,11 +12,12 @@ from agentkit.agents import registry
 from agentkit.agents.addons import View, with_normalization, with_views
 from agentkit.agents.common.agent import Agent
 from agentkit.counting import parse_whole
-from agentkit.envs.given import find
+from agentkit.envs.given import find, name_of
 from agentkit.errors import ConfigError, our_name, says_what_was_meant, unknown_name
 from agentkit.experiment import presets
 from agentkit.experiment.config import ExperimentConfig, refuse_wrong_order
 from agentkit.experiment.local import run
+from agentkit.experiment.new_folder import RUNS, make_folder
 from agentkit.experiment.presets import Preset
 from agentkit.experiment.result import Result
 
@@ -34,10 +35,11 @@ def train(
     views: Mapping[str, View] | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains an agent and returns how the run ended.
+    """Trains an agent, keeps the run in a folder as the command does, and returns how it ended.
 
     >>> import agentkit
-    >>> agentkit.train("dqn", "agentkit:catch", "60", evaluation_period=0, hidden_sizes=(8,)).steps
+    >>> settings = {"evaluation_period": 0, "hidden_sizes": (8,), "run_directory": None}
+    >>> agentkit.train("dqn", "agentkit:catch", "60", **settings).steps
     60
 
     Args:
@@ -52,7 +54,8 @@ def train(
         normalize: "observations", "rewards" or both, with a comma or as a list: see `agents.addons.with_normalization`.
         views: what the model sees of the past, by name, in the place of the observation; see docs/views.md.
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
-            ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's.
+            ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's. Without
+            a ``run_directory`` the run is kept in a new folder ``runs/AGENT-ENVIRONMENT-seedN``; None keeps nothing.
 
     Raises:
         ConfigError: for settings that are impossible or contradict each other, or where there are no steps.
@@ -70,7 +73,14 @@ def train(
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
-    return run(experiment, **of_call)
+    if "run_directory" in of_run or of_call.get("resume"):
+        return run(experiment, **of_call)
+    name = agent if isinstance(agent, str) else registry.name_of(agent) or "agent"
+    folder = make_folder(RUNS, name, name_of(environment), f"seed{seed}")
+    if experiment.progress:
+        print(f"Run folder: {folder.path}", flush=True)
+    with folder.removed_if_refused():
+        return run(dataclasses.replace(experiment, run_directory=folder.path), **of_call)
 
 
 def plan(

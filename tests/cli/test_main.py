@@ -13,8 +13,8 @@ import pytest
 
 from agentkit.cli import main
 from agentkit.cli.screen import say
-from agentkit.cli.train import make_run_directory
 from agentkit.errors import ConfigError
+from agentkit.experiment.new_folder import make_folder, make_this_folder
 from agentkit.loggers import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,12 +192,52 @@ def test_a_missing_simulator_names_its_extra(tmp_path, monkeypatch, capsys):
 
 
 def test_run_folders_are_never_shared(tmp_path):
-    first = make_run_directory(tmp_path, "sac", "dm_control:cheetah/run", 0)
+    first = make_folder(tmp_path, "sac", "dm_control:cheetah/run", "seed0").path
     assert first.name == "sac-dm_control_cheetah_run-seed0"
-    assert make_run_directory(tmp_path, "sac", "dm_control:cheetah/run", 0).name == f"{first.name}-2"
+    assert make_folder(tmp_path, "sac", "dm_control:cheetah/run", "seed0").path.name == f"{first.name}-2"
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
-        make_run_directory(tmp_path / "file", "sac", "x", 0)
+        make_folder(tmp_path / "file", "sac", "x", "seed0")
+    (first / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"has a run in it already. Go on with it by --resume {first}"):
+        make_this_folder(first)
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"--run-directory: .* cannot be made"):
+            make_this_folder(place)
+
+
+def test_what_was_made_for_a_refused_run_goes_and_what_was_there_stays(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for folder in (make_this_folder(tmp_path / "mine"), make_this_folder(tmp_path / "a" / "b" / "run")):
+        with pytest.raises(ConfigError, match="refused"), folder.removed_if_refused():
+            raise ConfigError("refused")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_run_has_the_name_that_it_is_given(tmp_path, capsys):
+    run = tmp_path / "deep" / "mine"
+    assert main([*CATCH, *SMALL, "--steps", "20", "--eval-every", "0", "--run-directory", str(run)]) == 0
+    assert (run / "config.json").is_file() and f"Run folder: {run}" in capsys.readouterr().out
+    assert main([*CATCH, *SMALL, "--steps", "20", "--run-directory", str(run)]) == 2
+    assert main([*CATCH, *SMALL, "--steps", "20", "--run-directory", str(run), "--out", "x"]) == 2
+    assert main(["train", "--resume", str(run), "--run-directory", "x"]) == 2
+    said = capsys.readouterr().err
+    assert f"--resume {run}" in said and "--out where a new one is made" in said and "leave out --run-directory" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--num-steps", "5"], "Give: --steps"),
+        (["--run_directory", "x"], "Give: --run-directory"),
+        (["--log-dir", "x"], "Give: --run-directory"),
+        (["--evaluation-period", "5"], "Give: --eval-every"),
+        (["--environment-settings", "5"], "Give: --env-set"),
+    ],
+)
+def test_pythons_words_are_answered_with_the_commands(words, hint, capsys):
+    assert main([*CATCH, *words]) == 2
+    assert hint in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("words", [["train", "dqn"], ["launch", "dqn"]])

@@ -1,16 +1,19 @@
 """`agentkit.train`: settings are told apart, presets are used and written down, and nonsense is refused by name."""
 
+import functools
 import json
 
 import pytest
 
 import agentkit
 from agentkit.agents import dqn, registry
-from agentkit.callbacks import Callback
-from agentkit.errors import ConfigError, UnknownNameError
+from agentkit.callbacks import Callback, keep_best
+from agentkit.envs.catch import Catch
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import preset_table, read_config
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.preset_table import Falling, Preset
+from agentkit.wrappers.step_limit import StepLimit
 from tests.envs import handed_in
 
 pytestmark = pytest.mark.one_stack
@@ -20,6 +23,31 @@ CATCH = Preset(
     "dqn", ("agentkit:ca*",), "a test", 48, {"learning_rate": Falling(1e-2), "discount": 0.5}, num_envs=2,
     environment_settings={"rows": 5, "columns": 4},
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """A run that nobody names a folder for has one in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_is_kept_as_the_command_keeps_it(tmp_path, capsys):
+    """In Python, too: ``runs/AGENT-ENVIRONMENT-seedN``, a new one each time, unless a folder or None is given."""
+    settings = SMALL | {"evaluation_period": 10, "evaluation_episodes": 1, "progress": True}
+    made = tmp_path / "runs" / "dqn-agentkit_catch-seed3"
+    result = agentkit.train("dqn", "agentkit:catch", 20, seed=3, callbacks=[keep_best()], **settings)
+    assert "Run folder: runs/dqn-agentkit_catch-seed3" in capsys.readouterr().out
+    assert agentkit.evaluate(made, 1)["steps"] == 20 and result.best_policy is not None
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=8, batch_size=4))
+    agentkit.train(agent, Catch, 20, seed=3, evaluation_period=0, progress=False)
+    agentkit.train("dqn", "agentkit:catch", 20, seed=3, run_directory=None, **SMALL)
+    with pytest.raises(ConfigError, match="keep_best keeps the policy in the run folder"):
+        agentkit.train("dqn", "agentkit:catch", 20, run_directory=None, callbacks=[keep_best()], **settings)
+    with pytest.raises(ConfigError, match="needs the run_directory"):
+        agentkit.train("dqn", "agentkit:catch", 20, seed=3, resume=True, **SMALL)
+    with pytest.raises(SpecError, match="DQN needs"):
+        agentkit.train("dqn", "agentkit:point_mass", 20, **SMALL)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["dqn-Catch-seed3", made.name]
 
 
 @pytest.fixture
@@ -103,6 +131,24 @@ def test_a_run_of_an_instance_is_resumed_by_its_code_only(tmp_path):
         agentkit.resume(tmp_path / "run", num_steps=40)
     assert agentkit.train("td3", handed_in.Thermostat(), 40, resume=True, **make).steps == 40
     assert agentkit.evaluate(tmp_path / "run", 1, environment=handed_in.Thermostat)["steps"] == 40
+
+
+def test_what_the_folder_will_not_know_is_said_at_the_start_and_when_it_is_missed(tmp_path, capsys):
+    def make():
+        return Catch(rows=6)
+
+    settings = SMALL | {"progress": True, "run_directory": tmp_path / "run"}
+    settings["wrappers"] = [functools.partial(StepLimit, max_steps=3)]
+    agentkit.train("dqn", lambda: make(), 20, **settings)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "environment is a lambda. To evaluate or load it, give environment= and wrappers= again" in said
+    for use in (agentkit.load, agentkit.evaluate):
+        with pytest.raises(ConfigError, match=r"environment is a lambda. .* give environment= and wrappers= again"):
+            use(tmp_path / "run")
+    given = {"environment": make, "wrappers": settings["wrappers"]}
+    assert agentkit.evaluate(tmp_path / "run", 1, **given)["episode_length"] == [3]
+    agentkit.train("dqn", "agentkit:catch", 20, **SMALL | {"progress": True})
+    assert "will not know" not in capsys.readouterr().err
 
 
 def test_a_run_of_a_class_names_it(tmp_path):
