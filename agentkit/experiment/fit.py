@@ -6,19 +6,21 @@ import math
 import os
 from typing import Any
 
+import jax
 import numpy as np
 import tree
 
 from agentkit import specs
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import identity
-from agentkit.experiment.own_networks import check_own_networks, check_works
+from agentkit.experiment.own_networks import check_own_networks, check_works, own_code
 from agentkit.experiment.shared_parts import AgentParts, is_agentkits, make_parts
 from agentkit.replay import Table
 from agentkit.replay.base import index_tables
 from agentkit.replay.in_process.frame_column import bytes_per_step
 
 _EXCHANGED = {"experience", "make_networks"}
+_TRACED = {"make_networks", "make_policy", "make_update"}
 
 
 def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
@@ -29,8 +31,8 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
         spec: of its environment.
 
     Raises:
-        SpecError: the spec is impossible, or none that the agent takes; or networks of the user's own return other
-            outputs than the agent needs.
+        SpecError: the spec is impossible, or none that the agent takes; or networks, losses, updates or policies of the
+            user's own return other things than the agent needs.
         ConfigError: the agent's settings contradict each other.
     """
     agent = experiment.agent
@@ -40,6 +42,7 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     if name is not None and is_agentkits({part: code[part] for part in code.keys() - _EXCHANGED}):
         _check_scalars(name, spec)
     has_own_networks = name is not None and code.keys() - {"experience"} == {"make_networks"}
+    own = sorted({label for part in code.keys() & _TRACED for label in own_code(code[part])})
     parts = make_parts(agent, spec)
     if has_own_networks:
         check_own_networks(name, agent, spec, parts.networks)
@@ -49,6 +52,8 @@ def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
     parts.make_update()
     if has_own_networks:
         check_works(name, agent, spec, parts, table)
+    elif own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        check_works(name or "The agent", agent, spec, parts, table, own)
     return parts
 
 

@@ -50,7 +50,6 @@ from agentkit.types import Nest, TableInfo
 from agentkit.variables import VariableClient, VariableStore
 
 
-@says_what_was_meant
 def run(
     experiment: ExperimentConfig,
     *,

@@ -19,14 +19,20 @@ _ADVICE = "Frames of agentkit and of libraries are left out. To see all: --debug
 def shorten(error: Exception) -> Exception:
     """Returns the error, its traceback cut down to the user's own frames, if it arose below any.
 
-    A `ConfigError` or `SpecError` says itself what is wrong, and keeps no frame. Nothing is cut from agentkit's other
+    A `ConfigError` or `SpecError` says itself what is wrong, and keeps no frame but those of a cause in the user's own
+    code. Nothing is cut from agentkit's other
     errors; from those that passed through no code of the user's, which may be bugs; and where AGENTKIT_DEBUG is set.
     """
     if os.environ.get("AGENTKIT_DEBUG"):
         return error
     error.__notes__ = [note for note in getattr(error, "__notes__", []) if "JAX_TRACEBACK_FILTERING" not in note]
+    if isinstance(error, ConfigError | SpecError):
+        if isinstance(error.__cause__, Exception) and not was_shortened(shorten(error.__cause__)):
+            error.__cause__ = None  # It arose in agentkit's code, and the message has what it said.
+        error.__suppress_context__ = True
+        return error.with_traceback(None)
     if isinstance(error, AgentkitError):
-        return error.with_traceback(None) if isinstance(error, ConfigError | SpecError) else error
+        return error
     frames = [frame for frame in _frames(error) if is_users(frame.tb_frame.f_code.co_filename)]
     if not frames:
         return error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import tree
 
 from agentkit import specs
 from agentkit.agents import registry
-from agentkit.agents.common.agent import Agent
+from agentkit.agents.common.agent import Agent, check_is_jax
 from agentkit.errors import AgentkitError, SpecError
+from agentkit.experiment.mistakes import is_users
 from agentkit.replay import Table
 from agentkit.types import Nest, ReplaySample, SampleInfo
 
@@ -41,6 +43,8 @@ def check_own_networks(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec
     stock = registry.module(name).make_agent(agent.config).make_networks(spec)
     if hasattr(stock, "encoder") and not hasattr(networks, "encoder"):
         stock = registry.module(name).make_agent(agent.config).make_networks.of_features(spec)
+    for made in (networks, *(networks if isinstance(networks, tuple) else ())):
+        check_is_jax("make_networks", made)
     if not isinstance(networks, type(stock)):
         raise SpecError(
             f"{name} needs networks of the type {_name(stock)}, found {_name(networks)} from the make_networks of your "
@@ -58,19 +62,44 @@ def check_own_networks(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec
             )
 
 
-def check_works(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec, parts: Any, table: Table) -> None:
-    """Refuses networks with which the agent cannot act or learn: both are traced on shapes, without computing.
+def own_code(code: Any) -> Iterator[str]:
+    """Yields the names of a user's own functions and classes in what `recipes.encode` wrote of a part."""
+    if isinstance(code, Mapping):
+        name = code.get("function", code.get("type", code.get("name")))
+        if isinstance(name, str) and ":" in name and not name.startswith("agentkit."):
+            yield name
+        elif "unnamed" in code and name is None and "array" not in code["unnamed"]:
+            yield code["unnamed"]
+    children = code.values() if isinstance(code, Mapping) else code if isinstance(code, list) else ()
+    for child in children:
+        yield from own_code(child)
+
+
+def check_works(
+    name: str,
+    agent: Agent[Any],
+    spec: specs.EnvironmentSpec,
+    parts: Any,
+    table: Table,
+    own: Sequence[str] = (),
+) -> None:
+    """Refuses parts with which the agent cannot act or learn: both are traced on shapes, without computing.
 
     Args:
-        name: of the registered agent.
-        agent: with the `make_networks` of the user's.
+        name: of the agent.
+        agent: with parts of the user's.
         spec: of the environment.
         parts: networks, update and the shapes of the training state.
         table: that the learner draws its batches from.
+        own: the user's functions, by name; none where the networks are all that is the user's.
 
     Raises:
-        SpecError: it has what the agent's own function said of these networks.
+        SpecError: it has what the agent's own function said of these parts.
     """
+    whose = "the networks" if not own else ", ".join(own)
+    advice = f"Compare your make_networks with agentkit.agents.{name}.make_networks."
+    if own:
+        advice = "docs/composing.md says what each part takes and returns."
     size = agent.batch_plan.batch_size
 
     def batched(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -91,7 +120,10 @@ def check_works(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec, parts
         params = jax.eval_shape(parts.update.variables, parts.state)["policy"]
         state = jax.eval_shape(policy.init, _KEY)
         observation = tree.map_structure(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), spec.observations)
-        action = jax.eval_shape(policy.act, params, _KEY, observation, state)[0]
+        acted = jax.eval_shape(policy.act, params, _KEY, observation, state)
+        if not isinstance(acted, tuple) or len(acted) != 3:
+            raise SpecError(f"act returns {type(acted).__name__}, not (action, state, extras)")
+        action = acted[0]
         expected = tree.map_structure(lambda leaf: list(leaf.shape), spec.actions)
         if _shapes(action) != _shapes(spec.actions):
             raise SpecError(f"actions have the shape {_shapes(action)}, not {expected}")
@@ -101,14 +133,14 @@ def check_works(name: str, agent: Agent[Any], spec: specs.EnvironmentSpec, parts
         ("evaluating", functools.partial(act, True)),
         ("learning", learn),
     ):
-        _trace(name, what, function)
+        _trace(f"{name} does not work with {whose} of your own: {what} fails", advice, function, strict=not own)
 
 
-def _trace(name: str, what: str, function: Callable[[], None]) -> None:
-    """Calls a function; arrays of other ranks than its formulas expect, which would be broadcast, are errors."""
+def _trace(label: str, advice: str, function: Callable[[], None], strict: bool) -> None:
+    """Calls a function; where `strict`, arrays of other ranks than formulas expect, which broadcast, are errors."""
     try:
         try:
-            with jax.numpy_rank_promotion("raise"):
+            with jax.numpy_rank_promotion("raise") if strict else contextlib.nullcontext():
                 function()
         except ValueError as error:
             if "rank_promotion" not in str(error) or _is_ours(error):
@@ -116,10 +148,21 @@ def _trace(name: str, what: str, function: Callable[[], None]) -> None:
             function()  # In the user's own code, which may do so.
     except Exception as error:
         said = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise SpecError(
-            f"{name} does not work with the networks of your own: {what} fails with {said!r}. Compare your "
-            f"make_networks with agentkit.agents.{name}.make_networks."
-        ) from error
+        raise SpecError(f"{label} with {said!r}{_where(error)}. {_about_torch(error) or advice}") from error
+
+
+def _where(error: BaseException) -> str:
+    """Returns the innermost line of the user's own code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _about_torch(error: BaseException) -> str:
+    """Returns a sentence for an error that PyTorch has raised; else nothing."""
+    files = [Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)]
+    if "torch" not in str(error) and not any("torch" in parts for parts in files):
+        return ""
+    return "PyTorch cannot be used here, which JAX can neither compile nor differentiate: take Haiku, Flax or Equinox."
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -194,6 +237,7 @@ def _call(label: str, init: Callable[..., Any], apply: Callable[..., Any], *inpu
         said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SpecError(
             f"The {label or 'network'} of your own fails on inputs of the shapes {_shapes(inputs)}: {said}"
+            f"{_where(error)}. {_about_torch(error)}".rstrip()
         ) from error
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from agentkit.actors import CompiledPolicy
 from agentkit.agents.common.agent import Agent
+from agentkit.errors import SpecError
 from agentkit.experiment import identity, recipes
 from agentkit.learning import CompiledUpdate, Update
 from agentkit.specs import EnvironmentSpec
@@ -49,7 +50,10 @@ class AgentParts:
     @functools.cached_property
     def update(self) -> Update:
         """Returns the update on the networks."""
-        return self.agent.make_update(self.networks)
+        update = self.agent.make_update(self.networks)
+        if not hasattr(update, "update"):
+            raise SpecError(f"make_update: expected a learning.Update of it, found {update!r:.80}.")
+        return update
 
     @functools.cached_property
     def compiled_update(self) -> CompiledUpdate:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 from agentkit.actors import Policy
 from agentkit.adders.columns import with_columns
 from agentkit.core import Adder, BatchPlan
-from agentkit.errors import ConfigError, Function, says_what_was_meant
+from agentkit.errors import ConfigError, Function, SpecError, says_what_was_meant
 from agentkit.learning import Update
 from agentkit.replay import Replay, Table
 from agentkit.specs import EnvironmentSpec
@@ -120,8 +120,10 @@ class Agent(Generic[Networks]):
         return self.experience.make_adder(replay, environment_spec, self._extras_spec(environment_spec), num_envs)
 
     def _extras_spec(self, environment_spec: EnvironmentSpec) -> Nest:
-        emitted = self.make_policy(self.make_networks(environment_spec)).extras_spec
-        return with_columns(emitted, dict(environment_spec.columns))
+        policy = self.make_policy(self.make_networks(environment_spec))
+        if not hasattr(policy, "extras_spec"):
+            raise SpecError(f"make_policy: expected an actors.Policy of it, found {policy!r:.80}.")
+        return with_columns(policy.extras_spec, dict(environment_spec.columns))
 
 
 @final
@@ -157,7 +159,11 @@ class UpdateOfLoss(Generic[Networks, Losses, Config]):
 
     def __call__(self, networks: Networks) -> Update:
         """Returns the update."""
-        return self.make_update(networks, self.make_loss(networks, self.config), self.config)
+        loss = self.make_loss(networks, self.config)
+        if loss is None:
+            name = getattr(self.make_loss, "__qualname__", type(self.make_loss).__qualname__)
+            raise SpecError(f"{name} returned None; expected what the agent's own returns. Does it end in a return?")
+        return self.make_update(networks, loss, self.config)
 
 
 def checks_parts(make_agent: Function) -> Function:

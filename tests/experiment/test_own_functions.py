@@ -1,0 +1,126 @@
+"""Losses, updates and policies of a user's own that an agent cannot use are refused before a run begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from agentkit import actors
+from agentkit.agents import dqn, registry, sac, td3
+from agentkit.agents.addons import with_rnd
+from agentkit.errors import SpecError
+from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment.fit import check_fit
+from tests.experiment.test_own_networks import spec_for
+
+pytestmark = pytest.mark.one_stack
+
+HERE = r"\(.*test_own_functions.py, line \d+\)"
+
+
+def check(name: str, **parts: Any) -> None:
+    """Checks the agent with these parts, as a run does first."""
+    agent = registry.module(name).make_agent(**parts)
+    check_fit(ExperimentConfig(agent, "agentkit:catch", 10), spec_for(name))
+
+
+def no_return(networks: Any, config: Any) -> Any:
+    sac.make_losses(networks, config)
+
+
+def loss_of_two(network: Any, config: Any) -> Any:
+    return lambda params, target_params, batch, key: (jnp.zeros(()), {})
+
+
+def wrong_shapes(networks: Any, config: Any) -> Any:
+    def critic(*_: Any) -> Any:
+        return jnp.zeros(3) + jnp.zeros(4)
+
+    return td3.make_losses(networks, config)._replace(critic=critic)
+
+
+def growing_update(network: Any, loss: Any, config: Any) -> Any:
+    made = dqn.make_update(network, loss, config)
+    return made._replace(update=lambda state, batch: ((state, 0), made.update(state, batch)[1]))
+
+
+def nothing(*_: Any, evaluation: bool = False) -> Any:
+    return None
+
+
+def policy_of_the_action_alone(network: Any, config: Any, evaluation: bool = False) -> Any:
+    return actors.Policy(lambda params, key, observation, state: jnp.int32(0))
+
+
+def wide_policy(network: Any, config: Any, evaluation: bool = False) -> Any:
+    return actors.stateless_policy(lambda params, key, observation: jnp.zeros(2, jnp.int32))
+
+
+def torch_loss(network: Any, config: Any) -> Any:
+    def loss(*_: Any) -> Any:
+        raise TypeError("mse_loss(): argument 'input' must be torch.Tensor, not DynamicJaxprTracer")
+
+    return loss
+
+
+WRONG = {
+    "losses without a return": ("sac", {"make_losses": no_return}, "no_return returned None; expected"),
+    "a loss of two": ("dqn", {"make_loss": loss_of_two}, "dqn does not work with .*:loss_of_two of your own: learning"),
+    "shapes": ("td3", {"make_losses": wrong_shapes}, f"wrong_shapes of your own: learning fails with .* {HERE}"),
+    "a growing state": ("dqn", {"make_update": growing_update}, "learning fails with 'the training state changes its shape"),
+    "no update": ("dqn", {"make_update": nothing}, "make_update: expected a learning.Update of it, found None"),
+    "no policy": ("dqn", {"make_policy": nothing}, "make_policy: expected an actors.Policy of it, found None"),
+    "an action alone": (
+        "dqn",
+        {"make_policy": policy_of_the_action_alone},
+        r"policy_of_the_action_alone of your own: acting fails with 'act returns \w+, not \(action, state, extras\)'",
+    ),
+    "two actions": ("dqn", {"make_policy": wide_policy}, r"acting fails with 'actions have the shape \[2\], not \[\]'"),
+    "PyTorch": ("dqn", {"make_loss": torch_loss}, "PyTorch cannot be used here, .* take Haiku, Flax or Equinox"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_work_is_told_in_one_line(case: str) -> None:
+    name, parts, message = WRONG[case]
+    with pytest.raises(SpecError, match=message) as caught:
+        check(name, **parts)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_agents_loss_without_a_return_is_told(name: str) -> None:
+    part = "make_losses" if hasattr(registry.module(name), "make_losses") else "make_loss"
+    with pytest.raises(SpecError, match="nothing returned None"):
+        check(name, **{part: nothing})
+
+
+def test_nothing_is_computed_and_no_folder_made_before_it_is_told(tmp_path: Any) -> None:
+    """SAC with such losses used to act for as long as its random steps, in silence."""
+    agent = sac.make_agent(sac.Config(hidden_sizes=(4,)), make_losses=no_return)
+    with pytest.raises(SpecError, match="no_return returned None") as caught:
+        run(ExperimentConfig(agent, "agentkit:point_mass", 10, run_directory=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    assert caught.value.__cause__ is None
+
+
+def test_what_works_is_taken_with_an_add_on_around_it_and_without_compiling() -> None:
+    def make_loss(network: Any, config: Any) -> Any:
+        stock = dqn.make_loss(network, config)
+
+        def loss(params: Any, target_params: Any, batch: Any, key: Any) -> Any:
+            output = stock(params, target_params, batch, key)
+            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                float(output.loss)  # Numbers, which nothing that is traced has.
+            return output
+
+        return loss
+
+    check("dqn", make_loss=make_loss)
+    spec = spec_for("dqn")
+    check_fit(ExperimentConfig(with_rnd(dqn.make_agent(make_loss=make_loss)), "agentkit:catch", 10), spec)
+    with jax.disable_jit():
+        check("dqn", make_loss=make_loss)
