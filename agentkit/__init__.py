@@ -1,7 +1,32 @@
-"""agentkit: reinforcement-learning agents composed from parts, on one process or many.
+"""Trains reinforcement-learning agents composed from parts, in one process or many.
 
-Importing this package loads no JAX: `agentkit.run`, `agentkit.Agent` and the subpackages
-are loaded when they are first used. Start reading at `agentkit/README.md`, then `agentkit/core.py`.
+    result = agentkit.train("dqn", "gymnasium:CartPole-v1", "50k")  # kept in runs/dqn-gymnasium_CartPole-v1-seed0
+    agentkit.evaluate(result)["episode_return"]
+    action = result.policy.select_action(observation)
+
+To train:
+    train             an agent by its name in an environment, by settings that are known to work
+    run               an experiment: `ExperimentConfig`, of an agent such as `agents.sac.make_agent(...)`
+    resume            go on with the run in a folder
+    iterate           train in a loop of your own, which is given the logs row by row
+    run_seeds         one experiment with several seeds
+    launch            the same in many processes; `resume_launch`
+    run_offline       from data alone: `OfflineConfig`; `resume_offline`
+    presets           settings that are known to work
+
+To use what was trained:
+    evaluate          returns of a run, of what `train` returned, or of a policy
+    load              the policy of a run folder or a file: `select_action`, `save`, `export`
+    sample            steps and episodes of a policy as arrays
+    open_run          the logs of a run folder, as rows or data frames
+    push              a policy and its card to the Hugging Face hub or a folder
+
+To compose: `Agent`, and the modules actors, adders, agents, callbacks, datasets, distributed, envs, experiment,
+learning, loggers, losses, networks, replay, tune, variables, wrappers.
+
+``help(agentkit.train)`` says more about one of them, ``help("agentkit.agents.sac")`` about a module. Importing this
+package loads no JAX: each name is loaded when it is first used. Start reading at `agentkit/README.md`, then
+`agentkit/core.py`.
 """
 
 from __future__ import annotations

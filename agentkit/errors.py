@@ -186,7 +186,7 @@ class SaysWhatWasMeant(type):
     @property
     def __signature__(cls) -> inspect.Signature:
         """Returns the signature of the class itself, which Python would look for in `__call__`."""
-        signature = inspect.signature(cls.__init__)
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 

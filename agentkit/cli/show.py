@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentkit.cli.presets import describe_preset
 from agentkit.cli.screen import hang, rewrap, say, width
@@ -95,19 +95,40 @@ def describe_agent(config_class: type) -> str:
         ValueError: if a field is not explained in the config's docstring.
     """
     module = sys.modules[config_class.__module__]
+    lines = [inspect.getdoc(module) or "", "", "Config (--set NAME=VALUE):", ""]
+    for name, kind, default, meaning in settings_of(config_class):
+        lines.append(f"    {name}: {kind} = {default}")
+        lines += textwrap.wrap(meaning, 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return "\n".join(lines)
+
+
+class Setting(NamedTuple):
+    """Describes a field of an agent's config, as text."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def settings_of(config_class: type) -> list[Setting]:
+    """Returns the fields of a config; those that it adds to what it extends come first.
+
+    Raises:
+        ValueError: if a field is not explained in the config's docstring.
+    """
     meanings: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):  # A class's own words come after those of what it extends.
         meanings |= parse_attributes(cls.__doc__ or "")
     types = field_types(config_class)
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     own = [name for name in inspect.get_annotations(config_class) if name in fields]
-    lines = [inspect.getdoc(module) or "", "", "Config (--set NAME=VALUE):", ""]
+    found = []
     for name in [*own, *(name for name in fields if name not in own)]:
         if name not in meanings:
             raise ValueError(f"{config_class.__qualname__}.{name} is not in the docstring's Attributes.")
-        lines.append(f"    {name}: {type_name(types[name])} = {_default(fields[name])}")
-        lines += textwrap.wrap(meanings[name], 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    return "\n".join(lines)
+        found.append(Setting(name, type_name(types[name]), _default(fields[name]), meanings[name]))
+    return found
 
 
 def parse_attributes(docstring: str) -> dict[str, str]:

@@ -6,14 +6,16 @@ page that the site has for the file: the reference for a module, else a page tha
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import posixpath
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = ("examples/**/*.py", "examples/**/*.ipynb", "launch/*", "benchmarks/*.py", "benchmarks/*.md", "*.md")
@@ -94,8 +96,86 @@ def notebook_page(name: str, notebook: dict[str, Any]) -> str:
 
 
 def reference_page(name: str) -> str:
-    """Returns the reference of a module; mkdocstrings fills it in."""
-    return f"# {name}\n\n::: {name}\n"
+    """Returns the reference of a module; mkdocstrings fills it in. The package's own names are elsewhere at home."""
+    if name != "agentkit":
+        return f"# {name}\n\n::: {name}\n"
+    text = f"# agentkit\n\n```text\n{docstring_of('agentkit')}\n```\n"
+    for public, home in public_names().items():
+        text += f"\n## {public}\n\n::: {home}\n    options:\n      heading_level: 3\n"
+    return text
+
+
+def public_names() -> dict[str, str]:
+    """Returns where each function and class of the package's own names is defined, in their order."""
+    tree = ast.parse((ROOT / "agentkit" / "__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
+    found = {alias.name: str(node.module) for node in imports for alias in node.names if node.module != "typing"}
+    return {name: f"{_home(module, name)}.{name}" for name, module in found.items() if name != "presets"}
+
+
+def _home(module: str, name: str) -> str:
+    """Returns the module that defines a name, which a package's __init__ may have imported."""
+    path = ROOT / module.replace(".", "/") / "__init__.py"
+    if path.is_file():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+                return _home(str(node.module), name)
+    return module
+
+
+def docstring_of(name: str) -> str:
+    """Returns a module's docstring; imports nothing."""
+    path = ROOT / name.replace(".", "/")
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def reference_index() -> str:
+    """Returns the page of all modules, each with the first line of its docstring."""
+    names = [name for name in modules() if name != "agentkit"]
+    boxes = [name for name in names if name.count(".") == 1]
+    text = "# Reference\n\nThe names that one calls most are in [agentkit](agentkit.md) itself. Its parts:\n"
+    for box in boxes:
+        text += f"\n## [{box.removeprefix('agentkit.')}]({box}.md)\n\n{_first_line(box)}\n\n"
+        for name in (name for name in names if name.startswith(f"{box}.")):
+            text += f"- [{name.removeprefix(f'{box}.')}]({name}.md): {_first_line(name)}\n"
+    return text
+
+
+def _first_line(name: str) -> str:
+    return docstring_of(name).partition("\n")[0]
+
+
+# Agents ----------------------------------------------------------------------------------------------
+
+
+def with_settings_and_curves(markdown: str, agent: str) -> str:
+    """Returns an agent's page with all of its settings after those that matter, and with the curves that show it."""
+    from agentkit.agents import registry
+    from agentkit.cli.show import settings_of
+
+    rows = [
+        " | ".join((f"`{setting.name}`", f"`{setting.default}`", setting.meaning.replace("|", "\\|")))
+        for setting in settings_of(registry.config_class(agent))
+    ]
+    table = "\n".join(f"| {row} |" for row in ("setting | default | meaning", "---|---|---", *rows))
+    before, _, after = markdown.partition("\n## Metrics")
+    curves = "".join(f'![{agent} among others]({picture}){{ width="480" }}\n' for picture in curves_of(agent))
+    seen = f"\nMeans of three seeds, and their ranges; [how](../results/README.md).\n\n{curves}" if curves else ""
+    return f"{before}\n### All settings\n\n{table}\n\n## Metrics{after.rstrip()}\n{seen}"
+
+
+def curves_of(agent: str) -> list[str]:
+    """Returns the pictures of results that show an agent, as links from the folder of the agents' pages."""
+    found = []
+    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
+        runs = json.loads(path.read_text())
+        for key in runs if isinstance(runs, dict) else ():
+            name, _, rest = key.partition("/")
+            picture = f"{path.stem}-{rest.partition('/')[0]}.png"
+            if name == agent and (path.parent / picture).is_file():
+                found.append(f"../results/{picture}")
+    return list(dict.fromkeys(found))
 
 
 def reference_nav() -> list[Any]:
@@ -106,7 +186,7 @@ def reference_nav() -> list[Any]:
         is_single = name.count(".") == 1 and f"{name}." not in " ".join(modules())
         key = "" if is_single else box
         boxes.setdefault(key, []).append({name.removeprefix("agentkit."): f"reference/{name}.md"})
-    return [*boxes.pop("", []), *({key: pages} for key, pages in boxes.items())]
+    return ["reference/index.md", *boxes.pop("", []), *({key: pages} for key, pages in boxes.items())]
 
 
 # Hooks of mkdocs -------------------------------------------------------------------------------------
@@ -126,8 +206,11 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages."""
+    from mkdocs.structure.files import File
+
     for name in modules():
         files.append(File.generated(config, f"reference/{name}.md", content=reference_page(name)))
+    files.append(File.generated(config, "reference/index.md", content=reference_index()))
     for name, page in shown_files().items():
         files.append(File.generated(config, page, content=text_of(name)))
     for folder, page in folder_pages().items():
@@ -150,6 +233,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
     if here.startswith("reference/"):
         return markdown
+    if here.startswith("agents/") and here != "agents/README.md":
+        markdown = with_settings_and_curves(markdown, PurePosixPath(here).stem)
     source = posixpath.dirname(repository_path(here))
 
     def rewrite(found: re.Match[str]) -> str:

@@ -70,7 +70,11 @@ WRONG = {
     "losses without a return": ("sac", {"make_losses": no_return}, "no_return returned None; expected"),
     "a loss of two": ("dqn", {"make_loss": loss_of_two}, "dqn does not work with .*:loss_of_two of your own: learning"),
     "shapes": ("td3", {"make_losses": wrong_shapes}, f"wrong_shapes of your own: learning fails with .* {HERE}"),
-    "a growing state": ("dqn", {"make_update": growing_update}, "learning fails with 'the training state changes its shape"),
+    "a growing state": (
+        "dqn",
+        {"make_update": growing_update},
+        "fails with 'the training state changes its shape'",
+    ),
     "no update": ("dqn", {"make_update": nothing}, "make_update: expected a learning.Update of it, found None"),
     "no policy": ("dqn", {"make_policy": nothing}, "make_policy: expected an actors.Policy of it, found None"),
     "an action alone": (

@@ -68,7 +68,7 @@ OPERATIONS = (*_FUNCTIONS, *_REDUCTIONS, *_OTHERS)
 
 
 class Policy:
-    """Acts: ``action, state = policy(observation, state)``.
+    """Acts: ``action, state = policy(observation, state)``; without a memory, ``policy.select_action(observation)``.
 
     Attributes:
         description: names, shapes, dtypes and bounds of observations, actions and state.
@@ -115,6 +115,12 @@ class Policy:
         state = {name: found[f"next_{name}"] for name in self.description["state"]}
         actions = {name: found[name].astype(spec["dtype"]) for name, spec in self.description["actions"].items()}
         return (actions if len(actions) > 1 else next(iter(actions.values()))), state
+
+    def select_action(self, observation: Any) -> Any:
+        """Returns the action alone, of a policy without a memory."""
+        if self.description["state"]:
+            raise ValueError("This policy has a memory. Call: action, state = policy(observation, state).")
+        return self(observation)[0]
 
     def _run(self, arrays: dict[str, Any], size: int) -> dict[str, Any]:
         values = {**self._constants, **arrays}

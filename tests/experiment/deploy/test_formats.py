@@ -187,6 +187,15 @@ def test_actions_reach_the_environments_bounds_and_no_further(tmp_path):
     assert actions.max() == 2.0 and actions.min() >= -2.0
 
 
+def test_the_reader_for_numpy_gives_the_action_alone_of_a_policy_without_a_memory(tmp_path):
+    POLICIES["td3"]().export(tmp_path / "policy.npz", "numpy")
+    policy, observation = NumpyPolicy(tmp_path / "policy.npz"), np.ones(3)
+    np.testing.assert_array_equal(policy.select_action(observation), policy(observation)[0])
+    policy.description["state"]["state/core"] = {}
+    with pytest.raises(ValueError, match="has a memory"):
+        policy.select_action(observation)
+
+
 def test_a_search_is_refused_by_formats_without_loops(tmp_path):
     policy = policy_of("gumbel_muzero", "agentkit:bandit", num_simulations=2)
     for format, message in (("numpy", "no MLP"), ("onnx", "which the writer for ONNX has not")):
