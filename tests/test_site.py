@@ -42,6 +42,17 @@ def test_the_page_of_all_modules_names_each_once():
     assert sorted(links) == sorted(pages.modules())
 
 
+def test_each_module_is_reached_by_the_navigation_and_the_page_of_its_package():
+    shown = [page for entry in pages.reference_nav()[1:] for page in entry.values()]
+    assert len(shown) < 50  # Each page of the reference holds them all.
+    reached = {
+        link
+        for page in shown
+        for link in re.findall(r"\]\((agentkit[\w.]*)\.md\)", pages.reference_page(Path(page).stem))
+    }
+    assert reached | {Path(page).stem for page in shown} == set(pages.modules())
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_an_agents_page_has_all_its_settings_and_the_pictures_that_show_it(name):
     page = pages.with_settings_and_curves((ROOT / "docs" / "agents" / f"{name}.md").read_text(), name)

@@ -180,8 +180,7 @@ def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any]
         first = parameters[0]  # A function's own: ``lambda s: ...`` or ``def make(*args)``.
         if (first in missing and _is_for_seeds(make_one, first.name)) or first.kind is first.VAR_POSITIONAL:
             args, missing = (seed,), [p for p in missing if p is not first]
-    if inspect.isabstract(make_one):
-        lacking = ", ".join(sorted(make_one.__abstractmethods__))
+    if lacking := ", ".join(sorted(getattr(make_one, "__abstractmethods__", ()))):
         raise ConfigError(f"The environment {name_of(make_one)} has no {lacking}, which its base class asks for.")
     if missing:
         raise ConfigError(
