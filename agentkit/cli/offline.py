@@ -50,11 +50,12 @@ def offline(arguments: argparse.Namespace) -> int:
     """
     from agentkit import experiment
 
+    refused: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if arguments.resume is None:
         plan, folder = _new_plan(arguments)
         directory, refused = plan.run_directory, folder.removed_if_refused()
     else:
-        plan, directory, refused = _resumed_plan(arguments), arguments.resume, contextlib.nullcontext()
+        plan, directory = _resumed_plan(arguments), arguments.resume
     try:
         with refused:
             result = experiment.run_offline(plan, resume=arguments.resume is not None)
