@@ -102,6 +102,7 @@ def agentkit_side(environment: str, seed: int, num_steps: int) -> None:
         num_steps,
         seed=seed,
         preset="none",
+        run_directory=None,
         evaluation_period=num_steps // NUM_EVALUATIONS,
         evaluation_episodes=NUM_EPISODES,
         progress=False,
