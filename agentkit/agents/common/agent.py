@@ -176,13 +176,13 @@ def checks_parts(make_agent: Function) -> Function:
             if name in stock and part is not stock[name].default and part is not None and name != "config":
                 check_is_jax(name, part)
                 if name.startswith("make_"):
-                    _check_called_as(name, part, stock[name].default)
+                    _check_called_as(name, part, stock[name].default, has_torso=parts.get("torso") is not None)
         return call(*args, **parts)
 
     return cast(Function, checked)
 
 
-def _check_called_as(name: str, part: Any, stock: Callable[..., Any]) -> None:
+def _check_called_as(name: str, part: Any, stock: Callable[..., Any], has_torso: bool) -> None:
     """Refuses a user's function that does not take the arguments that are given to an agent's own."""
     parameters = inspect.signature(stock).parameters.values()
     given = [p for p in parameters if p.default is p.empty or p.name == "evaluation"]
@@ -194,7 +194,7 @@ def _check_called_as(name: str, part: Any, stock: Callable[..., Any]) -> None:
         except (TypeError, ValueError):  # Some classes written in C have none.
             return
         try:
-            signature.bind(*given)
+            signature.bind(*given, **({"torso": None} if has_torso and "torso" in signature.parameters else {}))
         except TypeError as error:
             code = getattr(inspect.unwrap(part), "__code__", None)
             where = "" if code is None else f" of {code.co_filename}, line {code.co_firstlineno}"
