@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkit.agents.common.agent import Agent
 from agentkit.experiment import ExperimentConfig, run
+
+MARGINS_VARIABLE = "AGENTKIT_LEARNING_MARGINS"
+"""Names the environment variable with the path of a file to which `check_returns` appends what it saw."""
 
 
 def learns(
@@ -51,9 +57,33 @@ def learns(
             **settings,
         )
         returns.append(run(experiment).evaluations[-1]["episode_return"])
+    check_returns(returns, threshold, seeds, f"{num_steps:,} steps")
+    return returns
+
+
+def check_returns(returns: Sequence[float], threshold: float, seeds: Sequence[int], after: str) -> None:
+    """Checks that the returns of all seeds reach the threshold, and notes them where a file for it is named.
+
+    The file is what the environment variable `MARGINS_VARIABLE` says, if it is set. Each check appends one line of
+    CSV: the test that pytest is in, the threshold, the least return, and the returns.
+
+    Args:
+        returns: of each seed.
+        threshold: the least that each must be.
+        seeds: for the message.
+        after: how long they were trained, for the message.
+
+    Raises:
+        AssertionError: a seed fell short of the threshold; the message has all figures.
+    """
+    if returns and (path := os.environ.get(MARGINS_VARIABLE)):
+        line = io.StringIO()
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        figures = " ".join(f"{value:.4g}" for value in returns)
+        csv.writer(line, lineterminator="\n").writerow([test, f"{threshold:g}", f"{min(returns):.4g}", figures])
+        with open(path, "ab", buffering=0) as file:  # In one write: other workers append, too.
+            file.write(line.getvalue().encode())
     figures = ", ".join(f"seed {seed}: {value:.3g}" for seed, value in zip(seeds, returns, strict=True))
     assert returns and min(returns) >= threshold, (
-        f"Expected an evaluation return of at least {threshold:g} from every seed after {num_steps:,} steps, "
-        f"found {figures}."
+        f"Expected an evaluation return of at least {threshold:g} from every seed after {after}, found {figures}."
     )
-    return returns

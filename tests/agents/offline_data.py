@@ -9,6 +9,7 @@ from agentkit import envs
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import Episode, EpisodeRecorder
 from agentkit.experiment import OfflineConfig, run_offline
+from agentkit.testing.learning import check_returns
 
 CATCH, POINT_MASS = "agentkit:catch", "agentkit:point_mass"
 
@@ -51,11 +52,11 @@ def mean_return(episodes: Sequence[Episode]) -> float:
     return float(np.mean([np.sum(episode.rewards) for episode in episodes]))
 
 
-def learned_returns(agent: Agent, environment: str, episodes: Sequence[Episode], num_updates: int) -> list[float]:
-    """The mean return of 50 episodes after training on the data, for three seeds."""
+def learns(agent: Agent, environment: str, episodes: Sequence[Episode], num_updates: int, threshold: float) -> None:
+    """Trains on the data for three seeds; the mean return of 50 episodes must then be the threshold or more."""
     returns = []
     for seed in range(3):
         config: dict[str, Any] = {"evaluation_period": num_updates, "evaluation_episodes": 50, "seed": seed}
         result = run_offline(OfflineConfig(agent, episodes, num_updates, environment, **config))
         returns.append(result.evaluations[-1]["episode_return"])
-    return returns
+    check_returns(returns, threshold, range(3), f"{num_updates:,} updates")

@@ -114,5 +114,4 @@ def test_the_learning_rate_falls_to_zero() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = a2c.Config(hidden_sizes=(32, 32), segment_length=8, learning_rate=5e-3, rms_decay=0.9)
-    returns = learns(a2c.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
-    assert len(returns) == 3
+    learns(a2c.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)

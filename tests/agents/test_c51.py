@@ -86,4 +86,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon=Linear(1.0, 0.05, 1_000),
     )
-    assert len(learns(c51.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)) == 3
+    learns(c51.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)

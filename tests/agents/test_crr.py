@@ -135,5 +135,4 @@ def test_it_learns_more_than_the_data_show(weights: Any) -> None:
     )
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])
     assert offline_data.mean_return(data) < -7.0
-    returns = offline_data.learned_returns(crr.make_agent(config), offline_data.POINT_MASS, data, 1_000)
-    assert min(returns) >= -3.0, returns
+    offline_data.learns(crr.make_agent(config), offline_data.POINT_MASS, data, 1_000, -3.0)

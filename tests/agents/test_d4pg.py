@@ -114,5 +114,4 @@ def test_it_learns_the_point_mass() -> None:
         min_replay_size=100,
         num_random_steps=200,
     )
-    returns = learns(d4pg.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
-    assert len(returns) == 3
+    learns(d4pg.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)

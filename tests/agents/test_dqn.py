@@ -41,5 +41,4 @@ def test_it_learns_catch() -> None:
         target_update_period=50,
         epsilon=Linear(1.0, 0.05, 1_000),
     )
-    returns = learns(dqn.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)
-    assert len(returns) == 3
+    learns(dqn.make_agent(config), "agentkit:catch", num_steps=2_500, threshold=0.8)

@@ -131,5 +131,4 @@ def test_it_learns_the_point_mass() -> None:
         updates_per_call=5,
         policy_delay=5,
     )
-    returns = learns(droq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)
-    assert len(returns) == 3
+    learns(droq.make_agent(config), "agentkit:point_mass", num_steps=800, threshold=-2.0)

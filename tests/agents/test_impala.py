@@ -367,8 +367,7 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
 @pytest.mark.slow
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
     config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=3e-3, discount=0.95)
-    returns = learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
-    assert len(returns) == 3
+    learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
 
 
 @pytest.mark.slow
@@ -383,8 +382,7 @@ def test_without_a_core_it_stays_at_chance_there() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = impala.Config(segment_length=10, learning_rate=3e-3, discount=0.95)
-    returns = learns(impala.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
-    assert len(returns) == 3
+    learns(impala.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)
 
 
 def test_the_residual_torso_is_before_the_layers_and_the_core() -> None:

@@ -183,5 +183,4 @@ def test_it_learns_the_point_mass() -> None:
         batch_size=64,
         min_replay_size=100,
     )
-    returns = learns(mpo.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)
-    assert len(returns) == 3
+    learns(mpo.make_agent(config), "agentkit:point_mass", num_steps=1_600, threshold=-2.0)

@@ -129,5 +129,4 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
 @pytest.mark.slow
 def test_it_learns_the_point_mass() -> None:
     config = npg.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
-    returns = learns(npg.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
-    assert len(returns) == 3
+    learns(npg.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)

