@@ -44,7 +44,7 @@ class _Scheduled(_DqnContract):
 def test_schedules_go_on_where_they_were_after_a_resume(tmp_path: Path, updates_per_call: int) -> None:
     contract = _Scheduled(updates_per_call=updates_per_call)
     whole = contract._train(tmp_path / "never stopped")
-    contract.test_killed_and_resumed_it_ends_as_if_never_stopped(whole, tmp_path, None)
+    contract.test_killed_and_resumed_it_ends_as_if_never_stopped(whole, contract._kill(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "importance_exponent"])
