@@ -34,8 +34,28 @@ def test_a2cs_segments_are_short_and_its_updates_have_80_rows(num_envs: int, exp
 
 @pytest.mark.parametrize("module", [td3, ddpg, redq, droq])
 def test_learning_begins_where_random_actions_end(module: Any) -> None:
-    config = module.Config()
-    assert config.min_replay_size == config.num_random_steps >= 5_000
+    """Actions are random as long as they are the same under other parameters."""
+    agent = module.make_agent()
+    spec = specs.make_environment_spec(envs.make("agentkit:point_mass"))
+    networks = agent.make_networks(spec)
+    policy, update = agent.make_policy(networks), agent.make_update(networks)
+    (table,) = agent.make_tables(spec)
+    first = table.rate_limiter.min_size_to_sample
+    assert first >= 5_000
+
+    @jax.jit
+    def actions(key: jax.Array) -> jax.Array:
+        params = update.variables(update.init(key))["policy"]
+        observation = jnp.ones(spec.observations.shape)
+
+        def act(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+            action, state, _ = policy.act(params, key, observation, state)
+            return state, action
+
+        return jax.lax.scan(act, policy.init(KEY), jax.random.split(KEY, first + 100))[1]
+
+    one, other = (np.asarray(actions(key)) for key in jax.random.split(KEY))
+    assert np.flatnonzero(np.any(one != other, axis=1))[0] == first
 
 
 @pytest.mark.slow

@@ -324,7 +324,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     seen = recurrent_sac.CriticInput(np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32))
     zeros = jax.tree.map(lambda x: np.tile(x, (4, 1)), networks.critic.initial_state)
     for q in networks.critic.step(state.critics, seen, zeros)[0]:
-        np.testing.assert_allclose(q, values(0.8, terminates), atol=0.2)
+        np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
 
 
 class Recall(Environment):
