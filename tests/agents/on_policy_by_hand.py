@@ -93,7 +93,7 @@ def segments(kind: str) -> ReplaySample:
 
 def state_of(update: Update, params: Any) -> Any:
     """The first training state, but for the parameters; nothing is normalised."""
-    return update.init(KEY)._replace(variables=PolicyVariables(params, ()))
+    return jax.jit(update.init)(KEY)._replace(variables=PolicyVariables(params, ()))
 
 
 class Element(NamedTuple):

@@ -16,15 +16,12 @@ KEY = jax.random.PRNGKey(0)
 
 def rows_of(networks: Any, config: Any, state: Any, segments: Any) -> Minibatch:
     """All rows of a batch of segments, as an agent's update makes them."""
-    return compute_advantages(
-        networks,
-        state.variables,
-        state.returns,
-        segments,
-        discount=config.discount,
-        gae_lambda=config.gae_lambda,
-        normalize_values=config.normalize_values,
-    ).rows
+
+    def rows(variables: Any, returns: Any, segments: Any) -> Minibatch:
+        settings = {name: getattr(config, name) for name in ("discount", "gae_lambda", "normalize_values")}
+        return compute_advantages(networks, variables, returns, segments, **settings).rows
+
+    return jax.jit(rows)(state.variables, state.returns, segments)
 
 
 class Training:
@@ -38,7 +35,7 @@ class Training:
         self.replay = InProcessReplay(self.agent.make_tables(self.spec))
         self.dataset = ReplayDataset(self.replay, self.agent.batch_plan)
         self.update = self.agent.make_update(self.networks)
-        self.state = self.update.init(KEY)
+        self.state = jax.jit(self.update.init)(KEY)
         self.store = VariableStore()
         self.client = VariableClient(self.store)
         self.num_updates = 0

@@ -41,7 +41,8 @@ def check_output(output: Any, per_item: np.ndarray) -> None:
 
 def check_gradients(loss: Any, online: np.ndarray, target: np.ndarray) -> None:
     """Refuses a gradient into what is bootstrapped from, and none into what is learned."""
-    of_online, of_target = jax.grad(lambda *params: loss(*params, BATCH, KEY).loss, argnums=(0, 1))(online, target)
+    gradients = jax.jit(jax.grad(lambda *params: loss(*params, BATCH, KEY).loss, argnums=(0, 1)))
+    of_online, of_target = map(np.asarray, gradients(online, target))
     assert not np.any(of_target) and not np.any(of_online[3:])
     assert all(np.any(of_online[state]) for state in O_TM1)
 
@@ -76,8 +77,8 @@ def test_categorical_losses_and_priorities(module: ModuleType) -> None:
         wanted = projected(R_T[i], DISCOUNT_T[i], softmax(target)[O_T[i], best[i]])
         predicted = softmax(online)[O_TM1[i], A_TM1[i]]
         per_item.append(np.sum(wanted * np.log(np.where(wanted > 0, wanted, 1.0) / predicted)))
-    check_output(loss(jnp.asarray(online), jnp.asarray(target), BATCH, KEY), np.array(per_item))
-    check_gradients(loss, jnp.asarray(online), jnp.asarray(target))
+    check_output(jax.jit(loss)(online, target, BATCH, KEY), np.array(per_item))
+    check_gradients(loss, online, target)
 
 
 def quantile_losses(
@@ -103,8 +104,8 @@ def test_qr_dqns_loss_and_priorities() -> None:
     assert np.any(best != np.argmax(np.mean(online[O_T], axis=1), axis=1))
     taus = np.tile([0.125, 0.375, 0.625, 0.875], (4, 1))
     per_item = quantile_losses(online[O_TM1], taus, target[O_T], best, delta)
-    check_output(loss(jnp.asarray(online), jnp.asarray(target), BATCH, KEY), per_item)
-    check_gradients(loss, jnp.asarray(online), jnp.asarray(target))
+    check_output(jax.jit(loss)(online, target, BATCH, KEY), per_item)
+    check_gradients(loss, online, target)
 
 
 def test_iqns_loss_and_priorities() -> None:

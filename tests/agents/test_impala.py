@@ -1,8 +1,8 @@
+import functools
 from typing import Any, ClassVar
 
 import dm_env
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tree
@@ -139,7 +139,7 @@ class Training:
         self.replay = InProcessReplay(self.agent.make_tables(spec))
         self.dataset = ReplayDataset(self.replay, self.agent.batch_plan)
         update = self.agent.make_update(self.networks)
-        self.state, self.update = update.init(KEY), jax.jit(update.update)
+        self.state, self.update = jax.jit(update.init)(KEY), jax.jit(update.update)
         self.params = self.state.variables.params
         self.store = VariableStore()
         self.client = VariableClient(self.store)
@@ -171,17 +171,22 @@ def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_s
     """Unrolled from stored states, over ends of episodes: every ratio is 1, until the learner is ahead of the actor."""
     training = Training(name, num_envs, core_size=core_size, learning_rate=0.05)
     starts = 0
+
+    @jax.jit
+    def log_prob_of(variables: Any, observation: Any, start: Any, core: Any, sample: Any) -> Any:
+        (distribution, _), _ = training.networks.network.unroll(
+            variables.params, variables.normalized(observation), start, core
+        )
+        return distribution.log_prob(sample)
+
     for _ in range(5):
         batch = training.next_batch()
-        data, start = batch.data, jnp.asarray(batch.data.start_of_episode)
+        data, start = batch.data, batch.data.start_of_episode
         core = jax.tree.map(lambda x: x[:, 0], data.extras.core)
-        (distribution, _), _ = training.networks.network.unroll(
-            training.params, training.state.variables.normalized(data.observation), start, core
-        )
-        log_prob = distribution.log_prob(jnp.asarray(data.extras.sample))[:, :-1]
-        mask = has_action(start) > 0
+        log_prob = log_prob_of(training.state.variables, data.observation, start, core, data.extras.sample)[:, :-1]
+        mask = np.asarray(has_action(start)) > 0
         starts += int(data.start_of_episode[:, 1:-1].sum())
-        np.testing.assert_allclose(log_prob[mask], data.extras.log_prob[:, :-1][mask], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(np.asarray(log_prob)[mask], data.extras.log_prob[:, :-1][mask], rtol=1e-3, atol=1e-4)
         assert abs(training.learn(batch)["kl"]) < 1e-6
         training.publish()
     assert starts > 0
@@ -192,30 +197,35 @@ def test_the_learner_sees_the_probabilities_that_the_actor_saw(name: str, core_s
 def by_hand(networks: Any, config: impala.Config, params: Any, data: Any) -> dict[str, float]:
     """Losses of one segment: networks stepped one by one, V-trace by its recursion over each episode alone."""
     T = config.segment_length
+
+    @jax.jit
+    def step(observation: Any, sample: Any, state: Any) -> Any:
+        (distribution, value), state = nets.step_one(networks.network, params, observation, state)
+        return (distribution.log_prob(sample), distribution.entropy(), value), state
+
     state = jax.tree.map(lambda x: x[0, 0], data.extras.core)
     outputs = []
     for t in range(T + 1):
         state = networks.network.initial_state if data.start_of_episode[0, t] else state
-        (distribution, value), state = nets.step_one(networks.network, params, data.observation[0, t], state)
-        outputs.append((distribution, float(value)))
+        output, state = step(data.observation[0, t], data.extras.sample[0, t], state)
+        outputs.append(tuple(map(float, output)))
     policy, squares, entropy = [], [], []
-    target_after, error_after = outputs[T][1], 0.0
+    target_after, error_after = outputs[T][2], 0.0
     for t in reversed(range(T)):
-        distribution, value = outputs[t]
+        log_prob, entropy_here, value = outputs[t]
         if data.start_of_episode[0, t + 1]:  # A final observation.
             target_after, error_after = value, 0.0
             continue
-        log_prob = float(distribution.log_prob(data.extras.sample[0, t]))
         ratio = np.exp(log_prob - data.extras.log_prob[0, t])
         discount = config.discount * data.discount[0, t]
         reward = data.reward[0, t]
         advantage = min(config.policy_rho_clip, ratio) * (reward + discount * target_after - value)
-        error = min(config.rho_clip, ratio) * (reward + discount * outputs[t + 1][1] - value)
+        error = min(config.rho_clip, ratio) * (reward + discount * outputs[t + 1][2] - value)
         error += discount * min(1.0, ratio) * error_after
         target_after, error_after = value + error, error
         policy.append(-log_prob * advantage)
         squares.append(0.5 * error**2)
-        entropy.append(float(distribution.entropy()))
+        entropy.append(entropy_here)
     return {"policy_loss": np.mean(policy), "value_loss": np.mean(squares), "entropy": np.mean(entropy)}
 
 
@@ -233,7 +243,7 @@ def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, las
     batch = batch._replace(data=data._replace(discount=discount))
     networks, config = training.networks, training.agent.config
     expected = by_hand(networks, config, training.params, batch.data)
-    output = impala.make_loss(networks, config)(training.params, (), batch, KEY)
+    output = jax.jit(impala.make_loss(networks, config))(training.params, (), batch, KEY)
     for metric, value in expected.items():
         np.testing.assert_allclose(output.metrics[metric], value, rtol=2e-4, atol=1e-5, err_msg=metric)
     total = expected["policy_loss"] + 0.5 * expected["value_loss"] - 0.01 * expected["entropy"]
@@ -247,10 +257,11 @@ def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
     training = Training("agentkit:point_mass", None, core_size=core_size, segment_length=25)
     batch = training.next_batch()
     (row,) = np.flatnonzero(batch.data.start_of_episode[0, 1:])
-    loss = jax.jit(impala.make_loss(training.networks, training.agent.config))
+    loss = impala.make_loss(training.networks, training.agent.config)
+    gradient = jax.jit(jax.grad(lambda params, batch: loss(params, (), batch, KEY).loss))
 
     def grads(data: Any) -> Any:
-        return jax.grad(lambda params: loss(params, (), batch._replace(data=data), KEY).loss)(training.params)
+        return gradient(training.params, batch._replace(data=data))
 
     def shifted(name: str) -> Any:
         def add(x: np.ndarray) -> np.ndarray:
@@ -304,7 +315,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
     networks, state = learned(agent, chain, num_updates=1_200, num_steps=1_200, extras=extras)
     cores = jax.tree.map(lambda x: np.tile(x, (4, 1)), core)
     observations = state.variables.normalized(np.eye(4, dtype=np.float32))
-    (_, output), _ = networks.network.step(state.variables.params, observations, cores)
+    (_, output), _ = jax.jit(networks.network.step)(state.variables.params, observations, cores)
     value = state.returns.mean + nets.std(state.returns) * output
     np.testing.assert_allclose(value, values(0.8, terminates), atol=0.15)
 
@@ -314,17 +325,18 @@ def test_values_are_learned_of_returns_normalised_by_the_statistics_of_all_targe
     batch = training.next_batch()
     assert batch.data.start_of_episode[0, 1:-1].any()
     networks, config, params = training.networks, training.agent.config, training.params
-    found = impala.estimate(networks, config, params, training.state.returns, batch.data)
+    estimate = jax.jit(functools.partial(impala.estimate, networks, config))
+    found = estimate(params, training.state.returns, batch.data)
     targets = np.asarray(found.vtrace.target)[np.asarray(found.mask) > 0]
     metrics = training.learn(batch)
     returns = training.state.returns
     np.testing.assert_allclose([returns.count, returns.mean], [targets.size, targets.mean()], rtol=1e-5)
     np.testing.assert_allclose(nets.std(returns), targets.std(), rtol=1e-4)
-    rows = impala.estimate(networks, config, params, returns, batch.data)
+    rows = estimate(params, returns, batch.data)
     wanted = (np.asarray(rows.vtrace.target) - targets.mean()) / targets.std() - np.asarray(rows.output)
     mask = np.asarray(rows.mask) > 0
     np.testing.assert_allclose(metrics["value_loss"], 0.5 * np.mean(wanted[mask] ** 2), rtol=1e-4)
-    policy_losses = -np.asarray(rows.log_prob * rows.vtrace.advantage)[mask] / targets.std()
+    policy_losses = -(np.asarray(rows.log_prob) * np.asarray(rows.vtrace.advantage))[mask] / targets.std()
     np.testing.assert_allclose(metrics["policy_loss"], policy_losses.mean(), rtol=1e-4, atol=1e-6)
 
 

@@ -63,7 +63,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     )
     networks, state = learned(iqn.make_agent(config), Chain(terminates, num_actions=2), num_updates=2_000)
     taus = np.tile(np.linspace(0.05, 0.95, 10, dtype=np.float32), (4, 1))
-    q = networks.apply(state.params, np.eye(4, dtype=np.float32), taus).mean(axis=1)  # [4, 2]
+    q = jax.jit(networks.apply)(state.params, np.eye(4, dtype=np.float32), taus).mean(axis=1)  # [4, 2]
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
@@ -77,19 +77,20 @@ def _gambler() -> tuple[nets.Network, Any, Agent[nets.Network]]:
     reward = np.float32([1, 1, 1, 1, 0, 4, 0, 4])
     batch = ReplaySample((), Transition(observation, action, reward, np.zeros(8, np.float32), observation))
     run = jax.jit(lambda state: jax.lax.fori_loop(0, 1_000, lambda _, s: update.update(s, batch)[0], state))
-    return networks, run(update.init(jax.random.PRNGKey(0))).params, agent
+    return networks, run(jax.jit(update.init)(jax.random.PRNGKey(0))).params, agent
 
 
 def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() -> None:
     networks, params, agent = _gambler()
     observation = np.eye(4, dtype=np.float32)[0]
-    quantiles = networks.apply(params, observation[None], np.float32([[0.15, 0.85]]))[0]  # [2, A]
+    quantiles = jax.jit(networks.apply)(params, observation[None], np.float32([[0.15, 0.85]]))[0]  # [2, A]
     np.testing.assert_allclose(quantiles, [[1, 0], [1, 4]], atol=0.5)
     for risk_level, best in ((1.0, 1), (0.3, 0)):  # The mean of the worst 30 % is 1 for action 0, and 0 for action 1.
         config = dataclasses.replace(agent.config, risk_level=risk_level)
         policy = iqn.make_policy(networks, config, evaluation=True)
         keys = jax.random.split(jax.random.PRNGKey(1), 50)
-        actions = jax.vmap(lambda key, policy=policy: policy.act(params, key, observation, policy.init(key))[0])(keys)
+        act = jax.vmap(lambda key, policy=policy: policy.act(params, key, observation, policy.init(key))[0])
+        actions = jax.jit(act)(keys)
         assert np.mean(actions == best) > 0.9
 
 
@@ -97,10 +98,10 @@ def test_each_batch_draws_its_own_fractions() -> None:
     """The same batch and parameters give another loss under another key, and the same under the same."""
     agent = iqn.make_agent(iqn.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
-    params = networks.init(jax.random.PRNGKey(0))
+    params = jax.jit(networks.init)(jax.random.PRNGKey(0))
     observation = np.eye(4, dtype=np.float32)
     data = Transition(observation, np.int32([0, 1, 0, 1]), np.ones(4, np.float32), np.ones(4, np.float32), observation)
-    loss = iqn.make_loss(networks, agent.config)
+    loss = jax.jit(iqn.make_loss(networks, agent.config))
     first, again, other = (
         float(loss(params, params, ReplaySample((), data), jax.random.PRNGKey(seed)).loss) for seed in (0, 0, 1)
     )

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,7 +31,7 @@ def test_dqns_loss_and_priorities(prioritized: bool, double: bool, delta: float 
     reward, discount = np.array([0.5, -1.0, 0.0, 2.0], np.float32), np.array([0.9, 0.81, 0.0, 0.5], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(o_tm1, action, reward, discount, o_t))
-    output = dqn.make_loss(table, config)(jnp.asarray(q), jnp.asarray(target), batch, KEY)
+    output = jax.jit(dqn.make_loss(table, config))(q, target, batch, KEY)
 
     best = np.argmax(q[o_t] if double else target[o_t], axis=1)
     errors = reward + discount * target[o_t, best] - q[o_tm1, action]
@@ -54,17 +53,19 @@ def test_dqns_target_is_of_the_actions_that_may_be_taken_next(double: bool) -> N
     config = dqn.Config(hidden_sizes=(4,), double=double, huber_delta=None)
     network = dqn.make_networks(specs.make_environment_spec(Rules(0)), config)
     rng, size = np.random.default_rng(0), 64
-    params, target = network.init(KEY), network.init(jax.random.PRNGKey(1))
+    params, target = map(jax.jit(network.init), jax.random.split(KEY))
     hints = rng.normal(size=(2, size, NUM_ACTIONS)).astype(np.float32)
     masks = rng.integers(0, 2, (2, size, NUM_ACTIONS)).astype(np.int8)
     masks[..., 2] = 1
     action, reward = np.full(size, 2, np.int32), rng.normal(size=size).astype(np.float32)
     now, then = ({"action_mask": mask, "hint": hint} for mask, hint in zip(masks, hints, strict=True))
     data = Transition(now, action, reward, np.full(size, 0.9, np.float32), then)
-    output = dqn.make_loss(network, config)(params, target, ReplaySample((), data), KEY)
+    output = jax.jit(dqn.make_loss(network, config))(params, target, ReplaySample((), data), KEY)
+
+    apply = jax.jit(network.apply)
 
     def values(weights: Any, hint: np.ndarray) -> np.ndarray:  # Of any action: nothing is ruled out.
-        return np.asarray(network.apply(weights, {"action_mask": np.ones_like(masks[0]), "hint": hint}))
+        return np.asarray(apply(weights, {"action_mask": np.ones_like(masks[0]), "hint": hint}))
 
     selector = values(params if double else target, hints[1])
     best = np.argmax(np.where(masks[1] > 0, selector, -np.inf), axis=1)
@@ -98,7 +99,7 @@ def test_ppos_loss(settings: dict[str, Any]) -> None:
     networks = ppo.make_networks(by_hand.SPECS["discrete"], config)
     table = nets.as_recurrent(lambda key: None, lambda params, o: (nets.Categorical(params[0]), params[1]))
     now = ppo.Coefficients(kl_cost=config.kl_cost, clip_epsilon=clip, entropy_cost=0.7)
-    loss, metrics = ppo.make_loss(networks._replace(network=table), config)((LOGITS, VALUES), now, ROWS)
+    loss, metrics = jax.jit(ppo.make_loss(networks._replace(network=table), config))((LOGITS, VALUES), now, ROWS)
 
     advantages = ROWS.advantage[:4]
     if config.normalize_advantages == "minibatch":
@@ -137,9 +138,9 @@ def test_on_policy_targets_have_the_scale_of_all_returns_so_far(normalize: bool)
     networks = agent.make_networks(by_hand.SPECS["discrete"])
     params = {**by_hand.policy_params(weights, "linear_1"), **by_hand.value_params(weights, "linear")}
     variables = by_hand.state_of(agent.make_update(networks), params).variables
-    before = nets.update_statistics(nets.init_statistics(()), earlier)
+    before = jax.jit(nets.update_statistics)(nets.init_statistics(()), earlier)
     settings: dict[str, Any] = {"discount": 0.9, "gae_lambda": 0.7, "normalize_values": normalize}
-    found = compute_advantages(networks, variables, before, batch.data, **settings)
+    found = jax.jit(lambda *given: compute_advantages(networks, *given, **settings))(variables, before, batch.data)
 
     true = weights._replace(value_w=weights.value_w * std, value_b=weights.value_b * std + mean)
     elements = by_hand.elements(batch, true, 0.9, 0.7)
@@ -149,6 +150,7 @@ def test_on_policy_targets_have_the_scale_of_all_returns_so_far(normalize: bool)
     scaled = (target - everything.mean()) / everything.std() if normalize else target
     mask = np.asarray(found.rows.mask) > 0
     for name, expected in (("advantage", advantage), ("target", scaled), ("old_value", (value - mean) / std)):
-        np.testing.assert_allclose(getattr(found.rows, name)[mask], expected, rtol=1e-3, atol=1e-4, err_msg=name)
+        rows = np.asarray(getattr(found.rows, name))[mask]
+        np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-4, err_msg=name)
     np.testing.assert_allclose(found.returns.mean, everything.mean(), rtol=1e-4)
     np.testing.assert_allclose(found.explained_variance, 1 - np.var(advantage) / np.var(target), atol=1e-4)

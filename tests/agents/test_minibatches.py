@@ -1,5 +1,7 @@
 """Epochs of minibatches against a loop written out, and where they stop."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +23,14 @@ def step(learned, minibatch):
     return (count + 1, seen), {"sum": jnp.sum(minibatch["x"]), "same": jnp.sum(minibatch["pair"][:, 0])}
 
 
+def jitted(step, **settings):
+    """`run_epochs` with these, as a function of what is learned, data and key."""
+    return jax.jit(functools.partial(run_epochs, step, **settings))
+
+
 def epochs(**kwargs):
-    start = (jnp.zeros((), jnp.int32), jnp.full((8, 3), -1.0))
-    (count, seen), metrics = run_epochs(step, start, DATA, KEY, num_epochs=2, num_minibatches=4, **kwargs)
+    start = (np.int32(0), np.full((8, 3), -1.0, np.float32))
+    (count, seen), metrics = jitted(step, num_epochs=2, num_minibatches=4, **kwargs)(start, DATA, KEY)
     return int(count), np.asarray(seen), {name: float(x) for name, x in metrics.items()}
 
 
@@ -38,32 +45,27 @@ def test_each_epoch_sees_everything_once_in_another_order():
 
 
 def test_another_key_is_another_order():
-    start = (jnp.zeros((), jnp.int32), jnp.full((8, 3), -1.0))
-    orders = [
-        run_epochs(step, start, DATA, key, num_epochs=2, num_minibatches=4)[0][1] for key in jax.random.split(KEY, 2)
-    ]
+    start = (np.int32(0), np.full((8, 3), -1.0, np.float32))
+    run = jitted(step, num_epochs=2, num_minibatches=4)
+    orders = [np.asarray(run(start, DATA, key)[0][1]) for key in jax.random.split(KEY, 2)]
     assert np.any(orders[0] != orders[1])
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 1024, 2**16 + 2])  # The last is larger than what is sorted in words.
 def test_orders_of_any_size_are_permutations(size):
-    data = jnp.arange(size)
-    (_, seen), _ = run_epochs(
-        lambda learned, x: ((learned[0] + 1, learned[1].at[learned[0]].set(x)), {}),
-        (0, jnp.zeros((2, size), data.dtype)),
-        data,
-        KEY,
-        num_epochs=2,
-        num_minibatches=1,
+    data = np.arange(size, dtype=np.int32)
+    run = jitted(
+        lambda learned, x: ((learned[0] + 1, learned[1].at[learned[0]].set(x)), {}), num_epochs=2, num_minibatches=1
     )
+    seen = np.asarray(run((0, np.zeros((2, size), np.int32)), data, KEY)[0][1])
     np.testing.assert_array_equal(np.sort(seen, axis=1), [data, data])
     assert size < 3 or (np.any(seen[0] != seen[1]) and np.any(seen[0] != data))
 
 
 def test_every_place_of_an_order_is_equally_likely_for_every_row():
-    keys, data = jax.random.split(KEY, 3_000), jnp.arange(5)
-    step = lambda learned, x: (x, {})  # noqa: E731
-    orders = jax.vmap(lambda key: run_epochs(step, data, data, key, num_epochs=1, num_minibatches=1)[0])(keys)
+    keys, data = jax.random.split(KEY, 3_000), np.arange(5, dtype=np.int32)
+    run = jitted(lambda learned, x: (x, {}), num_epochs=1, num_minibatches=1)
+    orders = jax.jit(jax.vmap(lambda key: run(data, data, key)[0]))(keys)
     counts = (np.asarray(orders)[:, :, None] == np.arange(5)).sum(axis=0)  # [place, row]
     assert np.all(np.abs(counts - 600) < 110)  # The standard deviation is 22.
 

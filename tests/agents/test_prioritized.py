@@ -29,10 +29,11 @@ def of_values(agent: Any, *key: None) -> np.ndarray:
     """Of a network of distributions; Rainbow's takes a key, too, and without one has no noise."""
     spec = specs.make_environment_spec(envs.make("agentkit:catch"))
     networks = agent.make_networks(spec)
-    params = networks.init(jax.random.PRNGKey(0))
+    params = jax.jit(networks.init)(jax.random.PRNGKey(0))
     observation = np.random.default_rng(0).normal(size=(64, *spec.observations.shape)).astype(np.float32)
-    best = jnp.argmax(networks.q_values(networks.logits(params, *key, observation), observation), -1)
-    loss = agent.make_update.make_loss(networks, agent.config)
+    q_values = jax.jit(lambda params, o: networks.q_values(networks.logits(params, *key, o), o))
+    best = np.argmax(q_values(params, observation), -1)
+    loss = jax.jit(agent.make_update.make_loss(networks, agent.config))
     return np.asarray(loss(params, params, still(observation, best), jax.random.PRNGKey(1)).priorities)
 
 
@@ -40,10 +41,10 @@ def of_d4pg() -> np.ndarray:
     agent = d4pg.make_agent(d4pg.Config(prioritized=True))
     spec = specs.make_environment_spec(envs.make("agentkit:point_mass"))
     networks = agent.make_networks(spec)
-    state = agent.make_update(networks).init(jax.random.PRNGKey(0))
+    state = jax.jit(agent.make_update(networks).init)(jax.random.PRNGKey(0))
     observation = np.random.default_rng(0).normal(size=(64, *spec.observations.shape)).astype(np.float32)
-    batch = still(observation, networks.policy.apply(state.policy, observation))
-    output = d4pg.make_losses(networks, agent.config).critic(state.critic, state, batch, jax.random.PRNGKey(1))
+    batch = still(observation, jax.jit(networks.policy.apply)(state.policy, observation))
+    output = jax.jit(d4pg.make_losses(networks, agent.config).critic)(state.critic, state, batch, jax.random.PRNGKey(1))
     return np.asarray(output.priorities)
 
 

@@ -48,12 +48,14 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     update = reinforce.make_agent(config).make_update(networks)
     state = by_hand.state_of(update, params)
     rows = rows_of(networks, config, state, batch.data)
-    grads, _ = jax.grad(reinforce.make_losses(networks, config).policy, has_aux=True)(params.policy, params, rows)
+    gradient = jax.grad(reinforce.make_losses(networks, config).policy, has_aux=True)
+    grads, _ = jax.jit(gradient)(params.policy, params, rows)
     assert jax.tree.structure(grads) == jax.tree.structure(expected)
     for grad, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(grad, wanted, rtol=1e-4, atol=1e-5)
     mask = np.asarray(rows.mask) > 0
-    np.testing.assert_allclose(rows.target[mask], [element.whole_return for element in found], rtol=1e-4, atol=1e-5)
+    targets = np.asarray(rows.target)[mask]
+    np.testing.assert_allclose(targets, [element.whole_return for element in found], rtol=1e-4, atol=1e-5)
 
     _, output = jax.jit(update.update)(state, batch)
     norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(expected)))

@@ -28,18 +28,24 @@ def _batch(target: float) -> ReplaySample:
     return ReplaySample((), jnp.float32(target))
 
 
+@jax.jit
+def _adam(value: Any, gradient: Any, state: Any, learning_rate: float) -> tuple[Any, Any]:
+    steps, state = optax.adam(learning_rate).update(gradient, state)
+    return value + steps, state
+
+
 class _Adam:
     """Steps a scalar as optax.adam does."""
 
     def __init__(self, value: Any, learning_rate: float):
-        self.value = jnp.asarray(value, jnp.float32)
-        self._optimizer = optax.adam(learning_rate)
-        self._state = self._optimizer.init(self.value)
+        self.value = np.float32(value)
+        self._learning_rate = learning_rate
+        self._state = jax.jit(optax.adam(learning_rate).init)(self.value)
 
     def step(self, gradient: Any) -> None:
         """Moves the value along `gradient`."""
-        steps, self._state = self._optimizer.update(jnp.asarray(gradient, jnp.float32), self._state)
-        self.value = self.value + steps
+        value, self._state = _adam(self.value, np.float32(gradient), self._state, self._learning_rate)
+        self.value = np.float32(value)
 
 
 @pytest.mark.parametrize(("module", "period"), [(ddpg, 1), (d4pg, 2)])
@@ -53,7 +59,7 @@ def test_the_policy_climbs_the_new_critic_and_then_the_targets_move(module: Modu
         policy=lambda policy, state, batch, key: 0.5 * (policy - state.critic) ** 2,
     )
     update = module.make_update(NETWORKS, losses, config)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     policy, critic = _Adam(state.policy, 0.5), _Adam(state.critic, 0.25)
     target_policy, target_critic = policy.value, critic.value
     for number, target in enumerate((3.0, -1.0, 0.5), 1):
@@ -84,7 +90,7 @@ def test_crrs_policy_sees_the_new_critics_and_then_both_targets_follow() -> None
         policy=lambda policy, state, batch, key: 0.5 * (policy - state.critics) ** 2,
     )
     update = crr.make_update(NETWORKS, losses, crr.Config(learning_rate=0.25, tau=0.1))
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     policy, critics = _Adam(state.policy, 0.25), _Adam(state.critics, 0.25)
     target_policy, target_critics = policy.value, critics.value
     for target in (3.0, -1.0, 0.5):
@@ -111,7 +117,7 @@ def test_iqls_value_climbs_the_lagging_critics_and_these_follow_the_new_ones() -
     )
     networks = iql.Networks(NETWORKS.policy, NETWORKS.critic, Network(lambda key: jnp.float32(-0.5), None))
     update = iql.make_update(networks, losses, iql.Config(learning_rate=0.25, tau=0.1))
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     policy, critics, value = (_Adam(x, 0.25) for x in (state.policy, state.critics, state.value))
     targets = critics.value
     for target in (3.0, -1.0, 0.5):
@@ -136,7 +142,7 @@ def test_mpos_parts_step_at_once_and_targets_are_the_new_ones_at_every_second_up
 
     rates = {"policy_learning_rate": 0.5, "critic_learning_rate": 0.25, "dual_learning_rate": 100.0}
     update = mpo.make_update(NETWORKS, loss, mpo.Config(**rates, target_update_period=2, max_grad_norm=1e6))
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     policy, critic = _Adam(state.params.policy, 0.5), _Adam(state.params.critic, 0.25)
     target_policy, target_critic = policy.value, critic.value
     for number, target in enumerate((3.0, -1.0, 0.5, 2.0), 1):
@@ -162,7 +168,7 @@ def test_policy_and_targets_move_at_every_third_update_only(module: ModuleType) 
     )
     plain = {"normalize_observations": False} if module is td3_bc else {}
     update = module.make_update(NETWORKS, losses, module.Config(policy_delay=3, learning_rate=0.1, **plain))
-    state, step, moved, seen = update.init(KEY), jax.jit(update.update), [], []
+    state, step, moved, seen = jax.jit(update.init)(KEY), jax.jit(update.update), [], []
     for _ in range(7):
         before = state
         state, output = step(state, _batch(3.0))
@@ -224,11 +230,11 @@ def _critics(state: Any, target: bool = False) -> np.ndarray:
 @pytest.mark.parametrize("module", SOFT)
 def test_all_three_gradients_are_taken_at_the_parameters_from_before_the_update(module: ModuleType) -> None:
     update = _soft_update(module)
-    state, step = update.init(KEY), jax.jit(update.update)
-    policy, log_alpha = _Adam(1.0, 0.1), _Adam(jnp.log(0.5), 0.1)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
+    policy, log_alpha = _Adam(1.0, 0.1), _Adam(np.log(0.5), 0.1)
     critics, targets = [_Adam(x, 0.1) for x in _critics(state)], _critics(state, target=True)
     for _ in range(3):
-        total, alpha = sum(critic.value for critic in critics), jnp.exp(log_alpha.value)
+        total, alpha = sum(critic.value for critic in critics), np.exp(log_alpha.value)
         slope = np.sum(targets) + policy.value * alpha
         expected = {
             "critic_loss": total * slope,
@@ -254,10 +260,10 @@ def test_all_three_gradients_are_taken_at_the_parameters_from_before_the_update(
 @pytest.mark.parametrize("module", SOFT)
 def test_a_temperature_that_is_not_learned_stays(module: ModuleType) -> None:
     update = _soft_update(module, learn_temperature=False)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(3):
         state, _ = step(state, _batch(0.0))
-    assert state.log_alpha == jnp.log(jnp.float32(0.5)) and state.policy != 1.0
+    assert state.log_alpha == np.log(np.float32(0.5)) and state.policy != 1.0
 
 
 @pytest.mark.parametrize("module", [sac, recurrent_sac, cql, redq, droq])
@@ -265,7 +271,7 @@ def test_the_target_entropy_is_minus_the_number_of_action_dimensions(module: Mod
     """Where nothing else is asked for; the temperature then follows Adam's steps along entropy + 3."""
     networks = NETWORKS._replace(action_shape=(3,))
     update = _soft_update(module, networks, target_entropy=None)
-    state, step, log_alpha = update.init(KEY), jax.jit(update.update), _Adam(jnp.log(0.5), 0.1)
+    state, step, log_alpha = jax.jit(update.init)(KEY), jax.jit(update.update), _Adam(np.log(0.5), 0.1)
     for _ in range(5):
         log_alpha.step(state.policy + 3.0)  # The losses' entropy is the policy.
         state, _ = step(state, _batch(0.0))
@@ -274,7 +280,7 @@ def test_the_target_entropy_is_minus_the_number_of_action_dimensions(module: Mod
 
 def test_the_target_entropy_of_discrete_actions_is_its_share_of_the_largest() -> None:
     update = _soft_update(discrete_sac, target_entropy_ratio=0.25)
-    state, step, log_alpha = update.init(KEY), jax.jit(update.update), _Adam(jnp.log(0.5), 0.1)
+    state, step, log_alpha = jax.jit(update.init)(KEY), jax.jit(update.update), _Adam(np.log(0.5), 0.1)
     for _ in range(5):
         log_alpha.step(state.policy - 0.25 * np.log(2))
         state, _ = step(state, _batch(0.0))
@@ -284,7 +290,7 @@ def test_the_target_entropy_of_discrete_actions_is_its_share_of_the_largest() ->
 @pytest.mark.parametrize("module", [redq, droq])
 def test_policy_and_temperature_step_at_every_third_update_only(module: ModuleType) -> None:
     update = _soft_update(module, policy_delay=3)
-    states, metrics, step = [update.init(KEY)], [], jax.jit(update.update)
+    states, metrics, step = [jax.jit(update.init)(KEY)], [], jax.jit(update.update)
     for _ in range(6):
         state, output = step(states[-1], _batch(0.0))
         states.append(state)
