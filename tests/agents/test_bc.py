@@ -85,7 +85,7 @@ def test_the_loss_is_the_squared_distance_or_the_cross_entropy() -> None:
         params = networks.policy.init(KEY)
         output = np.asarray(networks.policy.apply(params, observation), np.float64)
         data = Transition(observation, actions, np.zeros(2), np.zeros(2), observation)
-        found = bc.make_loss(networks, agent.config)(params, (), ReplaySample((), data), KEY)
+        found = jax.jit(bc.make_loss(networks, agent.config))(params, (), ReplaySample((), data), KEY)
         if name == "catch":
             expected = np.mean([np.log(np.sum(np.exp(row))) - row[a] for row, a in zip(output, actions, strict=True)])
             np.testing.assert_allclose(found.metrics["agreement"], np.mean(output.argmax(-1) == actions))

@@ -48,7 +48,7 @@ def test_padding_is_not_learned_from(module: types.ModuleType) -> None:
                 adder.add(action, timestep, PolicyExtras(action, np.float32(-2.0)))
         data = tree.map_structure(lambda *leaves: np.stack(leaves), *[item.data for item in writer.items])
         update = agent.make_update(agent.make_networks(SPEC))
-        state = update.init(jax.random.PRNGKey(0))
+        state = jax.jit(update.init)(jax.random.PRNGKey(0))
         before = update.variables(state)["policy"]
         state, output = jax.jit(update.update)(state, ReplaySample((), data, np.int32(0)))
         return before, update.variables(state)["policy"], output.metrics

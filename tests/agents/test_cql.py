@@ -129,13 +129,13 @@ def test_the_critics_minimise_the_td_loss_and_the_weighted_penalty(weight: float
     agent = cql.make_agent(cql.Config(hidden_sizes=(8,), num_sampled_actions=4, cql_weight=weight))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
-    state = update.init(KEY)
+    state = jax.jit(update.init)(KEY)
     states, zeros = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
     batch = ReplaySample((), Transition(states, zeros[:, None], zeros + 1.0, zeros, states))
-    _, output = update.update(state, batch)
+    _, output = jax.jit(update.update)(state, batch)
     td_key, penalty_key = jax.random.split(jax.random.split(state.key, 3)[1])
     losses = cql.make_losses(networks, agent.config)
-    td = losses.critic(state.critics, state, batch, td_key).loss
+    td = jax.jit(losses.critic)(state.critics, state, batch, td_key).loss
     penalty = losses.conservative(state.critics, state, batch, penalty_key).loss
     assert penalty > 0.1
     np.testing.assert_allclose(output.metrics["critic_loss"], td + weight * penalty, rtol=1e-5)

@@ -114,9 +114,9 @@ def test_critics_and_policy_draw_with_keys_of_their_own_at_each_update() -> None
     update = agent.make_update(agent.make_networks(specs.make_environment_spec(Chain(terminates=True))))
     found = []
     for seed in (0, 1):
-        state = update.init(jax.random.PRNGKey(seed))
+        state = jax.jit(update.init)(jax.random.PRNGKey(seed))
         for _ in range(3):
-            state, output = update.update(state, ReplaySample((), ()))
+            state, output = jax.jit(update.update)(state, ReplaySample((), ()))
             found += [float(output.metrics[name]) for name in ("critic_loss", "policy_loss")]
     assert len(set(found)) == 12
 

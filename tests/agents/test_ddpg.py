@@ -53,7 +53,7 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     """Paper, eq. 6: the mean over states of grad_a q(s, policy(s)) times grad_theta policy(s)."""
     agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))
-    state = agent.make_update(networks).init(jax.random.PRNGKey(0))
+    state = jax.jit(agent.make_update(networks).init)(jax.random.PRNGKey(0))
     policy, critic = state.policy, state.critic
     losses = ddpg.make_losses(networks, agent.config)
     observation = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
@@ -71,11 +71,13 @@ def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
     agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
-    state = update.init(jax.random.PRNGKey(0))
+    state = jax.jit(update.init)(jax.random.PRNGKey(0))
     states, actions = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
-    _, output = update.update(state, ReplaySample(info, Transition(states, actions, reward, discount, states[::-1])))
+    _, output = jax.jit(update.update)(
+        state, ReplaySample(info, Transition(states, actions, reward, discount, states[::-1]))
+    )
 
     next_action = networks.policy.apply(state.target_policy, states[::-1])
     target = reward + discount * networks.critic.apply(state.target_critic, states[::-1], next_action)

@@ -77,7 +77,7 @@ def test_the_loss_by_hand() -> None:
     observation, action = np.zeros((2, 1), np.float32), np.int32([0, 2])
     data = Transition(observation, action, np.float32([0.5, 1.0]), np.float32([0.9, 0.0]), observation)
     targets = {**PARAMS, "values": np.float32([5.0, 6.0, 0.5])}
-    found = discrete_bcq.make_loss(networks, config)(PARAMS, targets, ReplaySample((), data), KEY)
+    found = jax.jit(discrete_bcq.make_loss(networks, config))(PARAMS, targets, ReplaySample((), data), KEY)
     errors = np.array([0.5 + 0.9 * 0.5 - 1.0, 1.0 - 2.0])  # Action 2 is the best likely one.
     huber = np.where(np.abs(errors) < 1, 0.5 * errors**2, np.abs(errors) - 0.5)
     cloning = -np.log([0.6, 0.3])

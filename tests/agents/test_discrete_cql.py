@@ -68,9 +68,9 @@ def _batch() -> ReplaySample:
 def test_the_loss_is_dqns_and_the_penalty() -> None:
     agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), cql_weight=3.0))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
-    params, batch = networks.init(KEY), _batch()
-    found = discrete_cql.make_loss(networks, agent.config)(params, params, batch, KEY)
-    plain = dqn.make_loss(networks, agent.config)(params, params, batch, KEY)
+    params, batch = jax.jit(networks.init)(KEY), _batch()
+    found = jax.jit(discrete_cql.make_loss(networks, agent.config))(params, params, batch, KEY)
+    plain = jax.jit(dqn.make_loss(networks, agent.config))(params, params, batch, KEY)
     q = np.asarray(networks.apply(params, batch.data.observation), np.float64)
     gap = np.mean(np.log(np.sum(np.exp(q), axis=-1)) - q[np.arange(3), batch.data.action])
     np.testing.assert_allclose(found.metrics["conservative_gap"], gap, rtol=1e-5)
@@ -84,7 +84,7 @@ def test_what_the_data_never_do_is_not_overestimated() -> None:
     agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(16,), learning_rate=1e-2))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))
     update = agent.make_update(networks)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(200):
         state, _ = step(state, batch)
     q = np.asarray(networks.apply(state.params, batch.data.observation))

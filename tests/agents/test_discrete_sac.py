@@ -83,7 +83,7 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     info = SampleInfo(np.array([0.4, 0.1]), np.full(2, 10), (), ())
     batch = ReplaySample(info, Transition(observation, action, reward, discount, observation))
     critics = (np.array([0.5, 0.0, -1.0], np.float32), np.array([0.0, 1.0, 3.0], np.float32))
-    output = losses.critic(critics, _state(critics, TWINS), batch, KEY)
+    output = jax.jit(losses.critic)(critics, _state(critics, TWINS), batch, KEY)
 
     soft_value = np.sum(PROBABILITIES * LEAST) + 0.7 * ENTROPY
     target = reward + discount * soft_value
@@ -91,7 +91,7 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)
     np.testing.assert_allclose(output.loss, np.mean([0.5, 1.0] * (0.5 * np.sum(errors**2, axis=0))), rtol=1e-5)
 
-    value, entropy = losses.policy(LOGITS, _state(TWINS, critics), batch, KEY)
+    value, entropy = jax.jit(losses.policy)(LOGITS, _state(TWINS, critics), batch, KEY)
     np.testing.assert_allclose([value, entropy], [-soft_value, ENTROPY], rtol=1e-5)
 
 
@@ -113,12 +113,12 @@ def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_do
     agent = discrete_sac.make_agent(discrete_sac.Config(hidden_sizes=(8,), target_entropy_ratio=share))
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=2)))
     update = agent.make_update(networks)
-    state = update.init(KEY)
+    state = jax.jit(update.init)(KEY)
     sharp = jax.tree.map(lambda leaf: 30.0 * leaf + 1e-3, state.policy)
     states = np.eye(4, dtype=np.float32)
     zeros = np.zeros(4, np.float32)
     batch = ReplaySample((), Transition(states, np.zeros(4, np.int32), zeros, zeros, states))
-    new, output = update.update(state._replace(policy=sharp), batch)
+    new, output = jax.jit(update.update)(state._replace(policy=sharp), batch)
     assert 0.01 * np.log(2) < output.metrics["entropy"] < 0.99 * np.log(2)
     assert (new.log_alpha > state.log_alpha) == rises
 

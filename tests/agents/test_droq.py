@@ -49,7 +49,7 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
 def _setup(**changes: Any) -> tuple[Any, Any, Any]:
     agent = _on_chain(**changes)
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
-    state = agent.make_update(networks).init(KEY)
+    state = jax.jit(agent.make_update(networks).init)(KEY)
     return networks, state, droq.make_losses(networks, agent.config)
 
 
@@ -69,7 +69,7 @@ def test_each_critic_and_each_item_drops_units_of_its_own() -> None:
     same = np.tile(STATES[:1], (4, 1))
     data = Transition(same, ACTIONS, np.zeros(4, np.float32), np.zeros(4, np.float32), same)
     state = state._replace(target_critics=twins, log_alpha=jnp.float32(-np.inf))
-    output = losses.critic(twins, state, ReplaySample((), data), KEY)
+    output = jax.jit(losses.critic)(twins, state, ReplaySample((), data), KEY)
     assert output.metrics["critics_gap"] > 1e-3
     critic = jax.tree.map(lambda leaf: leaf[0], twins)
     assert np.ptp(networks.critic.apply(critic, KEY, same, ACTIONS)) > 1e-3
@@ -84,7 +84,7 @@ def test_targets_are_the_smaller_of_two_draws_that_drop_units_of_their_own() -> 
     info = SampleInfo(ones / 256, 256 * ones, (), ())
     batch = ReplaySample(info, Transition(same, actions, 100 * ones, ones, same))
     state = state._replace(target_critics=twins, log_alpha=jnp.float32(-np.inf))
-    output = losses.critic(zeros, state, batch, KEY)
+    output = jax.jit(losses.critic)(zeros, state, batch, KEY)
     draws = networks.critic.apply(jax.tree.map(lambda leaf: leaf[0], twins), KEY, same, actions)
     assert np.mean(output.priorities) - 100.0 < np.mean(draws) - 0.3 * np.std(draws)
 
@@ -106,7 +106,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     next_states = STATES[::-1]
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, next_states))
     state = state._replace(log_alpha=jnp.float32(-np.inf))
-    output = losses.critic(state.critics, state, batch, KEY)
+    output = jax.jit(losses.critic)(state.critics, state, batch, KEY)
 
     at = jax.vmap(networks.critic.apply, in_axes=(0, None, None, None))
     next_action = np.tanh(networks.policy.apply(state.policy, next_states).mean)

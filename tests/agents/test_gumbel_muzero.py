@@ -118,7 +118,7 @@ def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
         observation = np.array([0, 1, 2, 3, 0, 1, 2, 2, 3])  # The seventh is cut off.
     sequence = _sequence(8, starts, rewards, discounts)._replace(observation=np.eye(4, dtype=np.float32)[observation])
     _, networks, update = _learner(n_step=3, unroll_length=3)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(600):
         state, _ = step(state, _batch(sequence))
     hidden = networks.represent(state.params, np.eye(4, dtype=np.float32))
@@ -136,7 +136,7 @@ def test_rescaled_atoms_hold_small_and_large_returns() -> None:
     _, networks, update = _learner(
         n_step=3, unroll_length=3, vmin=-1_000.0, vmax=1_000.0, num_atoms=121, rescale_values=True
     )
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(600):
         state, _ = step(state, _batch(sequence))
     found = gumbel_muzero._value(networks, state.params, np.eye(4, dtype=np.float32))
@@ -153,7 +153,7 @@ def test_the_model_knows_what_follows_its_own_predictions() -> None:
     """Unrolled from the first state alone it predicts the chain's rewards to the end."""
     sequence = _sequence(4, (0,), [0, 0, 0, 1, 0], [1, 1, 1, 0, 0])
     _, networks, update = _learner(n_step=4, unroll_length=4)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(400):
         state, _ = step(state, _batch(sequence))
     hidden = networks.represent(state.params, np.eye(4, dtype=np.float32)[:1])
@@ -170,7 +170,7 @@ def test_the_model_predicts_what_each_action_leads_to() -> None:
     plain = _sequence(2, (0,), [0, 0, 0], [1, 0, 0])
     sequences = [plain._replace(action=a, reward=np.float32([0, a[0], 0])) for a in actions]
     _, networks, update = _learner(n_step=2, unroll_length=2, learning_rate=1e-2)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     for _ in range(300):
         state, _ = step(state, _batch(*sequences))
     for action in (0, 1):
@@ -183,7 +183,7 @@ def test_the_model_predicts_what_each_action_leads_to() -> None:
 def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     """With the model unrolled over it, what stands in an episode's final row has no part in the loss."""
     agent, networks, _ = _learner(unroll_length=4, n_step=4)
-    loss, params = gumbel_muzero.make_loss(networks, agent.config), networks.init(KEY)
+    loss, params = gumbel_muzero.make_loss(networks, agent.config), jax.jit(networks.init)(KEY)
     whole = _sequence(4, (0,), [0, 1, 0, 0, 0], [1, 0, 0, 0, 0])
     final = whole._replace(start_of_episode=np.array([True, False, False, True, False]))  # Row 2 is a final one.
     changed = final._replace(action=np.array([0, 0, 1, 0, 0], np.int32), extras=np.array(final.extras))
@@ -201,7 +201,7 @@ def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
 def test_the_models_states_reach_from_zero_to_one() -> None:
     spec = specs.make_environment_spec(envs.make("agentkit:catch"))
     networks = gumbel_muzero.make_networks(spec, Config(hidden_sizes=(8,), model_size=6))
-    params = networks.init(jax.random.PRNGKey(0))
+    params = jax.jit(networks.init)(jax.random.PRNGKey(0))
     hidden = networks.represent(params, jax.random.normal(jax.random.PRNGKey(1), (4, *spec.observations.shape)))
     _, after = networks.step(params, hidden, jnp.array([0, 1, 2, 0]))
     for states in (hidden, after):
@@ -212,7 +212,7 @@ def test_the_models_states_reach_from_zero_to_one() -> None:
 def test_the_search_prefers_what_the_model_says_is_better() -> None:
     """A network that knows of two actions and nothing else: the search finds the one with the reward."""
     agent, networks, _ = _learner(num_simulations=8)
-    params = networks.init(KEY)
+    params = jax.jit(networks.init)(KEY)
 
     def step(params: Any, hidden: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         best = jax.nn.one_hot(jnp.where(action == 1, 20, 0), 21) * 50.0  # Reward 5 for action 1, and 0 for the other.
@@ -254,9 +254,9 @@ def test_it_learns_catch() -> None:
 def test_the_losses_are_those_of_the_targets() -> None:
     """The reported losses, from scratch for one sequence: cross-entropies at every row, and nothing else."""
     agent, networks, _ = _learner(unroll_length=1, n_step=2)
-    params, target_params = networks.init(KEY), networks.init(jax.random.PRNGKey(1))
+    params, target_params = jax.jit(networks.init)(KEY), jax.jit(networks.init)(jax.random.PRNGKey(1))
     sequence = _sequence(3, (0,), [1, 2, 0.5, 0], [1, 1, 1, 1])
-    output = gumbel_muzero.make_loss(networks, agent.config)(params, target_params, _batch(sequence), KEY)
+    output = jax.jit(gumbel_muzero.make_loss(networks, agent.config))(params, target_params, _batch(sequence), KEY)
     v = np.array(gumbel_muzero._value(networks, target_params, sequence.observation))
     targets = [1 + 0.8 * 2 + 0.64 * v[2], 2 + 0.8 * 0.5 + 0.64 * v[3], 0.5 + 0.8 * v[3]]
     hidden = networks.represent(params, sequence.observation[:3])

@@ -79,7 +79,7 @@ def test_the_values_loss_by_hand() -> None:
 def test_the_critics_loss_by_hand_and_priorities_are_the_first_ones_absolute_errors() -> None:
     info = SampleInfo(np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
     losses = _losses(prioritized=True, importance_exponent=0.5)
-    found = losses.critic(CRITICS, _state(jnp.float32([100.0, 100.0])), BATCH._replace(info=info), KEY)
+    found = jax.jit(losses.critic)(CRITICS, _state(jnp.float32([100.0, 100.0])), BATCH._replace(info=info), KEY)
     o, a = OBSERVATION[:, 0], ACTION[:, 0]
     target = REWARD + DISCOUNT * 0.5 * (o + 1.0)
     per_item = (o + a - target) ** 2 + (2.0 * o - a - target) ** 2
@@ -94,15 +94,15 @@ def test_value_and_critics_step_at_once_and_the_policy_sees_both() -> None:
     update, losses = agent.make_update(networks), iql.make_losses(networks, agent.config)
     states, ones = np.eye(4, dtype=np.float32), np.ones(4, np.float32)
     batch = ReplaySample((), Transition(states, 0.5 * ones[:, None], ones, 0.9 * ones, states[::-1]))
-    state = update.init(KEY)
+    state = jax.jit(update.init)(KEY)
     for _ in range(3):
         before = state
-        state, output = update.update(before, batch)
+        state, output = jax.jit(update.update)(before, batch)
     for name, params in (("value", before.value), ("critic", before.critics)):
         expected = getattr(losses, name)(params, before, batch, KEY).loss
         np.testing.assert_allclose(output.metrics[f"{name}_loss"], expected, rtol=1e-5)
     stepped = before._replace(critics=state.critics, value=state.value)
-    found, earlier = (losses.policy(before.policy, s, batch, KEY) for s in (stepped, before))
+    found, earlier = (jax.jit(losses.policy)(before.policy, s, batch, KEY) for s in (stepped, before))
     np.testing.assert_allclose(output.metrics["policy_loss"], found, rtol=1e-5)
     assert abs(found - earlier) > 1e-4
 

@@ -101,7 +101,7 @@ def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_prio
     batch = ReplaySample(info, Transition(ones, 0.5 * ones, reward, discount, ones))
     certain = jnp.array([0.25, -20.0], jnp.float32)
     params = mpo.MPOParams(jnp.array([-0.9, 0.0]), jnp.float32(3.0), mpo.initial_duals(config, (1,)))
-    output = loss(params, _state(params, certain, jnp.float32(8.0)), batch, KEY)
+    output = jax.jit(loss)(params, _state(params, certain, jnp.float32(8.0)), batch, KEY)
     errors = np.array([1.0 + 0.5 * 8.0 * 0.25, -1.0]) - 3.0 * 0.5
     np.testing.assert_allclose(output.priorities, np.abs(errors), rtol=1e-5)
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean([0.5, 1.0] * errors**2), rtol=1e-5)
@@ -113,7 +113,7 @@ def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
     ones, zeros = np.ones((2, 1), np.float32), np.zeros(2, np.float32)
     batch = ReplaySample((), Transition(ones, 0.0 * ones, zeros, zeros + 1.0, ones))
     params = mpo.MPOParams(jnp.zeros(2), jnp.float32(0.0), mpo.initial_duals(mpo.Config(), (1,)))
-    output = loss(params, _state(params, jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
+    output = jax.jit(loss)(params, _state(params, jnp.array([0.3, 0.0]), jnp.float32(1.0)), batch, KEY)
     np.testing.assert_allclose(output.metrics["critic_loss"], 0.3**2, atol=0.05)
 
 

@@ -79,7 +79,7 @@ def test_its_loss_is_that_of_the_example() -> None:
     spec.loader.exec_module(example)
     agent = munchausen_dqn.make_agent()
     networks = agent.make_networks(specs.make_environment_spec(Chain(True, num_actions=3)))
-    params, target = (networks.init(jax.random.PRNGKey(seed)) for seed in (0, 1))
+    params, target = (jax.jit(networks.init)(jax.random.PRNGKey(seed)) for seed in (0, 1))
     rng = np.random.default_rng(0)
     observation, next_observation = rng.normal(size=(2, 16, 4)).astype(np.float32)
     reward, discount = rng.normal(size=(2, 16)).astype(np.float32)
@@ -88,7 +88,7 @@ def test_its_loss_is_that_of_the_example() -> None:
     loss = munchausen_dqn.make_loss(networks, agent.config)
     plugged = example.munchausen_loss(networks, dqn.Config(n_step=1))
     expected = plugged(params, target, batch, jax.random.PRNGKey(0)).loss
-    np.testing.assert_allclose(loss(params, target, batch, jax.random.PRNGKey(0)).loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(loss)(params, target, batch, jax.random.PRNGKey(0)).loss, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

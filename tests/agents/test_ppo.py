@@ -399,7 +399,7 @@ def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     agent = ppo.make_agent(ppo.Config(**SMALL, initial_std=2.0))
     networks = agent.make_networks(spec)
     policy = agent.make_policy(networks)
-    acting = agent.make_update(networks).init(KEY).variables
+    acting = jax.jit(agent.make_update(networks).init)(KEY).variables
     observation = np.ones(3, np.float32)
 
     def draw(key: jax.Array) -> Any:

@@ -83,7 +83,7 @@ def played(agent: Any, environment: Any, num_steps: int) -> tuple[Any, Any, Step
     """Acts greedily: networks, parameters, all sequences in order ``[N, T + 1, ...]``, and the values acted by."""
     spec = specs.make_environment_spec(environment)
     networks = agent.make_networks(spec)
-    params = networks.init(KEY)
+    params = jax.jit(networks.init)(KEY)
     seen: list[np.ndarray] = []
     watched = networks._replace(step=lambda *x: _note(seen, networks.step(*x)))
     store = VariableStore()
@@ -153,7 +153,7 @@ class Example:
             start_of_episode=start,
             extras=jax.tree.map(lambda x: rng.normal(size=(2, 7, *x.shape)).astype(np.float32), networks.initial_state),
         )
-        self.params = (networks.init(KEY), networks.init(jax.random.PRNGKey(1)))
+        self.params = tuple(map(jax.jit(networks.init), (KEY, jax.random.PRNGKey(1))))
         self._loss = jax.jit(r2d2.make_loss(networks, self.config))
 
     def learned(self, **changed: tuple[int, float]) -> np.ndarray:
@@ -243,7 +243,7 @@ def test_actors_remember_within_an_episode_and_explore_on_a_ladder() -> None:
     policy = r2d2.make_policy(networks, r2d2.Config(**SMALL, epsilon_ladder=True))
     state = policy.diversify(policy.init(KEY), 3, 4)
     assert state.exploration == pytest.approx(0.4**8)
-    params = networks.init(KEY)
+    params = jax.jit(networks.init)(KEY)
     _, after, extras = policy.act(params, KEY, environment.reset().observation, state)
     jax.tree.map(lambda spec, x: spec.validate(np.asarray(x)), policy.extras_spec, extras)
     assert r2d2.make_policy(networks, r2d2.Config(**SMALL), evaluation=True).extras_spec == ()

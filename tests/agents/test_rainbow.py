@@ -86,13 +86,13 @@ def _parts() -> tuple[Agent[nets.CategoricalNetwork], nets.CategoricalNetwork, A
     action, reward = np.int32([0, 1, 0, 1]), np.float32([0, 1, 2, -1])
     data = Transition(observation, action, reward, np.full(4, 0.9, np.float32), observation[::-1])
     info = SampleInfo(np.array([0.4, 0.4, 0.1, 0.01]), np.full(4, 50), np.ones(4), np.ones(4, np.int32))
-    return agent, networks, networks.init(jax.random.PRNGKey(0)), ReplaySample(info, data)
+    return agent, networks, jax.jit(networks.init)(jax.random.PRNGKey(0)), ReplaySample(info, data)
 
 
 def test_each_items_loss_is_its_priority_and_rare_items_weigh_more() -> None:
     agent, networks, params, batch = _parts()
     key = jax.random.PRNGKey(1)
-    output = rainbow.make_loss(networks, agent.config)(params, params, batch, key)
+    output = jax.jit(rainbow.make_loss(networks, agent.config))(params, params, batch, key)
     assert output.priorities is not None and output.priorities.shape == (4,) and np.all(output.priorities >= 0)
     weights = (np.array([0.4, 0.4, 0.1, 0.01]) * 50) ** -agent.config.importance_exponent
     expected = np.mean(weights / weights.max() * np.asarray(output.priorities))
@@ -108,7 +108,7 @@ def test_online_target_and_selecting_networks_have_noise_of_their_own() -> None:
         seen.append((given is params, tuple(np.asarray(key)), np.array_equal(observation, batch.data.observation)))
         return networks.logits(given, key, observation)
 
-    other = networks.init(jax.random.PRNGKey(5))
+    other = jax.jit(networks.init)(jax.random.PRNGKey(5))
     rainbow.make_loss(networks._replace(logits=logits), agent.config)(params, other, batch, jax.random.PRNGKey(1))
     assert [(online, before) for online, _, before in seen] == [(True, True), (False, False), (True, False)]
     assert len({key for _, key, _ in seen}) == 3

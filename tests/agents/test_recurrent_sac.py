@@ -150,8 +150,8 @@ class Example:
     def _all(self, data: Step) -> tuple[Any, ...]:
         info = SampleInfo(np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
         batch, state = ReplaySample(info, data), self.state
-        output = self.losses.critic(state.critics, state, batch, KEY)
-        policy_loss, entropy = self.losses.policy(state.policy, state, batch, KEY)
+        output = jax.jit(self.losses.critic)(state.critics, state, batch, KEY)
+        policy_loss, entropy = jax.jit(self.losses.policy)(state.policy, state, batch, KEY)
         return output.loss, output.priorities, policy_loss, entropy
 
     def learned(self, **changed: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:

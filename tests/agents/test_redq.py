@@ -123,7 +123,7 @@ def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -
     agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_delay=4))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
     update = agent.make_update(networks)
-    state, step = update.init(KEY), jax.jit(update.update)
+    state, step = jax.jit(update.init)(KEY), jax.jit(update.update)
     data = Transition(STATES, ACTIONS, np.ones(4, np.float32), np.full(4, 0.9, np.float32), STATES[::-1])
     moved, losses = [], []
     for _ in range(8):
@@ -150,7 +150,7 @@ def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -
 def test_the_critics_of_an_ensemble_begin_differently() -> None:
     agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
-    state = agent.make_update(networks).init(KEY)
+    state = jax.jit(agent.make_update(networks).init)(KEY)
     q = np.asarray(jax.vmap(networks.critic.apply, in_axes=(0, None, None))(state.ensemble, STATES, ACTIONS))
     assert q.shape == (3, 4) and np.all(np.std(q, axis=0) > 1e-3)
 

@@ -56,14 +56,14 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     config = sac.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5)
     agent = sac.make_agent(config)
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
-    state = agent.make_update(networks).init(KEY)
+    state = jax.jit(agent.make_update(networks).init)(KEY)
     losses, alpha = sac.make_losses(networks, config), jnp.float32(0.3)
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())
     batch = ReplaySample(info, Transition(STATES, ACTIONS, reward, discount, STATES[::-1]))
     targets = state.critics[::-1]
     state = state._replace(target_critics=targets, log_alpha=jnp.log(alpha))
-    output = losses.critic(state.critics, state, batch, KEY)
+    output = jax.jit(losses.critic)(state.critics, state, batch, KEY)
 
     def twins(critics: Any, observation: np.ndarray, action: Any) -> np.ndarray:
         return np.stack([networks.critic.apply(critic, observation, action) for critic in critics])
@@ -75,7 +75,7 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     weights = np.sqrt([0.25, 1.0, 0.5, 1 / 3])
     np.testing.assert_allclose(output.loss, np.mean(weights * 0.5 * np.sum(errors**2, axis=0)), rtol=1e-4)
 
-    value, entropy = losses.policy(state.policy, state, batch, KEY)
+    value, entropy = jax.jit(losses.policy)(state.policy, state, batch, KEY)
     action, log_prob = nets.sample_and_log_prob(networks.policy.apply(state.policy, STATES), KEY)
     q = np.min(twins(state.critics, STATES, action), axis=0)
     np.testing.assert_allclose(value, np.mean(0.3 * log_prob - q), rtol=1e-4)

@@ -73,7 +73,7 @@ def test_the_critics_loss_by_hand() -> None:
     discount = np.array([0.0, 0.9, 0.9], np.float32)
     critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
     targets = np.array([[2.0, 1.0], [1.0, 4.0]], np.float32)
-    output = losses.critic(critics, _state(critics, targets), _batch(observation, discount), KEY)
+    output = jax.jit(losses.critic)(critics, _state(critics, targets), _batch(observation, discount), KEY)
 
     sign = np.sign(jax.random.normal(KEY, (3, 1)))
     inputs_t = np.concatenate([observation + 1.0, 0.2 + 0.1 * sign], axis=-1)
@@ -90,7 +90,7 @@ def test_priorities_are_the_first_critics_absolute_errors_and_the_loss_weighs_bo
     critics = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2]), np.full(3, 10), (), ())
     batch = _batch(observation, discount, info)
-    output = losses.critic(critics, _state(critics, critics), batch, KEY)
+    output = jax.jit(losses.critic)(critics, _state(critics, critics), batch, KEY)
 
     errors = 1.0 - critics @ np.concatenate([observation, np.full((3, 1), 0.5)], axis=-1).T  # Rewards are 1.
     np.testing.assert_allclose(output.priorities, np.abs(errors[0]), rtol=1e-5)

@@ -86,7 +86,7 @@ def test_the_distance_from_the_data_is_a_mean_over_the_actions_dimensions() -> N
     action = np.float32([[0.5, -0.5], [0.0, 1.0], [-1.0, 0.25]])
     batch = ReplaySample((), Transition(np.ones((3, 1), np.float32), action, np.ones(3), np.ones(3), ()))
     losses = td3_bc.make_losses(networks, td3_bc.Config())
-    _, cloning_loss = losses.policy(jnp.float32(0.1), _state(()), batch, jax.random.PRNGKey(0))
+    _, cloning_loss = jax.jit(losses.policy)(jnp.float32(0.1), _state(()), batch, jax.random.PRNGKey(0))
     np.testing.assert_allclose(cloning_loss, np.mean((0.1 - action) ** 2), rtol=1e-5)
 
 
