@@ -113,7 +113,8 @@ PPO = ppo.Config(hidden_sizes=(16,), segment_length=8, num_epochs=1, num_minibat
         {"num_envs": 3, "num_steps": 600},
         {"agent": make_agent(prioritized=True, updates_per_call=2)},
         {"agent": ppo.make_agent(PPO), "num_envs": 2},
-        pytest.param({"replay": "reverb"}, marks=pytest.mark.reverb),
+        # Of an agent of its own: what the first case has compiled is not compiled again.
+        pytest.param({"agent": make_agent(discount=0.9), "replay": "reverb"}, marks=pytest.mark.reverb),
     ],
     ids=["one", "batched", "prioritized", "ppo", "reverb"],
 )
@@ -128,7 +129,7 @@ def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
     assert calls["update"] == profile.num_updates / per_call
     assert calls["saving"] >= 2
     spent = ("environment", "acting", "adding", "update", "waiting", "saving", "starting", "compiling", "rest")
-    assert all(seconds[part] > 0 for part in spent)
+    assert {part for part in spent if seconds[part] == 0} == set()
     assert seconds["sampling"] + seconds["waiting"] > 0 and seconds["tracing"] == seconds["evaluation"] == 0
 
 
