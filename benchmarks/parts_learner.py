@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from parts_turns import Line, in_turns, line
 
 from agentkit import specs
 from agentkit.agents import registry
-from agentkit.datasets import FixedDataset, ReplayDataset
+from agentkit.datasets import ReplayDataset
 from agentkit.experiment import ExperimentConfig
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.replay import InProcessReplay
@@ -126,7 +127,7 @@ def learner_lines(seconds: float, names: tuple[str, ...] = AGENTS) -> list[Line]
         table = agent.make_tables(spec)[0]
         batch_size = agent.batch_plan.batch_size
         batches = random_batch(table, batch_size)
-        learner = _learner(agent, spec, FixedDataset(batches))
+        learner = _learner(agent, spec, itertools.cycle(batches))
         once = min(_steps(learner, 5)() for _ in range(2))
         number = 2 * max(2, int(seconds / once / 2))
         products, gigaflop = _products(agent, spec, batches[0], number)

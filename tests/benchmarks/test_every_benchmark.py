@@ -1,0 +1,79 @@
+"""Every benchmark can be imported, and what has a short mode ends well in it.
+
+Between two reports nothing else calls their code, and what they use of agentkit may have gone.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+# What a side of a comparison needs, each in an environment of its own, and what one of our two stacks lacks.
+PEERS = {"envpool", "h5py", "ray", "reverb", "sbx", "stable_baselines3", "tensorflow", "tianshou", "torch"}
+
+IMPORT_ALL = """
+import importlib, json, pathlib, sys
+from agentkit.errors import MissingExtraError
+sys.path.insert(0, sys.argv[1])
+failures, missing = {}, {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.py")):
+    try:
+        importlib.import_module(path.stem)
+    except MissingExtraError:
+        pass  # It says by itself what to install.
+    except ModuleNotFoundError as error:
+        missing[path.name] = error.name
+    except Exception as error:
+        failures[path.name] = repr(error)
+print(json.dumps([failures, missing]))
+"""
+
+SHORT = (
+    "actor_imports.py",
+    "growth.py --quick --only replay_size --folder growth",
+    "inference.py --actors 1 --seconds 0.5",
+    "parts.py --quick --only loop adders sampling",
+    "parts.py --quick --only learner",
+    "parts.py --quick --only busy",
+    "parts.py --quick --only parameters checkpoints memory",
+    "variables.py",
+    "workers.py --rounds 1 --seconds 1 --only asleep",
+    pytest.param("actors.py --actors 1 --seconds 1", marks=pytest.mark.reverb),
+    pytest.param("reverb_rates.py --rounds 1 --seconds 0.1", marks=pytest.mark.reverb),
+)
+
+
+def run(*command: str, folder: pathlib.Path) -> str:
+    """What it prints; fails with its errors if it does not end well."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.full
+def test_each_can_be_imported_where_its_peers_are(tmp_path: pathlib.Path) -> None:
+    failures, missing = json.loads(run("-c", IMPORT_ALL, str(BENCHMARKS), folder=tmp_path).splitlines()[-1])
+    assert not failures
+    assert {name: module for name, module in missing.items() if module.partition(".")[0] not in PEERS} == {}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", SHORT)
+def test_each_with_a_short_mode_ends_well_in_it(words: str, tmp_path: pathlib.Path) -> None:
+    name, *options = words.split()
+    assert run(str(BENCHMARKS / name), *options, folder=tmp_path)
