@@ -29,10 +29,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.files import open_new, open_to_read, read_json, read_npz
 
 _WINDOWS = sys.platform == "win32"
 _NAME = re.compile(r"step_(\d+)(?:\.(\d+))?$")  # The second number tells writings of one step apart.
 _ARRAY = "__array__"
+_MOST_STATE = 2**28
 _KINDS = "biufcSUmM"  # Not objects, and not jax's bfloat16, which numpy reads back as raw bytes.
 
 
@@ -256,14 +258,14 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def _read_state(path: pathlib.Path) -> dict[str, Any]:
-    with np.load(path / "arrays.npz", allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return _decode(json.loads((path / "state.json").read_text()), arrays)
+    arrays = read_npz(path / "arrays.npz")
+    state: dict[str, Any] = _decode(read_json(path / "state.json", _MOST_STATE), arrays)
+    return state
 
 
 def _crc(path: pathlib.Path) -> int:
     crc = 0
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         while block := file.read(1 << 20):
             crc = zlib.crc32(block, crc)
     return crc
@@ -305,7 +307,7 @@ def _check_whole(folder: pathlib.Path) -> None:
 
 
 def _verify(folder: pathlib.Path) -> None:
-    entries = json.loads((folder / "manifest.json").read_text())
+    entries = read_json(folder / "manifest.json", _MOST_STATE)
     found = {path.relative_to(folder).as_posix() for path in _files(folder)}
     if found != entries.keys():
         raise CheckpointError(f"expected the files {sorted(entries)}, found {sorted(found)}")
@@ -322,8 +324,8 @@ def write_json(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Writes a file that a kill leaves as it was or as it is to be."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(record, indent=1) + "\n")
+        with open_new(temporary) as file:
+            file.write((json.dumps(record, indent=1) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A row imports lower rows only; names within a row do not import each other (but for row 0, in which
 # specs build on types and core on both). `testing` is used by tests and by nothing in the package.
 ROWS = [
-    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing"},
+    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
     {"environment_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
     {"agents"},
@@ -30,8 +30,8 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = [
-    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "envs", "wrappers", "adders",
-    "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
+    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "envs", "wrappers",
+    "adders", "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",

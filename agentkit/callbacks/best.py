@@ -18,6 +18,7 @@ import numpy as np
 from agentkit import checkpoint, nests
 from agentkit.callbacks.base import Callback, Episode, RunView, Stop, check_evaluates
 from agentkit.errors import CheckpointError, ConfigError, unknown_name
+from agentkit.files import open_lock
 
 try:
     import fcntl
@@ -233,7 +234,7 @@ def _state(run: RunView, record: dict[str, Any], rank: Rank, name: str) -> dict[
 @contextlib.contextmanager
 def _locked(directory: pathlib.Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "w") as file:
+    with open_lock(directory / ".lock") as file:
         if _HAS_LOCKS:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

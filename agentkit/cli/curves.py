@@ -13,6 +13,7 @@ import numpy as np
 
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
+from agentkit.files import open_to_read
 
 EVALUATION = "evaluation/episode_return"
 TRAINING = "train/episode_return"
@@ -246,8 +247,9 @@ def _metrics_of(run: str) -> list[str]:
     """Returns the metrics that a run has written, as LOG/COLUMN."""
     found = []
     for path in sorted((Path(run) / "logs").glob("*.csv")):
-        with open(path, encoding="utf-8") as file:
-            found += [f"{path.stem}/{name}" for name in file.readline().strip().split(",") if name not in AXES.values()]
+        with open_to_read(path) as file:
+            first = file.readline().decode("utf-8", errors="replace")
+            found += [f"{path.stem}/{name}" for name in first.strip().split(",") if name not in AXES.values()]
     return found
 
 

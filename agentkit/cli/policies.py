@@ -10,6 +10,7 @@ from agentkit.cli.environments import import_packages
 from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.interrupts import interruptible
 from agentkit.errors import CheckpointError, ConfigError
+from agentkit.files import check_links
 
 if TYPE_CHECKING:
     from agentkit.experiment import LoadedPolicy
@@ -36,6 +37,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
     imports = import_packages(arguments.imports)
     policy = _load(arguments.run, imports)
     if arguments.out is None:
+        check_links(Path(arguments.run))
         output = Path(arguments.run) / "policy" / f"policy{formats.SUFFIXES[format]}"
         made = not output.parent.exists()
         output.parent.mkdir(exist_ok=True)

@@ -29,11 +29,13 @@ from agentkit.datasets import minari_sets, rlds_sets
 from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import ConfigError, SpecError, missing_extra
+from agentkit.files import ArrayLimit, read_json, read_npz
 from agentkit.types import Nest
 
 _MAIN = "main_data.hdf5"
 _SUFFIXES = (".hdf5", ".h5")
 _INDEX = "_index_"
+_GROUP_BYTES = 1024
 
 
 class EpisodeData(NamedTuple):
@@ -194,7 +196,7 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}. Restore it, or delete it to do without.") from error
     if not isinstance(found, dict):
@@ -205,8 +207,9 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
 def _read_hdf5(path: pathlib.Path) -> EpisodeData:
     try:
         with _h5py().File(path, "r") as file:
+            limit = ArrayLimit(path)
             if are_transitions(file):
-                columns = {name: _read(file[name]) for name in TRANSITION_COLUMNS if name in file}
+                columns = {name: _read(file[name], limit) for name in TRANSITION_COLUMNS if name in file}
                 return EpisodeData(_split(path, split_transitions, columns), None)
             names = sorted((n for n in file if n.startswith("episode_")), key=lambda n: int(n.rpartition("_")[2]))
             if not names:
@@ -214,7 +217,7 @@ def _read_hdf5(path: pathlib.Path) -> EpisodeData:
                     f"{path}: expected groups episode_0, episode_1, ... (Minari's layout), or the columns "
                     f"{list(TRANSITION_COLUMNS[:4])} (D4RL's), found {sorted(file)[:8]}."
                 )
-            episodes = [_read_group(file[name], f"{path}, {name}") for name in names]
+            episodes = [_read_group(file[name], f"{path}, {name}", limit) for name in names]
             return EpisodeData(episodes, _read_action_space(path, file.attrs.get("action_space")))
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, ConfigError | SpecError):
@@ -222,21 +225,23 @@ def _read_hdf5(path: pathlib.Path) -> EpisodeData:
         raise ConfigError(f"{path} cannot be read as HDF5 in Minari's layout: {error}.") from error
 
 
-def _read_group(group: Any, name: str) -> Episode:
+def _read_group(group: Any, name: str, limit: ArrayLimit) -> Episode:
     missing = [field for field in Episode._fields if field not in group]
     if missing:
         raise ConfigError(f"{name}: expected {list(Episode._fields)}, found {sorted(group)}: {missing} are missing.")
-    observations, actions, rewards, *ended = (_read(group[field]) for field in Episode._fields)
+    observations, actions, rewards, *ended = (_read(group[field], limit) for field in Episode._fields)
     return Episode(observations, actions, np.asarray(rewards), *(np.asarray(x, bool) for x in ended))
 
 
-def _read(node: Any) -> Nest:
+def _read(node: Any, limit: ArrayLimit) -> Nest:
     if not hasattr(node, "keys"):
+        limit.take((node.size or 0) * node.dtype.itemsize)
         return node[()]
+    limit.take(_GROUP_BYTES)  # Of a file's links: a group may be inside of itself.
     keys = list(node.keys())
     if keys and all(key.startswith(_INDEX) for key in keys):
-        return tuple(_read(node[f"{_INDEX}{i}"]) for i in range(len(keys)))
-    return {key: _read(node[key]) for key in keys}
+        return tuple(_read(node[f"{_INDEX}{i}"], limit) for i in range(len(keys)))
+    return {key: _read(node[key], limit) for key in keys}
 
 
 def _read_action_space(path: pathlib.Path, attribute: Any) -> ActionSpace | None:
@@ -255,14 +260,13 @@ def _read_npz(path: pathlib.Path) -> list[Episode]:
     if not zipfile.is_zipfile(path):
         raise ConfigError(f"{path} cannot be read as a .npz file: it is none, or was cut short.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            for name in file.files:
-                *parents, last = name.split("/")
-                place = columns
-                for parent in parents:
-                    place = place.setdefault(parent, {})
-                place[last] = file[name]
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        for name, column in read_npz(path).items():
+            *parents, last = name.split("/")
+            place = columns
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = column
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as a .npz file: {error}.") from error
     return _split(path, split_transitions if are_transitions(columns) else split_steps, columns)
 

@@ -7,6 +7,7 @@ import pathlib
 
 from agentkit.distributed.run_store_client import RunStoreClient
 from agentkit.errors import ConfigError
+from agentkit.files import read_json
 
 
 def write_address_file(directory: pathlib.Path, address: str, run_id: str) -> None:
@@ -44,5 +45,5 @@ def connect_to_run(run_directory: pathlib.Path, timeout: float = 5.0) -> RunStor
             f"No launched program runs in {run_directory}: it has no board.json. "
             "Only 'agentkit launch' and 'agentkit node' make one; for a run of 'agentkit train', see 'agentkit plot'."
         )
-    record = json.loads(path.read_text())
+    record = read_json(path)
     return RunStoreClient(record["address"], record["run_id"], timeout=timeout)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import time
@@ -22,6 +21,7 @@ from agentkit.distributed.guard import Guard
 from agentkit.distributed.processes import RunningProcess, start_process
 from agentkit.errors import ConfigError
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.files import open_to_append, open_to_read, read_json
 
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 OUTPUT_FILE = "output.log"
@@ -87,7 +87,7 @@ def write_outcome(directory: pathlib.Path, outcome: Outcome) -> None:
 def read_outcome(directory: pathlib.Path) -> Outcome | None:
     """Returns how the run in a folder ended; None if it has not."""
     try:
-        return Outcome(**json.loads((directory / _OUTCOME_FILE).read_text(encoding="utf-8")))
+        return Outcome(**read_json(directory / _OUTCOME_FILE))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
@@ -127,7 +127,7 @@ def read_evaluations(directory: pathlib.Path) -> list[dict[str, float]]:
 def _last_rows(path: pathlib.Path, num_rows: int) -> list[dict[str, str]]:
     """Returns the last complete rows of a log that may be long, without reading all of it."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             columns = file.readline().decode().strip().split(",")
             rows_begin = file.tell()
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, rows_begin))
@@ -174,7 +174,7 @@ class JobProcesses:
         (job.directory / _OUTCOME_FILE).unlink(missing_ok=True)
         names = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         shares = {} if self._threads is None else dict.fromkeys(names, str(self._threads))
-        with open(job.directory / OUTPUT_FILE, "ab", buffering=0) as log:
+        with open_to_append(job.directory / OUTPUT_FILE) as log:
             process = start_process(
                 _CHILD, cloudpickle.dumps(job), self._guard, log, {**shares, "PYTHONFAULTHANDLER": "1"}
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from agentkit import nests, specs
 from agentkit.errors import ConfigError, SpecError
+from agentkit.files import MOST_JSON, open_new, read_npz
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
 
@@ -71,7 +71,8 @@ def write_policy(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
     try:
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        np.savez(temporary, **arrays, **(extra or {}))  # type: ignore[arg-type]
+        with open_new(temporary) as opened:
+            np.savez(opened, **arrays, **(extra or {}))  # type: ignore[arg-type]
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -84,14 +85,13 @@ def read_policy(path: pathlib.Path) -> tuple[PolicyFile, dict[str, np.ndarray]]:
         ConfigError: it is no policy file, a damaged one, or one of a newer format.
     """
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files if not name.startswith(_OF_OTHERS)}
-        header = json.loads(arrays.pop(_HEADER).tobytes())
+        arrays = read_npz(path, lambda name: not name.startswith(_OF_OTHERS))
+        header = json.loads(arrays.pop(_HEADER)[:MOST_JSON].tobytes())
         if header["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {header['format']}, expected {_FORMAT}. Update agentkit.")
         spec = EnvironmentSpec(**{name: _decode(node) for name, node in header["environment_spec"].items()})
         return PolicyFile(dict(header["agent"]), spec, _decode(header["own_actions"])), arrays
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, SpecError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(

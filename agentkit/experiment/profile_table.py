@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from agentkit.agents.common.agent import Agent
+from agentkit.files import write_new
 
 if TYPE_CHECKING:
     from agentkit.experiment.profile import Profile, Row
@@ -76,7 +77,7 @@ def write_table(profile: Profile, path: pathlib.Path) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text.getvalue())
+        write_new(temporary, text.getvalue())
         os.replace(temporary, path)
     except OSError as error:
         warnings.warn(f"{path} was not written: {error}. The run itself is not affected.", stacklevel=2)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import IO, final
 
 from agentkit.errors import ConfigError
+from agentkit.files import check_links, open_lock
 
 try:
     import fcntl
@@ -21,6 +22,7 @@ else:
     _HAS_LOCKS = True
 
 LOCK_FILE = "lock"
+_MOST_NAME = 300
 
 _mine: set[pathlib.Path] = set()
 _mine_lock = threading.Lock()
@@ -44,7 +46,7 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
 
     Raises:
         LockedError: another training holds it, here or in another process.
-        ConfigError: the folder cannot be written to.
+        ConfigError: the folder cannot be written to, or a link in it leads to files outside of it.
     """
     if directory is None:
         yield
@@ -72,7 +74,8 @@ def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
 def _open(folder: pathlib.Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return open(folder / LOCK_FILE, "a+", encoding="utf-8")
+        check_links(folder)
+        return open_lock(folder / LOCK_FILE)
     except OSError as error:
         raise unwritable(folder, error) from error
 
@@ -87,8 +90,7 @@ def _lock(folder: pathlib.Path, file: IO[str]) -> None:
             return
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise unwritable(folder, error) from error
-        file.seek(0)
-        raise _taken(folder, file.readline().strip() or "of another process") from None
+        raise _taken(folder, file.readline(_MOST_NAME).strip() or "of another process") from None
     with contextlib.suppress(OSError):  # On a full disk the next one is refused without the name.
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

@@ -6,7 +6,6 @@ The group's folder holds ``group.json`` and a run folder ``seed0``, ``seed1``, .
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import sys
 import time
@@ -33,6 +32,7 @@ from agentkit.experiment.jobs import (
 )
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.signals import StopOnSignal
+from agentkit.files import read_json
 from agentkit.loggers.grid import Grid
 from agentkit.loggers.progress import duration
 from agentkit.loggers.runs_table import RunsTable
@@ -164,7 +164,7 @@ def _read_record(folder: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{folder} has no group of seeds in it: there is no {GROUP_FILE}.")
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(path)
         for name, kind in (("seeds", list), ("jobs", int), ("experiment", dict)):
             if not isinstance(record.get(name), kind):
                 raise ValueError(f"{name} is {record.get(name)!r:.60}")

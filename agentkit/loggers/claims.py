@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 from agentkit.errors import ConfigError
+from agentkit.files import read_json
 
 
 def new_id() -> str:
@@ -33,6 +34,6 @@ def claim(path: Path, own: str) -> str:
         finally:
             temporary.unlink(missing_ok=True)
     try:
-        return str(json.loads(path.read_text())["id"])
+        return str(read_json(path)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}. Delete it to begin a new run there.") from error

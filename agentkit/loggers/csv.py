@@ -8,9 +8,10 @@ import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast, final
+from typing import Any, BinaryIO, final
 
 from agentkit.errors import ConfigError
+from agentkit.files import open_new, open_to_append, read_text
 from agentkit.loggers.base import Logger, to_numbers
 
 
@@ -85,7 +86,7 @@ class CsvLogger(Logger):
         replace_file(self._path, text.getvalue().encode())
         self.close()
         self._columns = columns
-        self._file = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
+        self._file = open_to_append(self._path)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -96,7 +97,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open_new(temporary) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -131,7 +132,7 @@ def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, st
     (['steps', 'loss'], [{'steps': '1', 'loss': '0.5'}])
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
         complete = text[: text.rfind("\n") + 1]
         lines = list(csv.reader(complete.splitlines()))
     except (ValueError, csv.Error) as error:

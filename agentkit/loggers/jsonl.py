@@ -7,9 +7,10 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast, final
+from typing import Any, BinaryIO, final
 
 from agentkit.errors import ConfigError
+from agentkit.files import open_to_append, read_text
 from agentkit.loggers.base import Logger, to_numbers
 from agentkit.loggers.csv import append_line, replace_file
 
@@ -41,7 +42,7 @@ class JsonLinesLogger(Logger):
                 )
             rows = read_jsonl(self._path)
             replace_file(self._path, b"".join(_line(row) for row in rows if _step(row, step_key) <= resume_step))
-        self._file: BinaryIO | None = cast(BinaryIO, open(self._path, "ab", buffering=0))  # noqa: SIM115 (kept open)
+        self._file: BinaryIO | None = open_to_append(self._path)
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Appends one row.
@@ -70,7 +71,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         ConfigError: a line is no JSON object.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         if not all(isinstance(row, dict) for row in rows):
             raise ValueError("expected an object on each line")

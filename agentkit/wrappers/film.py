@@ -82,6 +82,7 @@ class FilmWriter:
             return
         frame = _scaled(np.asarray(render()), self._film.size)
         if self._sink is None:
+            self._partial.unlink(missing_ok=True)  # It may be a link.
             make = _gif_sink if self._path.suffix == ".gif" else _mp4_sink
             self._sink = make(self._partial, (frame.shape[1], frame.shape[0]), self._film.frames_per_second)
             self._sink.send(None)

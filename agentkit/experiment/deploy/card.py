@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pathlib
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config_json import read_record
 from agentkit.experiment.evaluate import evaluate
 from agentkit.experiment.identity import describe_agent
+from agentkit.files import write_new
+from agentkit.loggers import read_csv
 
 NAME = "README.md"
 _OTHER_NAME = "policy-card.md"
@@ -70,8 +71,7 @@ def returns_of(run: str | pathlib.Path, num_episodes: int | None = None, imports
             float(played.mean()), float(played.std()), played.min(), played.max(), num_episodes, found["steps"]
         )
     try:
-        with open(pathlib.Path(run) / "logs" / "evaluation.csv", newline="") as file:
-            row = list(csv.DictReader(file))[-1]
+        row = read_csv(pathlib.Path(run) / "logs" / "evaluation.csv")[1][-1]
         mean, least, greatest = (float(row[f"episode_return{end}"]) for end in ("", "_min", "_max"))
         return Returns(mean, None, least, greatest, int(float(row["evaluation_episodes"])), int(float(row["steps"])))
     except (OSError, LookupError, TypeError, ValueError):  # None yet, or a row that is being written.
@@ -101,8 +101,8 @@ def write_card(
     """
     record = read_record(run)
     agent, environment = record["agent"] or "own agent", record["environment"] or "own environment"
-    path.write_text("\n".join([*_header(agent, environment, returns), *_body(record, agent, environment, returns),
-                               *_how_to(file, format, inputs), *_settings(record)]) + "\n")  # fmt: skip
+    lines = [*_header(agent, environment, returns), *_body(record, agent, environment, returns)]
+    write_new(path, "\n".join([*lines, *_how_to(file, format, inputs), *_settings(record)]) + "\n")
 
 
 def _header(agent: str, environment: str, returns: Returns | None) -> list[str]:

@@ -14,6 +14,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.deploy import numpy_policy
 from agentkit.experiment.deploy.acting import Acting, Arrays
 from agentkit.experiment.loading import LoadedPolicy
+from agentkit.files import write_new
 
 
 def write_numpy(path: pathlib.Path, policy: LoadedPolicy, acting: Acting) -> list[pathlib.Path]:
@@ -51,7 +52,7 @@ def write_numpy(path: pathlib.Path, policy: LoadedPolicy, acting: Acting) -> lis
     extra[numpy_policy.PREFIX + "program"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     policy.save(path, extra=extra)
     reader = path.with_name("numpy_policy.py")
-    reader.write_text(pathlib.Path(numpy_policy.__file__).read_text())
+    write_new(reader, pathlib.Path(numpy_policy.__file__).read_text())
     return [path, reader]
 
 

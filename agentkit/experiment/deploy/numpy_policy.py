@@ -77,6 +77,9 @@ class Policy:
     def __init__(self, path: Any) -> None:
         """Reads the file; nothing in it is executed."""
         with np.load(path, allow_pickle=False) as file:
+            sizes = [(info.file_size, info.compress_size) for info in file.zip.infolist()]
+            if sum(size for size, _ in sizes) > max(2**30, 100 * sum(size for _, size in sizes)):
+                raise ValueError(f"{path} says that it holds more than 100 times its size, and more than 1 GiB.")
             if PREFIX + "program" not in file.files:
                 raise ValueError(
                     f"{path} has no program for numpy. Write it with: agentkit export-policy --format numpy"

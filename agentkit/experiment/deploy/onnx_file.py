@@ -13,6 +13,7 @@ from agentkit import __version__
 from agentkit.errors import ConfigError, missing_extra
 from agentkit.experiment.deploy.acting import Acting, Arrays
 from agentkit.experiment.deploy.lowering import Program, Shape, Step
+from agentkit.files import write_new
 
 try:
     with warnings.catch_warnings():
@@ -70,7 +71,7 @@ def write_onnx(path: pathlib.Path, acting: Acting) -> list[pathlib.Path]:
         producer_version=__version__,
     )
     onnx.checker.check_model(model)
-    onnx.save(model, path)
+    write_new(path, model.SerializeToString())
     return [path]
 
 

@@ -12,6 +12,7 @@ from jax import export
 
 from agentkit.errors import ConfigError
 from agentkit.experiment.deploy.acting import Acting, Arrays
+from agentkit.files import write_new
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -21,10 +22,10 @@ def write_stablehlo(path: pathlib.Path, acting: Acting) -> list[pathlib.Path]:
     exported = export.export(jax.jit(functools.partial(acting.step, acting.params)), platforms=PLATFORMS)(
         symbolic_inputs(acting)
     )
-    path.write_bytes(exported.serialize())
+    write_new(path, bytes(exported.serialize()))
     description = path.with_name(path.name + ".json")
     about = {"platforms": PLATFORMS, "jax": jax.__version__, **acting.describe()}
-    description.write_text(json.dumps(about, indent=1) + "\n")
+    write_new(description, json.dumps(about, indent=1) + "\n")
     return [path, description]
 
 

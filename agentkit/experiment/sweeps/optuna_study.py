@@ -18,6 +18,7 @@ from agentkit.errors import missing_extra
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Choice, Interval, Parameters
 from agentkit.experiment.sweeps.trials import COMPLETE, PRUNED, TrialRecord
+from agentkit.files import open_lock
 
 try:
     import optuna
@@ -38,7 +39,7 @@ class _JournalLock:
         self._file: IO[str] | None = None
 
     def acquire(self) -> bool:
-        self._file = open(self._path, "w")  # noqa: SIM115 (held until `release`)
+        self._file = open_lock(self._path)  # Held until `release`.
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         return True
 

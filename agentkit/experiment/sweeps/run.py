@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import io
 import os
 import pathlib
 import time
@@ -37,6 +38,7 @@ from agentkit.experiment.sweeps.trials import (
     SweepFolder,
     TrialRecord,
 )
+from agentkit.files import write_new
 
 RESULTS_FILE = "results.csv"
 _REFRESH_SECONDS = 0.5
@@ -339,10 +341,11 @@ def write_results(folder: SweepFolder, records: Sequence[TrialRecord]) -> None:
     """Writes ``results.csv``: a row for each trial, with its settings."""
     names = list(dict.fromkeys(name for record in records for name in record.parameters))
     temporary = folder.path / f"{RESULTS_FILE}.{os.getpid()}.tmp"
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["trial", "state", "value", *names])
-        for record in records:
-            value = "" if record.value is None else record.value
-            writer.writerow([record.number, record.state, value, *(record.parameters.get(name) for name in names)])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", "value", *names])
+    for record in records:
+        value = "" if record.value is None else record.value
+        writer.writerow([record.number, record.state, value, *(record.parameters.get(name) for name in names)])
+    write_new(temporary, text.getvalue())
     os.replace(temporary, folder.path / RESULTS_FILE)

@@ -21,6 +21,7 @@ from agentkit.experiment.config_json import damaged
 from agentkit.experiment.run_lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid
+from agentkit.files import open_lock, read_json
 
 BEGUN, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 _PLAN_FILE, _TRIAL_FILE, _TURN_FILE = "sweep.json", "trial.json", "turn"
@@ -105,7 +106,7 @@ class SweepFolder:
         path = self.path / _PLAN_FILE
         if path.is_file():
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
+                found = read_json(path)
             except ValueError as error:
                 raise damaged(path, error) from error
             now = json.loads(json.dumps(plan.key))
@@ -135,7 +136,7 @@ class SweepFolder:
         found = []
         for path in self.path.glob(f"trial-*/{_TRIAL_FILE}"):
             try:
-                found.append(TrialRecord(**json.loads(path.read_text(encoding="utf-8"))))
+                found.append(TrialRecord(**read_json(path)))
             except (ValueError, TypeError) as error:
                 raise damaged(path, error) from error
         return sorted(found, key=lambda record: record.number)
@@ -148,7 +149,7 @@ class SweepFolder:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Lets one process at a time look for a trial to take; waits for others, each of which needs milliseconds."""
-        with open(self.path / _TURN_FILE, "w") as file:
+        with open_lock(self.path / _TURN_FILE) as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
             yield
 

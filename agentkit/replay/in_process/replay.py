@@ -7,13 +7,13 @@ threads, each writer from one at a time.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.files import MOST_TEXT, read_json
 from agentkit.replay import base
 from agentkit.replay.in_process.shared import STATE_FILE, SharedTables
 from agentkit.replay.in_process.writer import InProcessWriter
@@ -143,7 +143,7 @@ class InProcessReplay(base.Replay):
         """
         path = pathlib.Path(directory) / STATE_FILE
         try:
-            state = json.loads(path.read_text())
+            state = read_json(path, MOST_TEXT)
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"No readable replay checkpoint at {path}: {error}. Restore another one, or start anew."

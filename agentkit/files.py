@@ -1,0 +1,203 @@
+"""Opens files of folders that may be a stranger's: none that is a pipe or too large, and none through a link to write.
+
+A reader does not wait for ever, nor take more memory than its limit says. A writer changes no file but the one of this
+name in this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import IO, Any, BinaryIO, cast, final
+
+import numpy as np
+
+from agentkit.errors import ConfigError
+
+MOST_JSON = 16 * 2**20
+"""Bytes of a file of settings: agentkit's own have some thousands."""
+MOST_TEXT = 2**30
+"""Bytes of a log."""
+_MOST_ARRAYS, _MOST_RATIO = 2**30, 100
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these, and opens in text mode.
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def open_to_read(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
+    """Opens a regular file to read; a pipe or device would be waited for, or never end.
+
+    Args:
+        path: the file, or a link to it.
+        most: bytes that it may have; None for any number.
+
+    Raises:
+        ConfigError: it is no regular file, or larger.
+        OSError: it is not there, or cannot be read.
+    """
+    file = os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
+    if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
+        file.close()
+        raise ConfigError(f"{path} has {_in_words(size)}, and at most {_in_words(most)} are read.")
+    return file
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
+    """Returns the text of a regular file; see `open_to_read`."""
+    with open_to_read(path, most) as file:
+        return file.read().decode("utf-8")
+
+
+def read_json(path: str | os.PathLike[str], most: int = MOST_JSON) -> Any:
+    """Returns the content of a regular file of JSON; see `open_to_read`.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deep.
+        OSError: see `open_to_read`.
+    """
+    try:
+        return json.loads(read_text(path, most))
+    except RecursionError as error:
+        raise ConfigError(f"{path} has lists or objects too deep inside of one another.") from error
+
+
+def open_new(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a new file to write; what has its name, a link perhaps, is removed and not written to."""
+    pathlib.Path(path).unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666), "wb")
+
+
+def write_new(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Writes a file in the place of what has its name; see `open_new`."""
+    with open_new(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def open_to_append(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file to append to, unbuffered; it is made if it is not there.
+
+    Raises:
+        ConfigError: it is a link, or no regular file.
+        OSError: it cannot be written to.
+    """
+    descriptor = _open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK)
+    return cast(BinaryIO, os.fdopen(descriptor, "ab", buffering=0))
+
+
+def open_lock(path: str | os.PathLike[str]) -> IO[str]:
+    """Opens a regular file to lock, to read and to write, as it is: it is emptied by nobody but who holds the lock.
+
+    Raises:
+        ConfigError: it is a link, or no regular file.
+        OSError: it cannot be written to.
+    """
+    return os.fdopen(_open_regular(path, os.O_RDWR | os.O_CREAT | _NO_LINK), "r+", encoding="utf-8", errors="replace")
+
+
+def _open_regular(path: str | os.PathLike[str], flags: int) -> int:
+    if flags & _NO_LINK and os.path.islink(path):
+        raise ConfigError(
+            f"{path} is a symbolic link to {os.readlink(path)}, and nothing is written through one: the folder may "
+            "come from a stranger. Delete the link, or move the file to where it is."
+        )
+    descriptor = os.open(path, flags | _NO_WAIT | _BINARY, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError(f"{path}: expected a regular file, found a pipe, a device or a folder.")
+    return descriptor
+
+
+def check_links(folder: pathlib.Path) -> None:
+    """Refuses a folder with a symbolic link in it that leads out of it, to files that writing would change.
+
+    Raises:
+        ConfigError: it names the link.
+    """
+    home = folder.resolve()
+    for parent, folders, names in os.walk(home):
+        for path in (pathlib.Path(parent, name) for name in (*folders, *names)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise ConfigError(
+                    f"{path} is a symbolic link to {os.readlink(path)}, and nothing is written out of a run folder, "
+                    "which may come from a stranger. Delete the link, or move what it leads to here."
+                )
+
+
+@final
+class ArrayLimit:
+    """Counts the bytes of the arrays of a file, which may be compressed, and refuses more than a limit.
+
+    Args:
+        path: the file, for messages.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path, self._size = path, os.stat(path).st_size
+        self._most = self._left = max(_MOST_ARRAYS, _MOST_RATIO * self._size)
+
+    def take(self, nbytes: int) -> None:
+        """Counts an array, before there is memory for it.
+
+        Raises:
+            ConfigError: all together are more than the limit.
+        """
+        self._left -= nbytes
+        if self._left < 0:
+            raise ConfigError(
+                f"{self._path} has {_in_words(self._size)}, which say that they hold more than "
+                f"{_in_words(self._most)} of arrays; at most {_MOST_RATIO} times the file, or "
+                f"{_in_words(_MOST_ARRAYS)}, are read. Write it with less compression, or in several files."
+            )
+
+
+def read_npz(path: str | os.PathLike[str], wanted: Callable[[str], bool] = bool) -> dict[str, np.ndarray]:
+    """Returns the arrays of a ``.npz`` file. No pickle is read, and no memory taken that the file does not fill.
+
+    Args:
+        path: the file.
+        wanted: of which names; all as a rule.
+
+    Raises:
+        ValueError: it is no such file, is damaged, or says that it holds more than it has or than `ArrayLimit` allows.
+        OSError: it cannot be read.
+    """
+    found: dict[str, np.ndarray] = {}
+    try:
+        with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+            limit = ArrayLimit(path)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for name, info in members.items():
+                if wanted(name) and info.filename.endswith(".npy"):
+                    limit.take(info.file_size)
+                    _check_header(archive, info)
+                    with archive.open(info) as member:
+                        found[name] = np.lib.format.read_array(member, allow_pickle=False)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, MemoryError) as error:
+        raise ValueError(f"{path} is no .npz file, or is damaged: {error!s:.200}") from error
+    return found
+
+
+def _check_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Refuses an array that says it is larger than its place in the file: memory is taken for what it says."""
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{info.filename}: expected version 1 or 2 of the .npy format, found {version}.")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > info.file_size:
+        raise ValueError(f"{info.filename} is damaged: it says {dtype}{list(shape)}, and has {info.file_size} bytes.")
+
+
+def _in_words(nbytes: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"
