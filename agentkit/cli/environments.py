@@ -164,10 +164,8 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
 
         return registry.find(name)
     from agentkit.experiment.recipes import decode
-    from agentkit.experiment.trust import check_trusted
 
-    check_trusted([name.partition(":")[0]], imports, f"asked for with --wrapper {name}")
-    wrapper: Callable[..., Any] = decode({"function": name})
+    wrapper: Callable[..., Any] = decode({"function": name}, imports=imports, run=f"asked for with --wrapper {name}")
     return wrapper
 
 

@@ -38,7 +38,5 @@ def parse_loggers(words: Sequence[str] | None, imports: Sequence[str] = ()) -> l
 
 def _find(name: str, imports: Sequence[str]) -> Any:
     from agentkit.experiment.recipes import decode
-    from agentkit.experiment.trust import check_trusted
 
-    check_trusted([name.partition(":")[0]], imports, f"asked for with --log {name}")
-    return decode({"function": name})
+    return decode({"function": name}, imports=imports, run=f"asked for with --log {name}")

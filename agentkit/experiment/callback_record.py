@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from agentkit.callbacks import Callback
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.recipes import decode, encode, encode_name, find, named_modules, names_only, same, unnamed
-from agentkit.experiment.trust import check_trusted, import_named
+from agentkit.experiment.codes import Code, in_short, parse
+from agentkit.experiment.recipes import check, encode, encode_name, names_only
+from agentkit.experiment.trust import import_named
+
+_CHANGES = "changes_training"
 
 
 @final
@@ -18,9 +21,27 @@ class MissingCallbackWarning(UserWarning):
     """Says that a resumed run goes on without a callback that it had."""
 
 
+class SavedCallback(NamedTuple):
+    """Holds what `describe` wrote of a callback: as it is, and read."""
+
+    entry: Mapping[str, Any]
+    code: Code
+
+    @property
+    def changes_training(self) -> bool:
+        """Returns whether the run would be another one without it."""
+        return bool(self.entry[_CHANGES])
+
+    @property
+    def name(self) -> str:
+        """Returns the name of its class."""
+        known = self.code.value if self.code.form == "type" else self.code.known
+        return str(known or "of your own").rpartition(":")[2]
+
+
 def describe(callbacks: Sequence[Callback]) -> list[dict[str, Any]]:
     """Describes callbacks as plain values: classes by name, and the settings that their ``__init__`` takes."""
-    return [{**_encode(each), "changes_training": bool(each.changes_training)} for each in callbacks]
+    return [{**_encode(each), _CHANGES: bool(each.changes_training)} for each in callbacks]
 
 
 def _encode(callback: Callback) -> dict[str, Any]:
@@ -41,6 +62,34 @@ def _encode(callback: Callback) -> dict[str, Any]:
     }
 
 
+def read(entries: Any, where: str = "") -> list[SavedCallback]:
+    """Reads what `describe` returned.
+
+    Args:
+        entries: of a run's record.
+        where: what comes before the place in an error, such as "runs/x, ".
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(entries, list):
+        raise ConfigError(
+            f"{where}callbacks: expected a list of callbacks, found {in_short(entries)}: restore the file."
+        )
+    found = []
+    for number, entry in enumerate(entries):
+        place = f"{where}callbacks[{number}]"
+        if not isinstance(entry, Mapping) or type(entry.get(_CHANGES)) is not bool:
+            raise ConfigError(
+                f"{place}: expected a callback as agentkit writes it, found {in_short(entry)}: restore the file."
+            )
+        code = parse({key: value for key, value in entry.items() if key != _CHANGES}, place)
+        if code.form not in ("type", "unnamed"):
+            raise ConfigError(f"{place}: expected a class and its fields, found {in_short(entry)}.")
+        found.append(SavedCallback(entry, code))
+    return found
+
+
 def rebuild(record: Mapping[str, Any], run: object, imports: Sequence[str] = ()) -> list[Callback]:
     """Makes the callbacks of a run again.
 
@@ -53,8 +102,8 @@ def rebuild(record: Mapping[str, Any], run: object, imports: Sequence[str] = ())
         ConfigError: one cannot be made again.
         UntrustedCodeError: one is code of a module that is neither loaded nor named.
     """
-    codes = record.get("callbacks", [])
-    reasons = [f"{_name(code)}{path} is {reason}" for code in codes for path, reason in unnamed(code, "")]
+    saved = read(record.get("callbacks", []), f"{run}, ")
+    reasons = [f"{each.name}{path} is {reason}" for each in saved for path, reason in each.code.unnamed("")]
     if reasons:
         raise ConfigError(
             f"The run {run} has callbacks that its folder cannot make again: {'; '.join(reasons)}. Call "
@@ -62,21 +111,10 @@ def rebuild(record: Mapping[str, Any], run: object, imports: Sequence[str] = ())
             "that do not change the training."
         )
     import_named(imports)
-    check_trusted([module for code in codes for module in named_modules(code)], imports, run)
-    return [_decode(code) for code in codes]
+    return [checked.build(kind=Callback) for checked in check([each.code for each in saved], imports, run)]
 
 
-def _decode(code: Mapping[str, Any]) -> Callback:
-    cls = find(code["type"])
-    if not (isinstance(cls, type) and issubclass(cls, Callback)):
-        raise ConfigError(f"Expected a callback at {code['type']}, found {cls!r}.")
-    try:
-        return cls(**{name: decode(child) for name, child in code["fields"].items()})
-    except TypeError as error:
-        raise ConfigError(f"The callback {code['type']} cannot be made again: {error}.") from error
-
-
-def check_same(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: object) -> None:
+def check_same(saved: Any, now: Any, path: object) -> None:
     """Refuses a resume with other callbacks where they change the training; warns of others that are missing.
 
     Args:
@@ -87,25 +125,22 @@ def check_same(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, An
     Raises:
         CheckpointError: it names the callbacks.
     """
-    ones, others = ([each for each in entries if each["changes_training"]] for entries in (saved, now))
-    if len(ones) != len(others) or not all(same(one, other) for one, other in zip(ones, others, strict=True)):
+    before, after = read(saved, f"{path}, "), read(now)
+    ones, others = ([each for each in callbacks if each.changes_training] for callbacks in (before, after))
+    if len(ones) != len(others) or not all(a.code.same(b.code) for a, b in zip(ones, others, strict=True)):
         raise CheckpointError(
             f"The checkpoint {path} was made with callbacks that change the training: {_names(ones)}; this run has "
             f"{_names(others)}. Give the same ones as callbacks=[...], or start a new run."
         )
-    names = [_name(each) for each in now]
-    for each in saved:
-        if _name(each) not in names and not each["changes_training"]:
+    names = [each.name for each in after]
+    for each in before:
+        if each.name not in names and not each.changes_training:
             warnings.warn(
-                f"The run was made with the callback {_name(each)}, and goes on without it.",
+                f"The run was made with the callback {each.name}, and goes on without it.",
                 MissingCallbackWarning,
                 stacklevel=2,
             )
 
 
-def _names(codes: Sequence[Any]) -> str:
-    return ", ".join(f"{_name(code)}({names_only(code).get('fields', '')})" for code in codes) or "none"
-
-
-def _name(code: Mapping[str, Any]) -> str:
-    return str(code.get("type") or code.get("name") or "of your own").rpartition(":")[2]
+def _names(callbacks: Sequence[SavedCallback]) -> str:
+    return ", ".join(f"{each.name}({names_only(each.entry).get('fields', '')})" for each in callbacks) or "none"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import pathlib
 import platform
 import sys
@@ -14,8 +13,10 @@ from typing import Any
 from agentkit import __version__, checkpoint
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment import identity
+from agentkit.experiment.codes import in_short
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.run_lock import unwritable
+from agentkit.files import read_json
 
 _PACKAGES = (
     "jax",
@@ -29,14 +30,27 @@ _PACKAGES = (
     "mujoco",
 )
 
-_RECORD = {
-    "agent": (str, type(None)),
-    "agent_config": (dict,),
-    "environment": (str, type(None)),
+_NONE = type(None)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **identity.KINDS,
     "num_steps": (int,),
     "seed": (int,),
     "replay": (str,),
+    "num_envs": (int, _NONE),
+    "evaluation_samples": (bool,),
+    "tensorboard": (bool,),
+    "progress": (bool, _NONE),
+    "columns": (list,),
+    "loggers": (list,),
+    "callbacks": (list,),
+    "init_from": (str, _NONE),
+    "data": (str, _NONE),
+    "launch": (dict,),
+    "offline": (dict,),
+    "versions": (dict,),
+    "command": (list,),
 }
+_NAMES = {*_KINDS, *(field.name for field in dataclasses.fields(ExperimentConfig))}
 
 
 def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
@@ -126,15 +140,24 @@ def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
-        if not isinstance(record, dict) or not {"agent", "agent_config", "environment"} <= record.keys():
-            raise ValueError(f"expected an object with agent and environment, found {json.dumps(record)[:60]}")
-        for name, kinds in _RECORD.items():
-            if name in record and type(record[name]) not in kinds:
-                raise ValueError(f"{name} is {record[name]!r:.60}")
-    except (ValueError, RecursionError) as error:
+        record: dict[str, Any] = read_json(path)
+        _check(record)
+    except (OSError, ValueError) as error:
         raise damaged(path, error) from error
     return record
+
+
+def _check(record: Any) -> None:
+    """Refuses what is no record, by a ValueError: entries that are missing, unknown, or of another type."""
+    if not isinstance(record, dict) or not {"agent", "agent_config", "environment"} <= record.keys():
+        raise ValueError(f"expected an object with agent and environment, found {in_short(record)}")
+    if (wrong := identity.wrong_kind(record, _KINDS)) is not None:
+        raise ValueError(wrong)
+    if unknown := sorted(record.keys() - _NAMES):
+        raise ValueError(
+            f"{', '.join(unknown)[:100]} is unknown to agentkit {__version__}, and the file is said to be of "
+            f"{record.get('versions', {}).get('agentkit', 'no version')}"
+        )
 
 
 def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
@@ -160,12 +183,13 @@ def experiment_from_record(
         wanted += identity.ENVIRONMENT_PARTS
     made: dict[str, Any] = {}
     try:
-        identity.check_rebuildable(record, run_directory, imports, wanted)
+        _check(record)
+        checked = identity.check_rebuildable(record, run_directory, imports, wanted)
         if "agent" not in changes:
-            made["agent"] = identity.rebuild_agent(record, run_directory)
+            made["agent"] = identity.rebuild_agent(record, checked, run_directory)
         if "environment" not in changes:
-            made |= identity.rebuild_environment(record)
-    except (TypeError, AttributeError, LookupError) as error:
+            made |= identity.rebuild_environment(record, checked)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
         if isinstance(error, AgentkitError):
             raise
         raise damaged(pathlib.Path(run_directory) / "config.json", error) from error

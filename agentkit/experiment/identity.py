@@ -17,12 +17,26 @@ from agentkit.agents.common.agent import Agent
 from agentkit.envs import given
 from agentkit.envs import registry as environments
 from agentkit.errors import ConfigError
-from agentkit.experiment.recipes import changed, decode, encode, named_modules, names_only, same, unnamed
-from agentkit.experiment.trust import check_gymnasium_name, check_trusted, import_named, packages_outside
+from agentkit.experiment import callback_record
+from agentkit.experiment.codes import Code, in_short, parse
+from agentkit.experiment.recipes import Checked, check, encode, names_only
+from agentkit.experiment.trust import check_gymnasium_name, import_named, packages_outside
 
 AGENT_PARTS = ("agent", "agent_config", "agent_parts", "agent_code")
 ENVIRONMENT_PARTS = ("environment", "environment_function", "environment_factory", "environment_settings", "wrappers")
 _BY_NAME = ("agent_config", "agent_parts", "environment_settings")
+KINDS: dict[str, tuple[type, ...]] = {
+    "agent": (str, type(None)),
+    "agent_config": (dict,),
+    "agent_parts": (dict,),
+    "agent_code": (dict,),
+    "environment": (str, type(None)),
+    "environment_function": (dict, type(None)),
+    "environment_factory": (dict, type(None)),
+    "environment_settings": (dict,),
+    "wrappers": (list,),
+}
+"""Types that the parts of a record may have."""
 _EMPTY: dict[str, Any] = {
     "agent_parts": {},
     "environment_function": None,
@@ -82,19 +96,26 @@ def _describe_given(environment: Any) -> Any:
     return {"unnamed": f"an instance of {name}, not its class", "name": name, "digest": cls.get("digest")}
 
 
-def rebuild_agent(record: Mapping[str, Any], run: object) -> Any:
-    """Makes the agent of a record; `check_rebuildable` says before whether it can be.
+def rebuild_agent(record: Mapping[str, Any], checked: Mapping[str, Checked], run: object) -> Any:
+    """Makes the agent of a record.
+
+    Args:
+        record: what `describe_agent` returned.
+        checked: what `check_rebuildable` returned for it.
+        run: the run folder, for messages.
 
     Raises:
         ConfigError: it has settings that this version does not know, or a part cannot be found.
     """
-    parts, name = dict(record.get("agent_parts", {})), record["agent"]
+    parts, name = _under(checked, "agent_parts"), record["agent"]
     if name is None:
         if "agent" in parts:
-            return decode(parts["agent"])
-        config = decode(parts.pop("config"))
-        return Agent(config, **{part: decode(code, config) for part, code in parts.items()})
-    settings = {field: decode(code) for field, code in record["agent_config"].items()}
+            return parts["agent"].build()
+        if "config" not in parts:
+            raise ConfigError(f"{run} is damaged: agent_parts has no config. Restore it, or train anew.")
+        config = parts.pop("config").build()
+        return Agent(config, **{part: code.build(config) for part, code in parts.items()})
+    settings = {field: code.build() for field, code in _under(checked, "agent_config").items()}
     unknown = settings.keys() - {field.name for field in dataclasses.fields(registry.config_class(name))}
     if unknown:
         raise ConfigError(
@@ -105,36 +126,46 @@ def rebuild_agent(record: Mapping[str, Any], run: object) -> Any:
     stock: Any = registry.make(name, settings)
     if not parts:
         return stock
-    return dataclasses.replace(stock, **{part: decode(code, stock.config) for part, code in parts.items()})
+    return dataclasses.replace(stock, **{part: code.build(stock.config) for part, code in parts.items()})
 
 
-def rebuild_environment(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the fields of an `ExperimentConfig` that define the environment."""
+def rebuild_environment(record: Mapping[str, Any], checked: Mapping[str, Checked]) -> dict[str, Any]:
+    """Makes the fields of an `ExperimentConfig` that define the environment.
+
+    Args:
+        record: what `describe_environment` returned.
+        checked: what `check_rebuildable` returned for it.
+    """
     environment = record["environment"]
     if environment is None:
-        environment = decode(record["environment_function"])
-    elif (code := record.get("environment_factory")) is not None:
-        _restore_factory(environment, code)
-    settings = record.get("environment_settings", {})
+        environment = checked["environment_function"].build()
+    elif record.get("environment_factory") is not None:
+        _restore_factory(environment, record["environment_factory"], checked.get("environment_factory"))
     return {
         "environment": environment,
-        "environment_settings": {name: decode(value) for name, value in settings.items()},
-        "wrappers": decode(record.get("wrappers", [])),
+        "environment_settings": {name: code.build() for name, code in _under(checked, "environment_settings").items()},
+        "wrappers": checked["wrappers"].build() if "wrappers" in checked else (),
     }
 
 
-def _restore_factory(environment: str, code: Any) -> None:
-    """Registers the prefix of an environment's name again, unless the program has done so itself."""
+def _under(checked: Mapping[str, Checked], part: str) -> dict[str, Checked]:
+    """Returns the codes of a part that has several, by their names."""
+    return {path.removeprefix(f"{part}."): code for path, code in checked.items() if path.startswith(f"{part}.")}
+
+
+def _restore_factory(environment: str, code: Any, checked: Checked | None) -> None:
+    """Registers the prefix of an environment's name again, unless the program has done so itself: `checked` is None."""
     prefix = environment.partition(":")[0]
-    found = environments.registered(environment)
-    if found is None:
-        factory = decode(code)  # Importing its module may register it.
+    if checked is not None:
+        factory = checked.build()  # Importing its module may register it.
         if environments.registered(environment) is None:
             environments.register(prefix, factory)
-    elif names_only(encode(found)) != names_only(code):
+        return
+    found = encode(environments.registered(environment))
+    if names_only(found) != names_only(code):
         raise ConfigError(
             f"The environment prefix {prefix!r} was registered for {_short(code)}, and is here for "
-            f"{_short(encode(found))}. Register what the run was made with."
+            f"{_short(found)}. Register what the run was made with."
         )
 
 
@@ -156,16 +187,20 @@ def describe_loggers(loggers: Sequence[Any]) -> list[Any]:
     return [logger.code if isinstance(logger, MissingLogger) else encode(logger) for logger in loggers]
 
 
-def rebuild_loggers(codes: Any, run: object, imports: Sequence[str]) -> list[Any]:
-    """Makes the loggers of a record again; one of code that is not there, or not trusted, is a `MissingLogger`."""
+def rebuild_loggers(codes: Sequence[Any], run: object, imports: Sequence[str]) -> list[Any]:
+    """Makes the loggers of a record again; one of code that is not there, or not trusted, is a `MissingLogger`.
+
+    Raises:
+        ConfigError: one is nothing that `describe_loggers` writes.
+    """
     found: list[Any] = []
-    for code in codes if isinstance(codes, list) else ():
+    for number, code in enumerate(codes):
+        parsed = parse(code, f"{run}, loggers[{number}]")
         try:
-            reasons = [reason for _, reason in unnamed(code, "")]
-            if reasons:
-                raise ConfigError(reasons[0])
-            check_trusted(list(named_modules(code)), imports, run)
-            found.append(decode(code))
+            for _, reason in parsed.unnamed(""):
+                raise ConfigError(reason)
+            (checked,) = check([parsed], imports, run)
+            found.append(checked.build())
         except ConfigError as error:
             found.append(MissingLogger(code, str(error).rstrip(".")))
     return found
@@ -176,7 +211,7 @@ def check_rebuildable(
     run: object,
     imports: Sequence[str],
     names: Sequence[str] = (*AGENT_PARTS, *ENVIRONMENT_PARTS),
-) -> None:
+) -> dict[str, Checked]:
     """Refuses a record whose parts cannot be named, or name code that the user has not asked for.
 
     Args:
@@ -185,18 +220,25 @@ def check_rebuildable(
         imports: packages that the user named; they are imported.
         names: the parts that are to be made again.
 
+    Returns:
+        The codes that it has checked, by path: `rebuild_agent` and `rebuild_environment` use nothing else.
+
     Raises:
-        ConfigError: a part was a lambda, a closure, of ``__main__``, or of no type that can be written.
+        ConfigError: a part was a lambda, a closure, of ``__main__``, or of no type that can be written; or the record
+            is damaged.
         UntrustedCodeError: a part is code of a module that is neither loaded nor named.
     """
     import_named(imports)
+    if (wrong := wrong_kind(record, KINDS)) is not None:
+        raise ConfigError(f"{run} is damaged: {wrong}. Restore it, or train anew.")
     if "environment" in names and not record.get("offline", {}).get("evaluates", True):
         raise ConfigError(f"The run {run} is from data alone and has no environment. Give one, as environment=.")
     parts = {name: record[name] for name in names if record.get(name) is not None}
     factory = parts.get("environment_factory")
     if factory is not None and environments.registered(record["environment"]) is not None:
         del parts["environment_factory"]  # The program has it, and `_restore_factory` compares them.
-    found = _unnamed(parts)
+    codes = _codes(parts, f"{run}, ")
+    found = _unnamed(codes)
     if record.get("agent") is None and "agent" in names and not record.get("agent_parts"):
         found.append(("agent", "of your own code"))
     if "environment" in names and record["environment"] is None and "environment_function" not in parts:
@@ -208,14 +250,15 @@ def check_rebuildable(
             f"agentkit.{'run_offline(config' if 'offline' in record else 'run(experiment'}, resume=True) from that "
             "code. Code in a module that can be imported would need neither."
         )
-    check_trusted(_modules(parts), imports, run)
-    if isinstance(parts.get("environment"), str):
+    checked = check(list(codes.values()), imports, run)
+    if "environment" in parts:
         check_gymnasium_name(parts["environment"], imports, run)
+    return dict(zip(codes, checked, strict=True))
 
 
 def what_the_folder_lacks(record: Mapping[str, Any]) -> str | None:
     """Returns a sentence on the parts that a run folder will not be able to make again; None where it has all."""
-    found = _unnamed(_described(record))
+    found = _unnamed(_codes(_described(record)))
     if not found:
         return None
     return (
@@ -240,37 +283,43 @@ def _given_again(found: Sequence[tuple[str, str]], record: Mapping[str, Any]) ->
     return " and ".join(f"{name}=" for name in names)
 
 
-def _unnamed(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [found for path, code in _codes(parts) for found in unnamed(code, path)]
+def _unnamed(codes: Mapping[str, Code]) -> list[tuple[str, str]]:
+    return [found for path, code in codes.items() for found in code.unnamed(path)]
 
 
-def _modules(parts: Mapping[str, Any]) -> list[str]:
-    return [module for _, code in _codes(parts) for module in named_modules(code)]
+def wrong_kind(record: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> str | None:
+    """Says which value of a record is of another type than its name may have; None where none is."""
+    for name, value in record.items():
+        if name in kinds and type(value) not in kinds[name]:
+            expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds[name])
+            return f"{name} is {in_short(value)}, expected {expected}"
+    return None
 
 
-def _codes(parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns what `encode` has written of the parts of a record, each with its path."""
-    found: list[tuple[str, Any]] = []
+def _codes(parts: Mapping[str, Any], where: str = "") -> dict[str, Code]:
+    """Reads what `encode` has written of the parts of a record; returns each code by its path."""
+    found: dict[str, Code] = {}
     for part, code in parts.items():
         if part in _BY_NAME:
-            found += [(f"{part}.{name}", child) for name, child in code.items()]
+            found |= {f"{part}.{name}": parse(child, f"{where}{part}.{name}") for name, child in code.items()}
         else:
-            found.append((part, code))
+            found[part] = parse(code, where + part)
     return found
 
 
 def packages_of(record: Mapping[str, Any]) -> list[str]:
     """Returns the packages that ``--import`` has to name for another program to rebuild a run."""
-    callbacks = [module for code in record.get("callbacks", []) for module in named_modules(code)]
-    return packages_outside([*_modules(_described(record)), *callbacks])
+    callbacks = [each.code for each in callback_record.read(record.get("callbacks", []))]
+    return packages_outside(module for code in (*_codes(_described(record)).values(), *callbacks)
+                            for module in code.modules())  # fmt: skip
 
 
 def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Returns the first part in which two records differ by name, with what differs; None if they are one run's."""
     for part in (*AGENT_PARTS[:3], *ENVIRONMENT_PARTS):  # The agent's own file is named by the agent.
         one, other = (record.get(part, _EMPTY.get(part)) for record in (saved, now))
-        ones, others = (dict(_codes({part: value})) for value in (one, other))
-        if ones.keys() != others.keys() or not all(same(code, others[path]) for path, code in ones.items()):
+        ones, others = (_codes({part: value}) for value in (one, other))
+        if ones.keys() != others.keys() or not all(code.same(others[path]) for path, code in ones.items()):
             return _narrowed(part, _shown(part, one), _shown(part, other))
     return None
 
@@ -293,8 +342,8 @@ def _shown(part: str, value: Any) -> Any:
 
 def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: object) -> None:
     """Warns about each function and class whose source has changed since a record was written."""
-    found, others = (dict(_codes({**_described(record), **_training(record)})) for record in (saved, now))
-    names = {name for path in found.keys() & others.keys() for name in changed(found[path], others[path])}
+    found, others = ({**_codes(_described(record)), **_training(record)} for record in (saved, now))
+    names = {name for path in found.keys() & others.keys() for name in found[path].changed(others[path])}
     for name in sorted(names):
         module = sys.modules.get(name.partition(":")[0])
         warnings.warn(
@@ -305,9 +354,11 @@ def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: objec
         )
 
 
-def _training(record: Mapping[str, Any]) -> dict[str, Any]:
+def _training(record: Mapping[str, Any]) -> dict[str, Code]:
     """Returns the codes of those callbacks of a record that change the training."""
-    return {"callbacks": [code for code in record.get("callbacks", []) if code["changes_training"]]}
+    saved = callback_record.read(record.get("callbacks", []))
+    codes = [each.code for each in saved if each.changes_training]
+    return {f"callbacks[{number}]": code for number, code in enumerate(codes)}
 
 
 def _described(record: Mapping[str, Any]) -> dict[str, Any]:

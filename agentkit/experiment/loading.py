@@ -339,8 +339,8 @@ def _load_file(
 ) -> LoadedPolicy:
     file, arrays = read_policy(path)
     if agent is None:
-        identity.check_rebuildable(file.agent, path, imports, identity.AGENT_PARTS)
-        agent = identity.rebuild_agent(file.agent, path)
+        checked = identity.check_rebuildable(file.agent, path, imports, identity.AGENT_PARTS)
+        agent = identity.rebuild_agent(file.agent, checked, path)
         identity.warn_of_changes(file.agent, identity.describe_agent(agent, 1), path)
     networks = agent.make_networks(file.environment_spec)
     update = agent.make_update(networks)

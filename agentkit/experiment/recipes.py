@@ -11,7 +11,8 @@
     the agent's settings       {"same_as": "config"}
     anything else              {"unnamed": "a lambda", ...}: it can be compared, and not be made again
 
-Nothing is called to make a value again but partial and the classes that are named.
+`codes.parse` reads a code; `check` refuses names of modules that are not trusted; a value is made again from what that
+returns, and from nothing else. Nothing is called for it but partial and the classes that are named.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import functools
 import importlib
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 
 from agentkit.errors import ConfigError
+from agentkit.experiment.codes import MAX_ARRAY, Code, parse
 from agentkit.experiment.sources import digest
+from agentkit.experiment.trust import check_trusted
+from agentkit.nests import is_namedtuple
 
-_MAX_ARRAY = 10_000
 _MISSING = object()
 
 
@@ -55,7 +58,7 @@ def encode(value: Any, config: Any = _MISSING) -> Any:
     if isinstance(value, pathlib.PurePath):
         return {"path": str(value)}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        if value.size > _MAX_ARRAY:
+        if value.size > MAX_ARRAY:
             return {"unnamed": f"an array of {value.size:,} numbers, more than config.json holds: keep it in a file"}
         return {"array": value.tolist(), "dtype": value.dtype.name}
     if type(value) is functools.partial:
@@ -76,7 +79,7 @@ def _same_fields(value: Any, config: Any) -> bool:
 
 def _encode_dataclass(value: Any, config: Any) -> Any:
     fields = dataclasses.fields(value)
-    if not type(value).__dataclass_params__.frozen:
+    if not _is_frozen(type(value)):
         return {"unnamed": f"a {type(value).__qualname__}, which is no frozen dataclass"}
     if not all(field.init for field in fields):
         return {"unnamed": f"a {type(value).__qualname__}, which has fields that its __init__ does not take"}
@@ -113,22 +116,6 @@ def _look_up(module: str, name: str) -> Any:
     return found
 
 
-def named_modules(code: Any) -> Iterator[str]:
-    """Yields the modules of the functions and classes that a code names."""
-    if isinstance(code, Mapping) and isinstance(name := code.get("function", code.get("type")), str):
-        yield name.partition(":")[0]
-    for _, child in _children(code):
-        yield from named_modules(child)
-
-
-def unnamed(code: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields the path of each part that cannot be made again, and why."""
-    if isinstance(code, Mapping) and "unnamed" in code:
-        yield path, str(code["unnamed"])
-    for label, child in _children(code):
-        yield from unnamed(child, path + label)
-
-
 def names_only(code: Any) -> Any:
     """Returns a code without its digests, to compare by name."""
     if isinstance(code, list):
@@ -144,100 +131,110 @@ def names_only(code: Any) -> Any:
     return {key: value for key, value in code.items() if key != "digest"} | plain | named
 
 
-def same(saved: Any, now: Any) -> bool:
-    """Returns whether two codes name the same. An unnamed part may be any function or object: `changed` yields it."""
-    if isinstance(saved, Mapping) and "unnamed" in saved:
-        return isinstance(now, Mapping) and bool({"function", "type", "partial", "unnamed"} & now.keys())
-    found, others = dict(_children(saved)), dict(_children(now))
-    if _head(saved) != _head(now) or found.keys() != others.keys():
-        return False
-    return all(same(child, others[label]) for label, child in found.items())
+@final
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """Holds a code all of whose names are trusted; made by `check` alone."""
+
+    code: Code
+
+    def build(self, config: Any = _MISSING, kind: type | None = None) -> Any:
+        """Makes the value again, which imports the modules that are named.
+
+        Args:
+            config: the agent's settings.
+            kind: of which the value has to be an instance, made by its class whichever that is; None for any value,
+                whose class is a frozen dataclass or a NamedTuple.
+
+        Raises:
+            ConfigError: a name is not found, or a class does not take its fields.
+        """
+        return _build(self.code, config, kind)
 
 
-def _head(code: Any) -> Any:
-    """Returns a code without the codes inside of it, and without its digest."""
-    if isinstance(code, Mapping):
-        inside = ("fields", "keywords", "args", "list", "dict", "partial")
-        return {key: None if key in inside else value for key, value in code.items() if key != "digest"}
-    return list if isinstance(code, list) else code
-
-
-def changed(saved: Any, now: Any) -> Iterator[str]:
-    """Yields the name of each function and class whose source is another than the saved one, or cannot be compared."""
-    if isinstance(saved, Mapping) and isinstance(now, Mapping):
-        names = [code.get("function", code.get("type", code.get("name"))) for code in (saved, now)]
-        digests = [code.get("digest") for code in (saved, now)]
-        if "unnamed" in saved and names[0] != names[1]:
-            yield str(names[0] or saved["unnamed"])
-        elif isinstance(names[0], str) and names[0] == names[1] and None not in digests and digests[0] != digests[1]:
-            yield names[0]
-    found, others = dict(_children(saved)), dict(_children(now))
-    for label in found.keys() & others.keys():
-        yield from changed(found[label], others[label])
-
-
-def _children(code: Any) -> list[tuple[str, Any]]:
-    """Returns the codes directly inside of one, each with what to add to its path."""
-    if isinstance(code, list):
-        return [(f"[{index}]", child) for index, child in enumerate(code)]
-    found: list[tuple[str, Any]] = []
-    if isinstance(code, Mapping):
-        for key in ("fields", "keywords"):
-            found += [(f".{name}", child) for name, child in dict(code.get(key, {})).items()]
-        for key in ("args", "list", "dict"):
-            found += _children(code.get(key))
-        if "partial" in code:
-            found.append(("", code["partial"]))
-    return found
-
-
-def decode(code: Any, config: Any = _MISSING) -> Any:
-    """Makes a value again. Imports the modules that are named: ask `trust.check_trusted` before.
+def check(codes: Sequence[Code], imports: Sequence[str], run: object) -> list[Checked]:
+    """Refuses codes that name code which is neither agentkit's, nor loaded, nor named by the user: all for one.
 
     Args:
-        code: what `encode` returned, maybe by way of JSON.
-        config: the agent's settings.
+        codes: what `parse` returned.
+        imports: packages that the user named.
+        run: the run folder, for messages.
 
     Raises:
-        ConfigError: a name is not found, a class does not take its fields, or the code is damaged.
+        UntrustedCodeError: it says what to name.
     """
-    if isinstance(code, list):
-        return tuple(decode(child, config) for child in code)
-    if not isinstance(code, Mapping):
-        return code
+    check_trusted([module for code in codes for module in code.modules()], imports, run)
+    return [Checked(code) for code in codes]
+
+
+def decode(code: Any, config: Any = _MISSING, imports: Sequence[str] = (), run: object = "that is read") -> Any:
+    """Makes a value again from its code, if all that this names is trusted: see `parse`, `check`, `Checked.build`."""
+    (checked,) = check([parse(code)], imports, run)
+    return checked.build(config)
+
+
+def _build(code: Code, config: Any, kind: type | None = None) -> Any:
     try:
-        return _decode(code, config)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _build_form(code, config, kind)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{str(dict(code))[:200]} cannot be made again: {error!r}.") from error
+        what = f"{code.value} with its fields" if code.form == "type" else f"A {code.form}"
+        raise ConfigError(f"{what} cannot be made again: {error!r:.200}.") from error
 
 
-def _decode(code: Mapping[str, Any], config: Any) -> Any:
-    if "function" in code:
-        return find(code["function"])
-    if "type" in code:
-        cls = find(code["type"])
-        if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, tuple)):
-            raise ConfigError(f"Expected a dataclass or NamedTuple at {code['type']}, found {cls!r}.")
-        return cls(**{name: decode(child, config) for name, child in code["fields"].items()})
-    if "partial" in code:
-        keywords = {name: decode(child, config) for name, child in code["keywords"].items()}
-        return functools.partial(decode(code["partial"], config), *decode(code["args"], config), **keywords)
-    if "list" in code:
-        return list(decode(code["list"], config))
-    if "dict" in code:
-        return {decode(key, config): decode(child, config) for key, child in code["dict"]}
-    if "path" in code:
-        return pathlib.Path(code["path"])
-    if "array" in code:
-        return np.asarray(code["array"], np.dtype(code["dtype"]))
-    if code.get("same_as") == "config" and config is not _MISSING:
-        return config
-    raise ConfigError(f"Expected a value as agentkit writes it, found {str(dict(code))[:200]}.")
+def _build_form(code: Code, config: Any, kind: type | None) -> Any:
+    children = [(label, _build(child, config)) for label, child in code.children]
+    values = [value for _, value in children]
+    match code.form:
+        case "plain":
+            return code.value
+        case "tuple":
+            return tuple(values)
+        case "list":
+            return values
+        case "dict":
+            return dict(values)
+        case "function":
+            return _find(code.value)
+        case "type":
+            return _find_class(code.value, kind)(**{label.removeprefix("."): value for label, value in children})
+        case "partial":
+            function, *rest = values
+            args = [value for (label, _), value in zip(children[1:], rest, strict=True) if label.startswith("[")]
+            named = {label[1:]: value for label, value in children[1:] if label.startswith(".")}
+            return functools.partial(function, *args, **named)
+        case "path":
+            return pathlib.Path(code.value)
+        case "array":
+            return _array(*code.value)
+        case "same_as" if config is not _MISSING:
+            return config
+    raise ConfigError(f"Expected a value that can be made again, found {code.value}.")
 
 
-def find(name: str) -> Any:
+def _array(numbers: Any, dtype: str) -> np.ndarray:
+    found = np.dtype(dtype)
+    if found.kind not in "biuf" or found.name != dtype:
+        raise ConfigError(f"Expected an array of bools or numbers, found the dtype {dtype!r}.")
+    return np.asarray(numbers, found)
+
+
+def _find_class(name: str, kind: type | None) -> Any:
+    cls = _find(name)
+    if kind is not None:
+        if not (isinstance(cls, type) and issubclass(cls, kind)):
+            raise ConfigError(f"Expected a {kind.__name__} at {name}, found {cls!r}.")
+    elif not isinstance(cls, type) or not (_is_frozen(cls) or is_namedtuple(cls)):
+        raise ConfigError(f"Expected a frozen dataclass or NamedTuple at {name}, found {cls!r}.")
+    return cls
+
+
+def _is_frozen(cls: Any) -> bool:
+    return bool(getattr(getattr(cls, "__dataclass_params__", None), "frozen", False))
+
+
+def _find(name: str) -> Any:
     """Returns the function or class of a name, imported; only one that is defined under this very name."""
     module, _, path = name.partition(":")
     try:

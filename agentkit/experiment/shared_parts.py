@@ -18,7 +18,8 @@ import numpy as np
 from agentkit.actors import CompiledPolicy
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import SpecError
-from agentkit.experiment import identity, recipes
+from agentkit.experiment import identity
+from agentkit.experiment.codes import parse
 from agentkit.learning import CompiledUpdate, Update
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import Nest
@@ -120,10 +121,11 @@ def find_policy(agent: Agent, networks: Any, evaluation: bool) -> CompiledPolicy
     return CompiledPolicy(agent.make_policy(networks, evaluation))
 
 
-def is_agentkits(code: Mapping[str, Any]) -> bool:
+def is_agentkits(parts: Mapping[str, Any]) -> bool:
     """Returns whether all functions in these parts are agentkit's own, by what `recipes.encode` wrote of them."""
-    return not any(list(recipes.unnamed(part, "")) for part in code.values()) and all(
-        module.partition(".")[0] == "agentkit" for part in code.values() for module in recipes.named_modules(part)
+    codes = [parse(part) for part in parts.values()]
+    return not any(list(code.unnamed("")) for code in codes) and all(
+        module.partition(".")[0] == "agentkit" for code in codes for module in code.modules()
     )
 
 

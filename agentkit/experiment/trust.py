@@ -30,6 +30,11 @@ _PARTS = (
     "agentkit.wrappers",
     *(f"agentkit.envs.{name}" for name in ("bandit", "catch", "deep_sea", "memory_chain", "point_mass", "reach_goal")),
 )
+# Modules beside those that connect to an address, or start a program; no run names them.
+_NO_PARTS = (
+    *(f"agentkit.actors.{name}" for name in ("inference_server", "remote", "remote_protocol")),
+    "agentkit.wrappers.film",
+)
 
 
 @final
@@ -73,7 +78,7 @@ def check_trusted(modules: Iterable[str], imports: Sequence[str], run: object) -
     Raises:
         UntrustedCodeError: it says what to name.
     """
-    unknown = [name for name in modules if not (_covered(name, (*_PARTS, *imports)) or _loaded_by_the_user(name))]
+    unknown = [name for name in modules if not (_is_part(name) or _covered(name, imports) or _loaded_by_the_user(name))]
     if unknown:
         packages = sorted({_package(name) for name in unknown})
         options = " ".join(f"--import {name}" for name in packages)
@@ -91,22 +96,27 @@ def check_gymnasium_name(environment: str, imports: Sequence[str], run: object) 
         UntrustedCodeError: it says what to name.
     """
     prefix, _, rest = environment.partition(":")
-    module, colon, _ = rest.partition(":")
+    module, colon, _ = rest.rpartition(":")
     if prefix == "gymnasium" and colon and module not in sys.modules:
         check_trusted([module], imports, run)
-    if prefix == "gymnasium" and rest.startswith("GymV"):  # Its arguments name another environment, of any module.
+    name = rest.removeprefix(f"{module}:").rpartition("/")[2]
+    if prefix == "gymnasium" and name.startswith("GymV"):  # Its arguments name another environment, of any module.
         check_trusted(["shimmy"], imports, run)
 
 
 def packages_outside(modules: Iterable[str]) -> list[str]:
     """Returns the packages that a user who has loaded nothing has to name, to have all of these modules."""
-    return sorted({_package(name) for name in modules if not _covered(name, _PARTS)})
+    return sorted({_package(name) for name in modules if not _is_part(name)})
 
 
 def _package(module: str) -> str:
     """Returns what to name for a module: the package it is in; of agentkit, itself."""
     package = module.partition(".")[0]
     return module if package == "agentkit" else package
+
+
+def _is_part(module: str) -> bool:
+    return _covered(module, _PARTS) and not _covered(module, _NO_PARTS)
 
 
 def _covered(module: str, packages: Iterable[str]) -> bool:
@@ -117,6 +127,6 @@ def _loaded_by_the_user(module: str) -> bool:
     """Returns whether a module is loaded and part of no library: no folder for installed packages holds it."""
     file = getattr(sys.modules.get(module), "__file__", None)
     package = module.partition(".")[0]
-    if file is None or package == "agentkit" or package in sys.stdlib_module_names:
+    if file is None or package in ("agentkit", "__main__") or package in sys.stdlib_module_names:
         return False
     return not {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts)

@@ -32,9 +32,10 @@ from agentkit.experiment import (
     resume,
     run,
 )
+from agentkit.experiment.codes import parse
 from agentkit.experiment.config_json import experiment_from_record, write_config
 from agentkit.experiment.identity import difference, packages_of
-from agentkit.experiment.recipes import encode, unnamed
+from agentkit.experiment.recipes import encode
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
@@ -182,7 +183,7 @@ def test_each_command_rebuilds_exactly_the_run(row, command, tmp_path, monkeypat
 def test_a_registered_agent_is_written_by_its_name_alone(name):
     written = make(registry.make(name), num_envs=2).describe()
     assert written["agent"] == name and written["agent_parts"] == {}
-    assert not list(unnamed([encode(part) for part in vars(registry.make(name)).values()], "part"))
+    assert not list(parse([encode(part) for part in vars(registry.make(name)).values()]).unnamed("part"))
 
 
 def _of_main(network, config):
@@ -391,10 +392,10 @@ def test_a_folder_cannot_name_code_of_libraries(code, tmp_path):
         ({"function": "tests.experiment.own_parts:jnp.save"}, "no function or class 'jnp.save' of its own"),
         ({"function": "tests.experiment.own_parts:dqn"}, "no function or class 'dqn'"),
         ({"function": "tests.experiment.own_parts:gone"}, "renamed or moved"),
-        ({"type": "tests.experiment.own_parts:make_catch", "fields": {}}, "Expected a dataclass"),
+        ({"type": "tests.experiment.own_parts:make_catch", "fields": {}}, "Expected a frozen dataclass"),
         ({"type": "tests.experiment.own_parts:Noisy", "fields": {"x": 1}}, "cannot be made again"),
-        ({"function": 3}, "cannot be made again"),
-        ({"what": 1}, "Expected a value as agentkit writes it"),
+        ({"function": 3}, "expected the name of a function or class as MODULE:NAME, found '3'"),
+        ({"what": 1}, "environment_function: expected a value as agentkit writes it"),
     ],
     ids=str,
 )
@@ -467,8 +468,8 @@ def test_a_checkpoint_is_of_its_own_parts_alone(tmp_path):
 
 
 def test_the_field_that_differs_is_named_alone():
-    config = {"learning_rate": {"type": "Linear", "fields": {"start": 1e-3, "end": 0.0}}, "batch_size": 8}
-    other = {"learning_rate": {"type": "Linear", "fields": {"start": 1e-3, "end": 1e-5}}, "batch_size": 8}
+    config = {"learning_rate": {"type": "a.b:Linear", "fields": {"start": 1e-3, "end": 0.0}}, "batch_size": 8}
+    other = {"learning_rate": {"type": "a.b:Linear", "fields": {"start": 1e-3, "end": 1e-5}}, "batch_size": 8}
     saved = {"agent": "dqn", "agent_config": config}
     assert difference(saved, saved | {"agent_config": other}) == ("agent_config.learning_rate.fields.end", 0.0, 1e-5)
     both = saved | {"agent_config": other | {"batch_size": 9}}

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from agentkit.errors import ConfigError
-from agentkit.experiment.recipes import changed, decode, encode, named_modules, names_only, same, unnamed
+from agentkit.experiment.codes import parse
+from agentkit.experiment.recipes import decode, encode, names_only
 from agentkit.experiment.sources import digest, normalise
 
 
@@ -39,6 +40,14 @@ class Derived:
 class Pair(NamedTuple):
     one: Any
     other: Any
+
+
+def _same(saved, now):
+    return parse(saved).same(parse(now))
+
+
+def _changed(saved, now):
+    return list(parse(saved).changed(parse(now)))
 
 
 _LIMIT = 3
@@ -88,8 +97,8 @@ def test_values_come_back(value):
     back = decode(code)
     assert (pathlib.PurePosixPath(back) if isinstance(value, pathlib.PurePath) else back) == value
     assert type(back) is type(value) or isinstance(value, pathlib.PurePath)
-    assert list(unnamed(code, "it")) == [] and same(code, encode(value)) and list(changed(code, encode(value))) == []
-    assert set(named_modules(code)) <= {__name__}
+    assert list(parse(code).unnamed("it")) == [] and _same(code, encode(value)) and _changed(code, encode(value)) == []
+    assert set(parse(code).modules()) <= {__name__}
 
 
 def test_numpy_and_partials_come_back():
@@ -123,7 +132,7 @@ def test_the_agents_settings_are_referred_to():
 )
 def test_what_has_no_name_says_why(value, reason):
     code = encode(Pair(1, [value]))
-    ((path, found),) = unnamed(code, "it")
+    ((path, found),) = parse(code).unnamed("it")
     assert path == "it.other[0]"
     assert re.search(reason, found)
     with pytest.raises(ConfigError, match="Expected a value"):
@@ -133,16 +142,16 @@ def test_what_has_no_name_says_why(value, reason):
 def test_only_names_are_compared_and_only_digests_have_changed():
     saved, now = (encode(Point(1, (helper, calls_helper))) for _ in range(2))
     saved["fields"]["fields"][0]["digest"] = "0"
-    assert same(saved, now) and list(changed(saved, now)) == [f"{__name__}:helper"]
-    assert not same(saved, encode(Point(1, (helper, helper)))) and not same(saved, encode(Point(2, saved)))
-    assert not same(encode(Point(1)), encode(Pair(1, 2))) and not same(encode((1,)), encode((1, 2)))
+    assert _same(saved, now) and _changed(saved, now) == [f"{__name__}:helper"]
+    assert not _same(saved, encode(Point(1, (helper, helper)))) and not _same(saved, encode(Point(2, saved)))
+    assert not _same(encode(Point(1)), encode(Pair(1, 2))) and not _same(encode((1,)), encode((1, 2)))
     assert "digest" not in names_only(saved)["fields"]["fields"][0] and "digest" in names_only(saved)["fields"]
 
 
 def test_what_was_unnamed_may_have_got_a_name_and_is_said_to_be_unknown():
     saved, now = encode((lambda: 0,)), encode((helper,))
-    assert same(saved, now) and len(list(changed(saved, now))) == 1
-    assert not same(saved, encode((1,))) and not same(now, saved)
+    assert _same(saved, now) and len(_changed(saved, now)) == 1
+    assert not _same(saved, encode((1,))) and not _same(now, saved)
 
 
 def _digest_of(source, name, monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ def test_a_linen_module_is_written_by_its_class_and_what_differs_from_it() -> No
     nn = pytest.importorskip("flax.linen")
     torso = networks.from_flax(nn.Sequential([nn.Dense(4), nn.LayerNorm(use_bias=False)]))
     code = encode(torso)
-    assert decode(code) == torso
+    assert decode(code, imports=["flax"]) == torso
     assert [layer.settings for layer in torso.settings["layers"]] == [{"features": 4}, {"use_bias": False}]
 
 

@@ -1,0 +1,331 @@
+"""A run folder or a policy file of a stranger runs nothing, whatever names are in it."""
+
+import copy
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import pathlib
+import random
+import re
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import agentkit
+from agentkit.agents import dqn
+from agentkit.cli import main
+from agentkit.envs.catch import Catch
+from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment import ExperimentConfig, evaluate, identity, read_record, recipes, resume
+from agentkit.experiment.codes import in_short
+from agentkit.experiment.config_json import write_config
+from agentkit.experiment.policy_file import PolicyFile, write_policy
+from agentkit.experiment.recipes import decode, encode
+from agentkit.experiment.trust import check_gymnasium_name
+from agentkit.specs import make_environment_spec
+from tests.experiment import own_parts
+from tests.experiment.own_parts import SMALL
+
+EVIL = "runs.x.evil:f"
+CLASS = {"type": "runs.x.evil:X", "fields": {}}
+OWN = {"function": "agentkit.networks.mlp:mlp"}
+# Where a name may be that a check looks past.
+FORMS = {
+    "list": {"list": {"function": EVIL}},
+    "two forms": {"function": "agentkit.networks.mlp:mlp", **CLASS},
+    "two forms, no fields": {"partial": OWN, "args": [], "keywords": {}, "function": EVIL},
+    "args": {"partial": OWN, "args": {"function": EVIL}, "keywords": {}},
+    "dict": {"dict": {"function": EVIL}},
+    "dict of codes": {"dict": [{"function": EVIL}]},
+    "keywords": {"partial": OWN, "args": [], "keywords": CLASS},
+    "fields": {"type": "agentkit.types:LossOutput", "fields": {"loss": {"list": CLASS}, "metrics": {"dict": []}}},
+    "an unknown key": {"path": "a", "then": {"function": EVIL}},
+    "plain": {"function": EVIL},
+}
+PLACES = {
+    "agent_config": lambda record, code: record["agent_config"].update(hidden_sizes=code),
+    "agent_parts": lambda record, code: record["agent_parts"].update(make_networks=code),
+    "own agent": lambda record, code: record.update(agent=None, agent_parts={"agent": code}),
+    "agent_code": lambda record, code: record.update(agent_code=code),
+    "environment_function": lambda record, code: record.update(environment=None, environment_function=code),
+    "environment_settings": lambda record, code: record["environment_settings"].update(rows=code),
+    "environment_factory": lambda record, code: record.update(environment="theirs:catch", environment_factory=code),
+    "wrappers": lambda record, code: record["wrappers"].append(code),
+    "loggers": lambda record, code: record["loggers"].append(code),
+    "callbacks": lambda record, code: record["callbacks"].append({**code, "changes_training": False}),
+}
+
+
+class _Mark:
+    def __init__(self, folder: pathlib.Path):
+        self.run, self.file = folder / "runs" / "x", folder / "imported"
+
+    def is_whole(self):
+        return not self.file.exists() and not any(name.partition(".")[0] == "runs" for name in sys.modules)
+
+
+@pytest.fixture(name="mark")
+def _mark(tmp_path, monkeypatch):
+    """A run folder with a module in it, which can be imported and leaves a file where it is."""
+    mark = _Mark(tmp_path)
+    mark.run.mkdir(parents=True)
+    (mark.run / "evil.py").write_text(
+        "import pathlib, typing\npathlib.Path(__file__).parents[2].joinpath('imported').touch()\n"
+        "def f(*rest, **named): pass\nclass X(typing.NamedTuple): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield mark
+    for name in [name for name in sys.modules if name.partition(".")[0] == "runs"]:
+        del sys.modules[name]
+
+
+def _write(run, change):
+    write_config(ExperimentConfig(dqn.make_agent(SMALL), "agentkit:catch", 40, run_directory=run), run)
+    record = json.loads((run / "config.json").read_text())
+    change(record)
+    (run / "config.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_folder_imports_nothing_on_its_word(place, mark):
+    _write(mark.run, lambda record: None)
+    written = (mark.run / "config.json").read_text()
+    for form, code in FORMS.items():
+        record = json.loads(written)
+        PLACES[place](record, copy.deepcopy(code))
+        (mark.run / "config.json").write_text(json.dumps(record))
+        commands = [agentkit.load, evaluate]
+        if (place, form) != ("loggers", "plain"):  # Such a run goes on without its logger.
+            commands.append(resume)
+        for command in commands:
+            with pytest.raises(AgentkitError):
+                command(mark.run)
+            assert mark.is_whole(), (command, form)
+        for words in (["watch", mark.run, "--out", "film.gif"], ["export-policy", mark.run, "--out", "policy.npz"]):
+            assert main([str(word) for word in words]) == 2
+            assert mark.is_whole(), (words, form)
+
+
+@pytest.mark.parametrize("place", ["agent_config", "agent_parts", "own agent", "agent_code"])
+def test_a_policy_file_imports_nothing_on_its_word(place, mark):
+    spec = make_environment_spec(Catch())
+    for form, code in FORMS.items():
+        record = identity.describe_agent(dqn.make_agent(SMALL), 1)
+        PLACES[place](record, code)
+        write_policy("policy.npz", PolicyFile(record, spec, spec.actions), {})
+        with pytest.raises(ConfigError):
+            agentkit.load("policy.npz")
+        assert mark.is_whole(), form
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["runs.x.evil:Env-v0", "gymnasium:GymV26Environment-v0", "GymV21Environment-v0", "a/GymV21Environment-v0"],
+)
+def test_gymnasium_imports_nothing_on_a_folders_word(name, mark):
+    pytest.importorskip("gymnasium")
+    with pytest.raises(ConfigError, match="not imported on a folder's word"):
+        check_gymnasium_name(f"gymnasium:{name}", (), mark.run)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"type": "dataclasses:Field", "fields": {}},
+        {"type": "optax:ScaleByAdamState", "fields": {"count": 0, "mu": 0, "nu": 0}},
+        {"type": "agentkit.wrappers.film:Film", "fields": {"path": "film.mp4"}},
+        {"function": "agentkit.actors.remote:RemoteActor"},
+        {"function": "agentkit.checkpoint:write"},
+        {"function": "__main__:main"},
+    ],
+    ids=str,
+)
+def test_what_may_be_made_are_agentkits_parts_and_the_users_own(code):
+    with pytest.raises(ConfigError, match="not imported on a folder's word"):
+        decode(code)
+
+
+def test_a_class_that_is_no_value_is_not_made():
+    with pytest.raises(ConfigError, match="Expected a frozen dataclass or NamedTuple"):
+        decode({"type": "agentkit.callbacks.stopping:StopAt", "fields": {}})
+
+
+# --- random codes ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """Holds anything."""
+
+    one: Any = None
+    other: Any = None
+
+
+class Pair(NamedTuple):
+    """Holds anything twice."""
+
+    one: Any
+    other: Any
+
+
+def _valid_codes() -> list[Any]:
+    values = [
+        Value((1, [2.5, "a"]), {"k": (None,), 3: [True]}),
+        Pair(own_parts.make_catch, pathlib.PurePosixPath("a/b")),
+        functools.partial(own_parts.make_catch, 1, rows=Value([own_parts.Doubled])),
+        np.arange(6, dtype=np.int32).reshape(2, 3),
+        dqn.Config(hidden_sizes=(8,)),
+        lambda: 0,
+    ]
+    evil = [{"function": EVIL}, CLASS, {"function": "subprocess:call"}, {"type": "numpy:ndarray", "fields": {}}]
+    return [*(json.loads(json.dumps(encode(value))) for value in values), *evil]
+
+
+_WORDS = ("list", "dict", "function", "type", "fields", "partial", "args", "keywords", "path", "array", "dtype",
+          "same_as", "unnamed", "name", "digest")  # fmt: skip
+
+
+def _mutated(code: Any, codes: list[Any], draw: random.Random) -> Any:
+    """Changes one place of a code: another code, a key more or less, or another container around it."""
+    if isinstance(code, dict | list) and code and draw.random() < 0.75:
+        key = draw.choice(list(code)) if isinstance(code, dict) else draw.randrange(len(code))
+        code[key] = _mutated(code[key], codes, draw)
+        return code
+    other = copy.deepcopy(draw.choice(codes))
+    kind = draw.randrange(6)
+    if kind == 0 and isinstance(code, dict) and code:
+        del code[draw.choice(list(code))]
+        return code
+    if kind == 1 and isinstance(code, dict):
+        return code | {draw.choice(_WORDS): other}
+    if kind == 2 and isinstance(code, dict) and isinstance(other, dict):
+        return code | other
+    if kind == 3:
+        return {draw.choice(_WORDS): draw.choice([code, [code], [[code, other]], {"a": code}])}
+    return [code, other] if kind == 4 else other
+
+
+class _Refusing:
+    """Finds no module, and fails the test for being asked."""
+
+    def find_spec(self, name, path=None, target=None):
+        raise AssertionError(f"{name} was about to be imported")
+
+
+def test_random_codes_import_only_names_that_were_checked(monkeypatch):
+    codes, draw = _valid_codes(), random.Random(0)
+    checked: set[str] = set()
+    real_check, real_import = recipes.check_trusted, importlib.import_module
+
+    def check(modules, imports, run):
+        modules = list(modules)
+        real_check(modules, imports, run)
+        checked.update(modules)
+
+    def import_module(name, package=None):
+        assert name in checked and name.startswith(("agentkit.", "tests.")), name
+        return real_import(name, package)
+
+    monkeypatch.setattr(recipes, "check_trusted", check)
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    monkeypatch.setattr(sys, "meta_path", [_Refusing()])
+    made = refused = 0
+    for _ in range(10_000):
+        code = copy.deepcopy(draw.choice(codes))
+        for _ in range(draw.randrange(4)):
+            code = _mutated(code, codes, draw)
+        checked.clear()
+        try:
+            decode(code)
+        except ConfigError:
+            refused += 1
+        else:
+            made += 1
+    assert made > 1_000 and refused > 1_000
+    assert not {"runs", "runs.x.evil"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"list": 3},
+        {"dict": [[1]]},
+        {"dict": [[[{"list": []}], 1]]},
+        {"type": f"{__name__}:Value", "fields": [1]},
+        {"type": f"{__name__}:Value", "fields": {}, "digest": 3},
+        {"function": f"{__name__}:Value.__init__.a b"},
+        {"function": ".relative:f"},
+        {"partial": 3, "args": [], "keywords": {}},
+        {"path": 3},
+        {"array": [[1], [2, 3]], "dtype": "int32"},
+        {"array": ["a"], "dtype": "int32"},
+        {"array": [1], "dtype": "object"},
+        {"array": [1], "dtype": "float32,float32"},
+        {"array": [0] * 10_001, "dtype": "int8"},
+        {"same_as": "record"},
+        functools.reduce(lambda code, _: [code], range(1000), 1),
+    ],
+    ids=lambda code: in_short(code)[:50],
+)
+def test_what_is_nearly_a_code_is_refused_in_a_line(code):
+    with pytest.raises(ConfigError) as caught:
+        decode(code)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+# --- what is nearly a run ----------------------------------------------------------------------------------------
+
+
+def test_a_config_of_300_mb_is_not_read(mark):
+    _write(mark.run, lambda record: None)
+    os.truncate(mark.run / "config.json", 300_000_000)
+    with pytest.raises(ConfigError, match=r"config\.json has 286\.1 MiB, and at most 16\.0 MiB are read"):
+        read_record(mark.run)
+
+
+def test_lists_inside_of_lists_are_no_recursion_error(mark):
+    (mark.run / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="too deep inside of one another"):
+        read_record(mark.run)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"loggers": 5}, "loggers is 5, expected list"),
+        ({"versions": None}, "versions is None, expected dict"),
+        ({"wrappers": {"list": []}}, r"wrappers is {'list': ..\}, expected list"),
+        ({"num_setps": 5, "z": 1}, "num_setps, z is unknown to agentkit"),
+        ({"callbacks": 3}, "callbacks is 3, expected list"),
+        ({"callbacks": [1]}, r"callbacks\[0\]: expected a callback as agentkit writes it, found 1"),
+        ({"loggers": [{"function": "a"}]}, r"loggers\[0\]: expected the name of a function or class as MODULE:NAME"),
+    ],
+    ids=str,
+)
+def test_a_config_that_is_nearly_right_is_refused_in_a_line(entry, said, mark, capsys):
+    _write(mark.run, lambda record: record.update(entry))
+    assert main(["train", "--resume", str(mark.run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line) and str(mark.run) in line
+
+
+@pytest.mark.parametrize(
+    ("launched", "said"),
+    [
+        ({"engine": "ray", "ray_address": "theirs:6379"}, "no cluster is connected to on a folder's word"),
+        ({"on_status": 1}, "was launched with .'on_status'., unknown to this version"),
+    ],
+)
+def test_a_launched_run_connects_to_no_cluster_on_its_word(launched, said, mark, monkeypatch):
+    launching = importlib.import_module("agentkit.experiment.launch.run")
+    monkeypatch.setattr(launching, "launch", lambda *rest, **named: named["ray_address"])
+    _write(mark.run, lambda record: record.update(launch=launched))
+    with pytest.raises(ConfigError, match=said):
+        launching.resume_launch(mark.run)
+    if "ray_address" in launched:
+        assert launching.resume_launch(mark.run, ray_address="mine:6379") == "mine:6379"
