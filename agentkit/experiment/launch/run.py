@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +37,7 @@ from agentkit.experiment.result import Result
 from agentkit.experiment.resuming import ResumeError, check_code, check_same
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_for_processes, check_installed
+from agentkit.files import read_json
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -193,18 +193,25 @@ def resume_launch(
         **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
             `read_config`.
     """
-    path = pathlib.Path(run_directory) / "config.json"
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
     experiment = read_config(run_directory, **of_experiment)
-    saved = json.loads(path.read_text()).get("launch")
+    record = read_record(run_directory)
+    saved = record.get("launch")
     if saved is None:
         raise ConfigError(
             f"The run {run_directory} was not launched. Go on with: agentkit train --resume {run_directory}"
         )
+    if unknown := saved.keys() - {field.name for field in dataclasses.fields(LaunchConfig)}:
+        raise ConfigError(f"The run {run_directory} was launched with {sorted(unknown)}, unknown to this version.")
+    if saved.get("ray_address") is not None and "ray_address" not in changes:  # Its machines send pickles.
+        raise ConfigError(
+            f"The run {run_directory} was launched on Ray's cluster at {saved['ray_address']!r}, and no cluster is "
+            "connected to on a folder's word. If you trust it, name it: --ray-address on the command line, "
+            "ray_address= in Python."
+        )
     if callbacks is None:
-        imports = of_experiment.get("imports", ())
-        callbacks = callback_record.rebuild(read_record(run_directory), run_directory, imports)
+        callbacks = callback_record.rebuild(record, run_directory, of_experiment.get("imports", ()))
     return launch(experiment, resume=True, callbacks=callbacks, **{**saved, **changes})
 
 
@@ -255,7 +262,7 @@ def _check_saved(status: dict[str, Any]) -> None:
 def _forget_killed(directory: pathlib.Path, program: Program) -> None:
     """Frees the shared memory of the run's last program, whose ``board.json`` is there if it was killed."""
     with contextlib.suppress(OSError, ValueError, LookupError):
-        forget_parameters(json.loads((directory / "board.json").read_text())["run_id"], program.nodes)
+        forget_parameters(read_json(directory / "board.json")["run_id"], program.nodes)
 
 
 def _make_engine(config: LaunchConfig) -> Engine:
