@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def _loaded_namedtuple(module: str, name: str, fields: list[str]) -> Any:
     """Returns the class, if this process has loaded it: nothing is imported because data says so."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
+        found = vars(found).get(part) if isinstance(found, ModuleType | type) else None  # No module's __getattr__.
     if not (isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields):
         raise SpecError(
             f"The nest holds a named tuple {module}.{name} with fields {fields}, which is not known here. "

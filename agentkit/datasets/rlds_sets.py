@@ -7,10 +7,12 @@ means nothing, and `is_terminal` says there whether the episode terminated (Ramo
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pathlib
+import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import tree
 
 from agentkit.datasets.episodes import Episode, split_steps
 from agentkit.errors import ConfigError, SpecError, missing_extra
+from agentkit.files import read_json
 from agentkit.types import Nest
 
 PREFIX = "rlds:"
@@ -25,6 +28,8 @@ PREFIX = "rlds:"
 _FILES = ("dataset_info.json", "features.json")
 _COLUMNS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
 _ROWS = 4096
+_LIBRARY = "tensorflow_datasets"
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 
 
 def read_rlds(name: str) -> list[Episode]:
@@ -63,13 +68,13 @@ def read_rlds(name: str) -> list[Episode]:
 
 
 def check_is_set(name: str) -> None:
-    """Refuses a folder that has no data set of TFDS's.
+    """Refuses a folder that has no data set of TFDS's, or one that would have TFDS import what nobody asked for.
 
     Args:
         name: as for `read_rlds`.
 
     Raises:
-        ConfigError: saying what is missing.
+        ConfigError: saying what is missing, or which module has to be imported before.
     """
     folder, _, _ = name.partition("#")
     missing = [file for file in _FILES if not (pathlib.Path(folder) / file).is_file()]
@@ -78,6 +83,33 @@ def check_is_set(name: str) -> None:
             f"{PREFIX}{name}: expected the folder of one version of a data set of TFDS, such as {PREFIX}my_set/1.0.0, "
             f"and found no {' and no '.join(missing)} in {folder!r}."
         )
+    try:
+        names = sorted(set(_class_names(read_json(pathlib.Path(folder) / _FILES[1]))))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{PREFIX}{name}: {_FILES[1]} cannot be read as JSON: {error}.") from error
+    modules = [class_name.rpartition(".")[0] for class_name in names]
+    unknown = [module for module in modules if module not in sys.modules and module.split(".")[0] != _LIBRARY]
+    if unknown:
+        raise ConfigError(
+            f"{PREFIX}{name}: {_FILES[1]} names features of {', '.join(unknown)}, which is not imported on a data "
+            "set's word. If you trust it, import it before."
+        )
+
+
+def _class_names(node: Any) -> Iterator[str]:
+    """Yields the classes that a description of features names, and that TFDS imports the modules of."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _class_names(child)
+    if isinstance(node, dict):
+        for key, child in node.items():
+            if isinstance(child, str):
+                if key in _CLASS_KEYS and "." in child:
+                    yield child
+                elif key == "json" and child.lstrip()[:1] in ("{", "["):
+                    yield from _class_names(json.loads(child))
+            else:
+                yield from _class_names(child)
 
 
 def lasting_name(name: str) -> str:

@@ -10,21 +10,25 @@ import pathlib
 import random
 import re
 import sys
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import agentkit
+from agentkit import nests
 from agentkit.agents import dqn
 from agentkit.cli import main
+from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
-from agentkit.errors import AgentkitError, ConfigError
+from agentkit.errors import AgentkitError, ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, evaluate, identity, read_record, recipes, resume
 from agentkit.experiment.codes import in_short
 from agentkit.experiment.config_json import write_config
 from agentkit.experiment.policy_file import PolicyFile, write_policy
 from agentkit.experiment.recipes import decode, encode
+from agentkit.experiment.sweeps.trials import SweepFolder, TrialRecord
 from agentkit.experiment.trust import check_gymnasium_name
 from agentkit.specs import make_environment_spec
 from tests.experiment import own_parts
@@ -33,6 +37,7 @@ from tests.experiment.own_parts import SMALL
 EVIL = "runs.x.evil:f"
 CLASS = {"type": "runs.x.evil:X", "fields": {}}
 OWN = {"function": "agentkit.networks.mlp:mlp"}
+NAMED = {"pythonClassName": "runs.x.evil.X"}
 # Where a name may be that a check looks past.
 FORMS = {
     "list": {"list": {"function": EVIL}},
@@ -312,6 +317,43 @@ def test_a_config_that_is_nearly_right_is_refused_in_a_line(entry, said, mark, c
     assert main(["train", "--resume", str(mark.run)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(said, line) and str(mark.run) in line
+
+
+# --- what else names code, or a place ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"pythonClassName": "tensorflow_datasets.core.features.Dict", "featuresDict": {"features": {"a": NAMED}}},
+        {"type": "runs.x.evil.X", "content": {}},
+        {"json_feature": {"json": json.dumps({"feature": {"type": "runs.x.evil.X"}})}},
+    ],
+    ids=["proto", "legacy", "text"],
+)
+def test_tfds_imports_nothing_on_a_data_sets_word(features, mark):
+    (mark.run / "dataset_info.json").write_text("{}")
+    (mark.run / "features.json").write_text(json.dumps(features))
+    with pytest.raises(ConfigError, match=r"names features of runs\.x\.evil, which is not imported"):
+        read_episodes(f"rlds:{mark.run}")
+    assert mark.is_whole()
+
+
+def test_a_trial_is_in_its_own_folder(tmp_path):
+    folder = SweepFolder(tmp_path)
+    folder.write(TrialRecord(3, {}))
+    assert [record.number for record in folder.records()] == [3]
+    file = folder.trial_path(3) / "trial.json"
+    file.write_text(file.read_text().replace("3", '"x/../../users"'))
+    with pytest.raises(ConfigError, match="its folder trial-0003"):
+        folder.records()
+
+
+def test_a_nest_asks_no_module_to_load_more(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lazy", lazy := types.ModuleType("lazy"))
+    lazy.__getattr__ = lambda name: pytest.fail(f"{name} was about to be loaded")
+    with pytest.raises(SpecError, match="not known here"):
+        nests.build({"namedtuple": ["lazy", "X"], "fields": {}}, dict)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,10 @@ class SweepFolder:
         found = []
         for path in self.path.glob(f"trial-*/{_TRIAL_FILE}"):
             try:
-                found.append(TrialRecord(**read_json(path)))
+                record = TrialRecord(**read_json(path))
+                if type(record.number) is not int or self.trial_path(record.number) != path.parent:
+                    raise ValueError(f"its number is {str(record.number)[:60]!r}, and its folder {path.parent.name}")
+                found.append(record)
             except (ValueError, TypeError) as error:
                 raise damaged(path, error) from error
         return sorted(found, key=lambda record: record.number)
