@@ -278,10 +278,10 @@ def fit(value: Nest, spec: Nest, what: str = "value", **options: Any) -> Nest:
         return fit_array(value, spec, what, **options)
     if isinstance(spec, Mapping):
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
-            raise SpecError(f"{what}: expected a dictionary of {', '.join(map(str, spec))}, found {_brief(value)}.")
+            raise SpecError(f"{what}: expected a dictionary of {', '.join(map(str, spec))}, found {brief(value)}.")
         return {key: fit(value[key], child, f"{what}/{key}", **options) for key, child in spec.items()}
     if not isinstance(value, tuple | list) or len(value) != len(spec):
-        raise SpecError(f"{what}: expected a tuple of {len(spec)}, found {_brief(value)}.")
+        raise SpecError(f"{what}: expected a tuple of {len(spec)}, found {brief(value)}.")
     pairs = enumerate(zip(value, spec, strict=True))
     return tree.unflatten_as(
         spec, tree.flatten([fit(part, child, f"{what}/{i}", **options) for i, (part, child) in pairs])
@@ -289,7 +289,14 @@ def fit(value: Nest, spec: Nest, what: str = "value", **options: Any) -> Nest:
 
 
 def fit_array(
-    value: Any, spec: specs.Array, what: str, *, leading: str = "", finite: bool = True, slack: float | None = None
+    value: Any,
+    spec: specs.Array,
+    what: str,
+    *,
+    leading: str = "",
+    finite: bool = True,
+    slack: float | None = None,
+    advice: str = "Give what the spec (the space) promises, or correct the spec.",
 ) -> np.ndarray:
     """Returns a value as an array of its spec; refuses one that this would not say the same as.
 
@@ -305,6 +312,7 @@ def fit_array(
         leading: what they call an axis in front, such as "step"; "" for none.
         finite: whether NaN and infinity are refused, and what is infinite in the spec's precision.
         slack: by how much floats may be beyond their bounds, for rounding; None for no limit.
+        advice: what errors end with.
 
     Raises:
         SpecError: saying what was expected, what was found and where.
@@ -314,15 +322,15 @@ def fit_array(
     try:
         array = np.asarray(value)
     except ValueError as error:  # A list of lists of several lengths.
-        raise SpecError(f"{what}: expected {promised}, found {_brief(value)}. {_ADVICE}") from error
+        raise SpecError(f"{what}: expected {promised}, found {brief(value)}. {advice}") from error
     if array.dtype != dtype and array.dtype.kind not in "biuf":
-        raise SpecError(f"{what}: expected {promised}, found {_brief(value)}. {_ADVICE}")
+        raise SpecError(f"{what}: expected {promised}, found {brief(value)}. {advice}")
     found = f"{array.dtype.name}{list(array.shape[axes:])}"
     if array.shape[axes:] != spec.shape or array.ndim < axes:
-        raise SpecError(f"{what}: expected {promised}, found {found}. {_ADVICE}")
+        raise SpecError(f"{what}: expected {promised}, found {found}. {advice}")
     if array.dtype.kind == "f" and dtype.kind in "biu" and array.size:
         fraction = next(iter(array[array != np.rint(array)]), array.flat[0])
-        raise SpecError(f"{what}: expected {promised}, found {found}, such as {fraction}. {_ADVICE}")
+        raise SpecError(f"{what}: expected {promised}, found {found}, such as {fraction}. {advice}")
     bad, taken = _cast(array, dtype)
     if bad is None and finite and dtype.kind in "fc" and not np.isfinite(taken).all():
         bad = ~np.isfinite(taken)
@@ -332,7 +340,7 @@ def fit_array(
         elif slack is not None:
             bad = (taken < spec.minimum - slack) | (taken > spec.maximum + slack)
     if bad is not None and bad.any():
-        raise SpecError(_refusal(array, bad, spec, what, leading))
+        raise SpecError(f"{_refusal(array, bad, spec, what, leading)} {advice}")
     return taken
 
 
@@ -348,9 +356,6 @@ def _cast(array: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray | None, np.nda
     return (bad if bad.any() else None), array.astype(dtype)
 
 
-_ADVICE = "Give what the spec (the space) promises, or correct the spec."
-
-
 def _refusal(array: np.ndarray, bad: np.ndarray, spec: specs.Array, what: str, leading: str) -> str:
     """Returns the error about an array with bad numbers."""
     index = np.argwhere(bad)[0].tolist()
@@ -359,13 +364,16 @@ def _refusal(array: np.ndarray, bad: np.ndarray, spec: specs.Array, what: str, l
     found = f"{array.dtype.name} {number}{f' at {index}' if index else ''}"
     more = f" and {others:,} more such of {array.size:,} numbers" if others else ""
     promised = f"{spec.dtype.name}{list(spec.shape)}{_bounds_in_words(spec)}"
-    return f"{what}{place}: expected {promised}, found {found}{more}. {_ADVICE}"
+    return f"{what}{place}: expected {promised}, found {found}{more}."
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """Returns in a few words what was found in a value's place, in one line."""
     if isinstance(value, Mapping):
-        return f"one of {', '.join(map(str, value)) or 'nothing'}"
-    return f"{type(value).__name__} {value!r:.60}" if value is not None else "None"
+        return f"a dictionary of {', '.join(map(str, value)) or 'nothing'}"
+    if isinstance(value, np.ndarray) and value.size > 4:
+        return f"{value.dtype.name}{list(value.shape)}"
+    return "None" if value is None else " ".join(f"{type(value).__name__} {value!r:.60}".split())
 
 
 def check_is_environment(environment: Any) -> None:

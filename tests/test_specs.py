@@ -155,7 +155,7 @@ SEVERAL = specs.BoundedArray((2,), np.int32, 0, [1, 3])
         (["a", "b"], FLOAT, {}, r"expected float32\[2\], found list \['a', 'b'\]"),
         ([[1.0], [1.0, 2.0]], FLOAT, {}, r"expected float32\[2\], found "),
         (None, FLOAT, {}, "found None"),
-        ({"a": 1}, FLOAT, {}, "found one of a"),
+        ({"a": 1}, FLOAT, {}, "found a dictionary of a"),
         ([[0, 1], [0, 9]], SEVERAL, {"leading": "step"}, r"x of step 1: .* found int64 9 at \[1\]"),
         (0, SEVERAL, {"leading": "step"}, r"expected int32\[2\] at each step, found int64\[\]"),
         ([1.1, 0.0], specs.BoundedArray((2,), np.float32, -1, 1), {"slack": 0.01}, "from -1 to 1, found float64 1.1"),

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit.datasets import minari_sets, rlds_sets
-from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, split_steps
+from agentkit.datasets.episodes import ActionSpace, Episode, check_episode, read_flags, split_steps
 from agentkit.datasets.transition_columns import TRANSITION_COLUMNS, are_transitions, split_transitions
 from agentkit.errors import ConfigError, SpecError, missing_extra
 from agentkit.files import ArrayLimit, read_json, read_npz
@@ -230,7 +230,8 @@ def _read_group(group: Any, name: str, limit: ArrayLimit) -> Episode:
     if missing:
         raise ConfigError(f"{name}: expected {list(Episode._fields)}, found {sorted(group)}: {missing} are missing.")
     observations, actions, rewards, *ended = (_read(group[field], limit) for field in Episode._fields)
-    return Episode(observations, actions, np.asarray(rewards), *(np.asarray(x, bool) for x in ended))
+    flags = (read_flags(x, f"{name}, {field}") for x, field in zip(ended, ("terminations", "truncations"), strict=True))
+    return Episode(observations, actions, np.asarray(rewards), *flags)
 
 
 def _read(node: Any, limit: ArrayLimit) -> Nest:

@@ -63,9 +63,9 @@ def check_episode(episode: Episode, name: str) -> None:
         shape = np.shape(getattr(episode, field))
         if shape != (num_steps,):
             raise SpecError(f"{name}: expected {field} of shape [{num_steps}], found {list(shape)}.")
-    if not np.all(np.isfinite(episode.rewards)):
-        raise SpecError(f"{name} has a reward that is no finite number. Leave the episode out or mend it.")
-    ended = np.flatnonzero(np.asarray(episode.terminations) | np.asarray(episode.truncations))
+    read_rewards(episode.rewards, f"{name}, rewards")
+    flags = (read_flags(getattr(episode, field), f"{name}, {field}") for field in ("terminations", "truncations"))
+    ended = np.flatnonzero(np.logical_or(*flags))
     if ended.size and ended[0] != num_steps - 1:
         raise SpecError(
             f"{name} ends at step {ended[0] + 1} and has {num_steps}; expected the end at the last step. "
@@ -74,78 +74,112 @@ def check_episode(episode: Episode, name: str) -> None:
 
 
 def fit_episode(episode: Episode, spec: specs.EnvironmentSpec, actions: ActionSpace | None, name: str) -> Episode:
-    """Casts an episode to the spec's dtypes, and maps its actions onto the spec's bounds.
+    """Takes an episode as values of the spec: checked as `specs.fit` does, and actions mapped onto the spec's bounds.
+
+    Choices are counted from 0, as agentkit does everywhere; the episode has them as the environment itself counts them
+    (`specs.start_of`), or actions as their action space says.
 
     Args:
         episode: one that `check_episode` lets pass.
         spec: of the environment.
-        actions: the action space that the episode's file tells of; None where its actions are the spec's already.
+        actions: the action space that the episode's file tells of; None where its actions have the spec's bounds.
         name: what errors call it.
 
     Raises:
-        SpecError: structure, shape, dtype or bounds do not fit.
+        SpecError: structure, shape, dtype or bounds do not fit, or a number is not finite.
     """
+    seen = _fit_own(episode.observations, spec.observations, f"{name}, observations", advice=_OF_ANOTHER)
     return episode._replace(
-        observations=_cast(episode.observations, spec.observations, f"{name}, observations"),
-        actions=_fit_actions(episode.actions, spec.actions, actions, f"{name}, actions"),
+        observations=seen, actions=_fit_actions(episode.actions, spec.actions, actions, f"{name}, actions")
     )
 
 
-def _cast(nest: Nest, spec: Nest, what: str) -> Nest:
-    def cast(leaf_spec: specs.Array, leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)
-        if array.shape[1:] != tuple(leaf_spec.shape) or not np.can_cast(array.dtype, leaf_spec.dtype, "same_kind"):
-            raise SpecError(
-                f"{what}: expected {leaf_spec.dtype.name}{list(leaf_spec.shape)} at each step, found "
-                f"{array.dtype.name}{list(array.shape[1:])}. Is the data set of this environment?"
-            )
-        return array.astype(leaf_spec.dtype, copy=False)
+_OF_ANOTHER = "Is the data set of this environment? If it is, leave the episode out or mend it."
+_OF_OTHER_BOUNDS = "A file of actions in other bounds says so in its action_space; else leave the episode out."
 
-    try:
-        tree.assert_same_structure(spec, nest)
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"{what}: expected {specs.leaf_names(spec)}, found {specs.leaf_names(nest)}.") from error
-    return tree.map_structure(cast, spec, nest)
+
+def _fit_own(nest: Nest, spec: Nest, what: str, **options: Any) -> Nest:
+    """Returns a nest in the environment's own terms, ``[T, ...]``, as one of `spec`."""
+    own = specs.fit(nest, specs.in_own_terms(spec), what, leading="step", **options)
+    return specs.from_own_terms(own, spec)
 
 
 def _fit_actions(nest: Nest, spec: Nest, space: ActionSpace | None, what: str) -> Nest:
-    if specs.is_spec(spec) and not tree.is_nested(nest) and space is not None:
-        nest = _map_actions(np.asarray(nest), spec, space)
-    nest = _cast(nest, spec, what)
-    for leaf_spec, leaf in zip(tree.flatten(spec), tree.flatten(nest), strict=True):
-        if isinstance(leaf_spec, specs.BoundedArray):
-            slack = 1e-4 if leaf_spec.dtype.kind == "f" else 0  # Of a map between bounds, in single precision.
-            if np.any(leaf < leaf_spec.minimum - slack) or np.any(leaf > leaf_spec.maximum + slack):
-                raise SpecError(
-                    f"{what}: expected values from {leaf_spec.minimum} to {leaf_spec.maximum}, found some from "
-                    f"{leaf.min()} to {leaf.max()}. A file of actions in other bounds says so in its action_space."
-                )
-    return nest
+    options: dict[str, Any] = {"slack": 1e-4, "advice": _OF_OTHER_BOUNDS}  # Of a map between bounds, in 32 bits.
+    if space is None or not specs.is_spec(spec) or tree.is_nested(nest):
+        return _fit_own(nest, spec, what, **options)
+    try:
+        start = space["low"] if np.any(specs.start_of(spec)) and space.get("type") == "Box" else space.get("start")
+        if spec.dtype.kind in "iu" and start is not None:
+            whole = specs.fit_array(nest, specs.Array(spec.shape, np.int64), what, leading="step", advice=_OF_ANOTHER)
+            return specs.fit_array(whole - np.asarray(start), spec, what, leading="step", **options)
+        if space.get("type") == "Box" and isinstance(spec, specs.BoundedArray) and spec.dtype.kind == "f":
+            nest = _map_bounds(nest, spec, space, what)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"{what}: the action_space {dict(space)!s:.200} is not of these actions: {error!r}.") from error
+    return _fit_own(nest, spec, what, **options)
 
 
-def _map_actions(actions: np.ndarray, spec: specs.Array, space: ActionSpace) -> np.ndarray:
-    """Actions of `space` as those of `spec`: bounds onto bounds, linearly; the first of discrete ones is 0."""
-    if space.get("type") == "Discrete":
-        return actions - int(space.get("start", 0))
-    if space.get("type") != "Box" or not isinstance(spec, specs.BoundedArray) or spec.dtype.kind != "f":
-        return actions
+def _map_bounds(actions: Nest, spec: specs.BoundedArray, space: ActionSpace, what: str) -> Nest:
+    """Returns actions of a Box as those of `spec`: bounds onto bounds, linearly."""
     low, high = np.asarray(space["low"], np.float64), np.asarray(space["high"], np.float64)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
         return actions
     if np.all(low == spec.minimum) and np.all(high == spec.maximum):
         return actions
-    fraction = (actions - low) / (high - low)
+    plain = specs.Array(spec.shape, np.float64)
+    fraction = (specs.fit_array(actions, plain, what, leading="step", advice=_OF_ANOTHER) - low) / (high - low)
     return spec.minimum + fraction * (np.asarray(spec.maximum, np.float64) - spec.minimum)
+
+
+def in_own_terms(episodes: Iterable[Episode], spec: specs.EnvironmentSpec) -> list[Episode]:
+    """Returns episodes of an adapter's steps as files have them: choices as the environment itself counts them."""
+    return [
+        episode._replace(
+            observations=specs.to_own_terms(episode.observations, spec.observations),
+            actions=specs.to_own_terms(episode.actions, spec.actions),
+        )
+        for episode in episodes
+    ]
 
 
 def describe_actions(spec: Nest) -> ActionSpace | None:
     """Describes the action space of an action spec, for a file; None for actions a file need not describe."""
+    start = specs.start_of(spec) if specs.is_spec(spec) else 0
     if isinstance(spec, specs.DiscreteArray):
-        return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(spec.num_values)}
+        return {"type": "Discrete", "dtype": "int64", "start": start, "n": int(spec.num_values)}
     if isinstance(spec, specs.BoundedArray):
-        low, high = (np.broadcast_to(bound, spec.shape).tolist() for bound in (spec.minimum, spec.maximum))
+        own: Any = specs.in_own_terms(spec)
+        low, high = (np.broadcast_to(bound, spec.shape).tolist() for bound in (own.minimum, own.maximum))
         return {"type": "Box", "dtype": spec.dtype.name, "shape": list(spec.shape), "low": low, "high": high}
     return None
+
+
+def read_flags(column: Any, what: str) -> np.ndarray:
+    """Returns a column of ends as booleans; numbers may stand for them, 0 and 1.
+
+    Raises:
+        SpecError: they are something else.
+    """
+    array = np.asarray(column)
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        raise SpecError(f"{what}: expected booleans, found {array.dtype} {array.ravel()[:5].tolist()}.")
+    return array.astype(bool)
+
+
+def read_rewards(column: Any, what: str) -> np.ndarray:
+    """Returns a column of rewards as float64 ``[N]``; one of shape ``[N, 1]`` is taken, too.
+
+    Raises:
+        SpecError: they are no finite numbers.
+    """
+    array = np.asarray(column)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    advice = "Leave the episode out or mend it."
+    return specs.fit_array(array, specs.Array((), np.float64), what, leading="step", advice=advice)
 
 
 def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> specs.EnvironmentSpec:
@@ -160,10 +194,14 @@ def infer_spec(episodes: Sequence[Episode], actions: ActionSpace | None) -> spec
         leaf = np.asarray(leaf)
         return specs.Array(leaf.shape[1:], _NARROWER.get(leaf.dtype, leaf.dtype))
 
+    for what, nest in (("observations", first.observations), ("actions", first.actions)):
+        for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
+            if np.asarray(leaf).dtype.kind not in "biuf":
+                raise SpecError(f"{what}: expected numbers, found {np.asarray(leaf).dtype} in {leaf_name!r}.")
     action = tree.map_structure(array, first.actions)
     if specs.is_spec(action) and action.dtype.kind in "iu" and action.shape == ():
         space = actions or {}
-        most = max(int(np.max(episode.actions)) for episode in episodes) + 1
+        most = max(0, *(int(np.max(episode.actions)) for episode in episodes)) + 1
         action = specs.DiscreteArray(int(space.get("n", most)), dtype=np.int32, name="action")
     elif specs.is_spec(action) and action.dtype.kind == "f":
         action = specs.BoundedArray(action.shape, action.dtype, -1.0, 1.0, "action")
@@ -252,6 +290,9 @@ def _stack(rows: Sequence[Nest]) -> Nest:
     return tree.map_structure(lambda *leaves: np.stack(leaves), *rows)
 
 
+_FLAGS = ("is_first", "is_last", "is_terminal")
+
+
 def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     """Cuts columns of many episodes' steps, in RLDS's terms (Ramos et al. 2021, 2111.02767), into episodes.
 
@@ -265,14 +306,15 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
     Raises:
         SpecError: a column is missing or of another length, or an episode has no last row.
     """
-    needed = ("observation", "action", "reward", "is_first", "is_last", "is_terminal")
+    needed = ("observation", "action", "reward", *_FLAGS)
     missing = [name for name in needed if name not in columns]
     if missing:
         raise SpecError(f"Expected the columns {list(needed)}, found {sorted(columns)}: {missing} are missing.")
     lengths = {name: len(leaf) for name in needed for leaf in tree.flatten(columns[name])}
     if len(set(lengths.values())) != 1:
         raise SpecError(f"Expected columns of one length, found {lengths}.")
-    starts, stops = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"]) + 1
+    is_first, is_last, is_terminal = (read_flags(columns[name], name) for name in _FLAGS)
+    starts, stops = np.flatnonzero(is_first), np.flatnonzero(is_last) + 1
     if not np.array_equal(starts, np.append([0], stops[:-1])) or not stops.size or stops[-1] != lengths["reward"]:
         raise SpecError(
             "Expected each is_first right after an is_last, the first row to be one and the last row the other; "
@@ -281,11 +323,11 @@ def split_steps(columns: Mapping[str, Any]) -> list[Episode]:
 
     def episode(start: int, stop: int) -> Episode:
         ended = np.zeros((2, stop - start - 1), bool)
-        ended[0 if columns["is_terminal"][stop - 1] else 1, -1:] = True
+        ended[0 if is_terminal[stop - 1] else 1, -1:] = True
         return Episode(
             tree.map_structure(lambda x: np.asarray(x[start:stop]), columns["observation"]),
             tree.map_structure(lambda x: np.asarray(x[start : stop - 1]), columns["action"]),
-            np.asarray(columns["reward"][start : stop - 1], np.float64),
+            read_rewards(columns["reward"][start : stop - 1], "reward"),
             *ended,
         )
 

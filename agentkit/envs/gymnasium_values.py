@@ -39,7 +39,9 @@ def make_reader(spec: Nest, name: str = "observation", thorough: bool = False) -
 
         def read_dict(value: Any) -> Nest:
             if not isinstance(value, Mapping) or not children.keys() <= value.keys():
-                raise SpecError(f"{name}: expected a dictionary with {', '.join(children)}, found {_brief(value)}.")
+                raise SpecError(
+                    f"{name}: expected a dictionary with {', '.join(children)}, found {specs.brief(value)}."
+                )
             return {key: read(value[key]) for key, read in children.items()}
 
         return read_dict
@@ -48,7 +50,7 @@ def make_reader(spec: Nest, name: str = "observation", thorough: bool = False) -
 
         def read_tuple(value: Any) -> Nest:
             if not isinstance(value, tuple | list) or len(value) != len(parts):
-                raise SpecError(f"{name}: expected a tuple of {len(parts)}, found {_brief(value)}.")
+                raise SpecError(f"{name}: expected a tuple of {len(parts)}, found {specs.brief(value)}.")
             return tuple([read(part) for read, part in zip(parts, value, strict=True)])
 
         return read_tuple
@@ -100,7 +102,7 @@ def take_reset(found: Any) -> tuple[Any, Mapping[str, Any]]:
     """
     if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[1], Mapping | None):
         raise SpecError(
-            f"reset() returned {_brief(found)}; expected two values, (observation, info), with info a dictionary. "
+            f"reset() returned {specs.brief(found)}; expected two values, (observation, info), with info a dictionary. "
             "Return observation, {}."
         )
     return found[0], found[1] or {}
@@ -115,7 +117,7 @@ def take_step(found: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
         SpecError: it returned something else.
     """
     if not isinstance(found, tuple | list) or len(found) != 5:
-        raise SpecError(_not_five(f"{len(found)} values" if isinstance(found, tuple | list) else _brief(found)))
+        raise SpecError(_not_five(f"{len(found)} values" if isinstance(found, tuple | list) else specs.brief(found)))
     observation, reward, terminated, truncated, info = found
     if type(reward) is not float:
         reward = _number(reward, "reward")
@@ -124,7 +126,7 @@ def take_step(found: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
     if type(truncated) is not bool:
         truncated = _flag(truncated, "truncated")
     if type(info) is not dict and not isinstance(info, Mapping | None):
-        raise SpecError(f"info: expected a dictionary, found {_brief(info)}.")
+        raise SpecError(f"info: expected a dictionary, found {specs.brief(info)}.")
     return observation, reward, terminated, truncated, info or {}
 
 
@@ -139,7 +141,7 @@ def _not_five(found: str) -> str:
 def _number(value: Any, name: str) -> float:
     array = np.asarray(value) if not isinstance(value, str | bytes | Mapping) else np.empty(0)
     if array.dtype.kind not in "biuf" or array.size != 1:
-        raise SpecError(f"{name}: expected one number, found {_brief(value)}.")
+        raise SpecError(f"{name}: expected one number, found {specs.brief(value)}.")
     return float(array.item())
 
 
@@ -147,7 +149,7 @@ def _flag(value: Any, name: str) -> bool:
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, str | bytes | Mapping) or np.size(value) != 1 or np.asarray(value).item() not in (0, 1):
-        raise SpecError(f"{name}: expected True or False, found {_brief(value)}.")
+        raise SpecError(f"{name}: expected True or False, found {specs.brief(value)}.")
     return bool(np.asarray(value).item())
 
 
@@ -169,9 +171,3 @@ def explain(error: Exception) -> SpecError | None:
     if count[1] == "5":
         return SpecError(_not_five(f"{count[2] or 'more than 5'} values"))
     return SpecError("reset() returned something else than two values; expected (observation, info).")
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a dictionary with {', '.join(map(str, value)) or 'nothing'}"
-    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"

@@ -14,7 +14,7 @@ from agentkit.actors.batches import SplitAdder
 from agentkit.agents.addons.prior_data import PriorData
 from agentkit.agents.common.experience import Sequences, Transitions
 from agentkit.datasets.episode_files import EpisodeData
-from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, scale_rewards
+from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, in_own_terms, scale_rewards
 from agentkit.datasets.replay_contents import join_sequences, join_transitions
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
@@ -57,9 +57,9 @@ def record_episodes(
         actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)
         actor.update(wait=True)
         make_loop(environment, actor, on_nan=experiment.on_nan).run(num_episodes=num_episodes)
-        actions = describe_actions(environment.action_spec())
-    episodes = [episode for recorder in recorders for episode in recorder.episodes]
-    return EpisodeData(episodes[:num_episodes], actions)
+        spec = make_environment_spec(environment)
+    episodes = [episode for recorder in recorders for episode in recorder.episodes][:num_episodes]
+    return EpisodeData(in_own_terms(episodes, spec), describe_actions(spec.actions))
 
 
 def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
@@ -100,7 +100,8 @@ def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeDat
     else:
         episodes = join_transitions(items, rows, experience.config.n_step, experience.config.discount)
     scale = find_scale(experiment.wrappers)
-    return EpisodeData(scale_rewards(episodes, 1.0 if scale is None else 1.0 / scale), describe_actions(spec.actions))
+    unscaled = scale_rewards(episodes, 1.0 if scale is None else 1.0 / scale)
+    return EpisodeData(in_own_terms(unscaled, spec), describe_actions(spec.actions))
 
 
 def _can_join(experience: Any) -> bool:

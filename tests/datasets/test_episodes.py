@@ -13,7 +13,7 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.datasets import Episode, EpisodeRecorder, describe_actions, read_episodes, split_steps, write_episodes
-from agentkit.datasets.episodes import add_episode, check_episode, fit_episode, infer_spec
+from agentkit.datasets.episodes import add_episode, check_episode, fit_episode, in_own_terms, infer_spec
 from agentkit.errors import ConfigError, SpecError
 from tests.datasets.test_offline import EPISODES, SPEC, make_episode
 
@@ -180,7 +180,7 @@ def test_a_file_is_not_written_over(tmp_path: pathlib.Path) -> None:
     [
         ({"actions": np.zeros(3, np.int32)}, "expected 4 actions beside 4 rewards"),
         ({"rewards": np.zeros(0)}, "no steps"),
-        ({"rewards": np.float64([0, 0, np.nan, 0])}, "no finite number"),
+        ({"rewards": np.float64([0, 0, np.nan, 0])}, r"rewards of step 2: expected float64\[\], found float64 nan"),
         ({"truncations": np.zeros(3, bool)}, r"truncations of shape \[4\]"),
         ({"truncations": np.bool_([False, True, False, False])}, "ends at step 2 and has 4"),
     ],
@@ -214,8 +214,8 @@ def test_actions_are_mapped_onto_the_agents_bounds() -> None:
 @pytest.mark.parametrize(
     ("actions", "spec", "message"),
     [
-        ([[-2.0, 0.0]], BOX, "found some from -2.0 to 0.0"),
-        (np.int64([3]), SPEC.actions, "found some from 3 to 3"),
+        ([[-2.0, 0.0]], BOX, r"actions of step 0: .* from -1 to 1, found float64 -2\.0 at \[0\]"),
+        (np.int64([3]), SPEC.actions, "actions of step 0: .* from 0 to 2, found int64 3"),
         ([[0.0]], BOX, r"expected float32\[2\] at each step, found float64\[1\]"),
         ([0.5], SPEC.actions, r"expected int32\[\] at each step, found float64\[\]"),
     ],
@@ -225,9 +225,95 @@ def test_actions_that_do_not_fit_are_refused(actions: Any, spec: Any, message: s
         _fit(actions, spec, None)
 
 
+CHOICES = specs.EnvironmentSpec(
+    specs.DiscreteFrom(3, start=1),
+    specs.BoundedFrom((2,), np.int32, 0, [2, 2], "action", [1, -4]),
+    specs.Array((), np.float32),
+    specs.Array((), np.float32),
+)
+
+
+@pytest.mark.parametrize(
+    "space", [None, {"type": "MultiDiscrete", "nvec": [3, 3], "start": [1, -4]}, describe_actions(CHOICES.actions)]
+)
+def test_choices_of_data_count_as_the_environment_does_and_are_taken_from_zero(space: Any) -> None:
+    ends = np.zeros((2, 2), bool)
+    episode = Episode(np.int32([1, 2, 3]), np.int32([[1, -4], [3, -2]]), np.zeros(2), *ends)
+    fitted = fit_episode(episode, CHOICES, space, "episode 0")
+    assert fitted.observations.tolist() == [0, 1, 2] and fitted.actions.tolist() == [[0, 0], [2, 2]]
+    assert fitted.observations.dtype == fitted.actions.dtype == np.int32
+    assert_same(in_own_terms([fitted], CHOICES), [episode])
+
+
+def test_an_action_space_says_what_actions_count_from() -> None:
+    """Whatever the environment counts from: a file of an older agentkit has them from 0."""
+    one = specs.DiscreteFrom(3, start=5)
+    for space, actions in [
+        ({"type": "Discrete", "n": 3, "start": 0}, [0, 2]),
+        ({"type": "Discrete", "n": 3}, [5, 7]),
+        (describe_actions(one), [5, 7]),
+    ]:
+        assert _fit(np.int64(actions), one, space).tolist() == [0, 2]
+    assert _fit(np.int64([[0, 2]]), CHOICES.actions, {"type": "Box", "low": [0, 0]}).tolist() == [[0, 2]]
+
+
+WHOLE = specs.BoundedArray((1,), np.int32, -(2**31), 2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("observations", "spec", "message"),
+    [
+        (np.array([[0], [2**40]]), WHOLE, r"of step 1: .* found int64 1099511627776 at \[0\]"),
+        (np.array([[0.0], [0.5]]), WHOLE, r"expected int32\[1\] at each step, found float64\[1\], such as 0\.5"),
+        (np.array([[np.nan], [0.0]]), specs.Array((1,), np.float32), "of step 0: .* found float64 nan"),
+        (np.array([[0.0], [1e300]]), specs.Array((1,), np.float32), r"found float64 1e\+300"),
+        (np.array([7, -2]), specs.DiscreteArray(3), "found int64 7 and 1 more such of 2 numbers"),
+        (np.array([0, 1]), specs.DiscreteFrom(3, start=1), "from 1 to 3, found int64 0"),
+        (np.array([[b"a"], [b"b"]]), WHOLE, "found ndarray"),
+    ],
+)
+def test_observations_that_do_not_fit_are_refused_as_online(observations: Any, spec: Any, message: str) -> None:
+    episode = Episode(observations, np.int32([0]), np.zeros(1), *np.zeros((2, 1), bool))
+    with pytest.raises(SpecError, match=f"^episode 3, observations.*{message}") as caught:
+        fit_episode(episode, SPEC._replace(observations=spec), None, "episode 3")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("actions", "spec", "space", "message"),
+    [
+        ([[np.nan, 0.0]], BOX, None, r"actions of step 0: .* found float64 nan at \[0\]"),
+        ([[np.nan, 0.0]], BOX, {"type": "Box", "low": [-2.0, 0.0], "high": [2.0, 4.0]}, "found float64 nan"),
+        ([[0.0, 0.0]], BOX, {"type": "Box", "low": [-2.0] * 3, "high": [2.0] * 3}, "is not of these actions"),
+        ([[0.0, 0.0]], BOX, {"type": "Box"}, "is not of these actions: KeyError"),
+        ([-1], SPEC.actions, None, "found int64 -1"),
+        (["left"], SPEC.actions, {"type": "Discrete", "n": 3, "start": 0}, r"expected int64\[\] at each step, found"),
+    ],
+)
+def test_actions_that_are_no_values_of_their_space_are_refused(
+    actions: Any, spec: Any, space: Any, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        _fit(actions, spec, space)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rewards", "terminations", "truncations"])
+def test_text_in_the_place_of_numbers_is_refused_by_file_and_episode(tmp_path: pathlib.Path, name: str) -> None:
+    def write_text(file: Any) -> None:
+        length = len(file[f"episode_1/{name}"])
+        del file[f"episode_1/{name}"]
+        file[f"episode_1/{name}"] = ["1.5"] * length
+
+    path = _damage(tmp_path / "data.hdf5", write_text)
+    with pytest.raises(SpecError, match=f"data.hdf5, episode.1, {name}: expected .* found .*1.5") as caught:
+        read_episodes(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_observations_of_another_environment_are_refused() -> None:
     spec = SPEC._replace(observations={"x": SPEC.observations})
-    with pytest.raises(SpecError, match=r"expected .*x.*, found .*value"):
+    with pytest.raises(SpecError, match=r"observations: expected a dictionary of x, found float32"):
         fit_episode(EPISODES[0], spec, None, "episode 0")
 
 
@@ -237,6 +323,8 @@ def test_specs_are_inferred() -> None:
     assert infer_spec(EPISODES, {"type": "Discrete", "n": 7}).actions.num_values == 7
     continuous = infer_spec([EPISODES[0]._replace(actions=np.zeros((4, 5)))], None)
     assert continuous.actions.shape == (5,) and continuous.actions.minimum == -1.0
+    with pytest.raises(SpecError, match="observations: expected numbers, found"):
+        infer_spec([EPISODES[0]._replace(observations=np.array([b"a"] * 5))], None)
 
 
 @pytest.mark.parametrize("name", ["catch", "point_mass"])

@@ -100,9 +100,53 @@ def test_columns_may_stop_in_mid_episode_and_know_no_timeouts() -> None:
     assert len(last.rewards) == 1 and last.truncations[-1] and last.observations["x"][1] == 31.0
 
 
+def test_an_end_that_nothing_tells_of_is_where_next_observations_break_the_chain() -> None:
+    """Unmarked ends are found, whatever the leaf in which they show, and said; a step across a reset is never made."""
+    whole = [make_episode(3, False, 10.0), make_episode(1, False, 20.0), make_episode(4, True, 30.0)]
+    columns = columns_of(whole, with_next=True)
+    del columns["timeouts"]
+    with pytest.warns(UserWarning, match=r"^2 of 8 rows have no terminal and no timeout, and the next row's"):
+        assert_same(split_transitions(columns), whole)
+    columns["next_observations"]["x"] = columns["next_observations"]["x"].astype(np.float64)  # As some files have it.
+    with pytest.warns(UserWarning, match=r"^2 of 8 rows"):
+        assert len(split_transitions(columns)) == 3
+
+
+def test_shuffled_transitions_are_the_files_own_pairs() -> None:
+    columns = columns_of(EPISODES, with_next=True)
+    order = np.random.default_rng(1).permutation(8)
+    mixed = tree.map_structure(lambda x: x[order], columns)
+    with pytest.warns(UserWarning, match="seem to be shuffled"):
+        found = split_transitions(mixed)
+    pairs = [
+        (e.observations["x"][t, 0], e.actions[t], e.rewards[t], e.observations["x"][t + 1, 0], bool(e.terminations[t]))
+        for e in found
+        for t in range(len(e.rewards))
+    ]
+    rows = zip(
+        mixed["observations"]["x"][:, 0], mixed["actions"], mixed["rewards"], mixed["next_observations"]["x"][:, 0],
+        mixed["terminals"], strict=True,
+    )  # fmt: skip
+    assert pairs == list(rows)
+
+
+def test_columns_that_know_of_no_cut_say_so() -> None:
+    columns = columns_of(EPISODES, with_next=False)
+    del columns["timeouts"]
+    with pytest.warns(UserWarning, match="neither timeouts nor next_observations.* and 2 terminals are all"):
+        split_transitions(columns)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"next_observations": np.zeros((8, 2))},
+            r"next_observations in the structure .*x: \[1\].* found value: \[2\]",
+        ),
+        ({"rewards": np.array([b"1.5"] * 8)}, r"rewards: expected float64\[\] at each step, found"),
+        ({"terminals": np.array(["False"] * 8)}, "terminals: expected booleans, found"),
+        ({"timeouts": np.full(8, np.nan)}, "timeouts: expected booleans, found float64"),
         ({"rewards": None}, r"\['rewards'\] are missing"),
         ({"rewards": np.zeros(5)}, "Expected columns of one length"),
         ({"actions": np.zeros(())}, "Expected columns of one length"),

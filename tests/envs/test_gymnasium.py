@@ -210,7 +210,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (spaces.Discrete(4), 2.9, "found float64.*2.9"),
         (spaces.Discrete(4, start=2), np.int64(6), r"from 2 to 5, found int64 6"),
         (spaces.MultiDiscrete([3, 2]), np.array([2, 2]), r"found int64 2 at \[1\]"),
-        (spaces.Dict(a=BOX), {"b": np.zeros(2)}, ": expected a dictionary with a, found .* with b"),
+        (spaces.Dict(a=BOX), {"b": np.zeros(2)}, ": expected a dictionary with a, found .* of b"),
         (spaces.Dict(a=BOX), {"a": "text"}, "/a: .* found str 'text'"),
         (spaces.Tuple([BOX]), (), "expected a tuple of 1"),
         (BOX, None, "found None"),
@@ -286,7 +286,7 @@ def test_a_reward_is_a_number_or_an_array_of_one(reward):
 
 STEPS = {
     "reward None": (lambda o: (o, None, False, False, {}), "reward: expected one number, found None"),
-    "rewards by name": (lambda o: (o, {"a": 1.0}, False, False, {}), "reward: .* found a dictionary with a"),
+    "rewards by name": (lambda o: (o, {"a": 1.0}, False, False, {}), "reward: .* found a dictionary of a"),
     "reward text": (lambda o: (o, "1.0", False, False, {}), "reward: .* found str '1.0'"),
     "several rewards": (lambda o: (o, np.ones(3), False, False, {}), r"reward: .* found ndarray array\(\[1"),
     "ends by name": (lambda o: (o, 0.0, {"__all__": False}, False, {}), "terminated: expected True or False"),
