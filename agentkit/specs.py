@@ -18,7 +18,7 @@ DiscreteArray = specs.DiscreteArray
 
 
 @final
-class DiscreteFrom(DiscreteArray):
+class DiscreteFrom(specs.DiscreteArray):
     """Describes a choice that counts from 0 here, and from `start` in the environment's own terms."""
 
     def __init__(self, num_values: int, dtype: Any = np.int32, name: str | None = None, start: int = 0):
@@ -30,7 +30,7 @@ class DiscreteFrom(DiscreteArray):
 
 
 @final
-class BoundedFrom(BoundedArray):
+class BoundedFrom(specs.BoundedArray):
     """Describes several choices that count from 0 here, and from `start` in the environment's own terms."""
 
     def __init__(self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None, start: Any = 0):

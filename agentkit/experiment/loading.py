@@ -28,7 +28,7 @@ from agentkit.experiment.restoring import (
     restore_experiment,
     restore_policy,
 )
-from agentkit.specs import EnvironmentSpec, in_words
+from agentkit.specs import EnvironmentSpec, fit, from_own_terms, in_own_terms, in_words
 from agentkit.types import Nest
 from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.canonical_actions import to_bounds
@@ -72,12 +72,14 @@ class LoadedPolicy:
 
     One without a memory needs no state: ``action = policy.select_action(observation)``.
 
-    Observations are as the run's wrappers give them, of any dtype that casts to theirs; actions have the environment's
-    own bounds and dtypes. Discrete actions count from 0. Both may have a batch axis in front.
+    Observations are as the run's wrappers give them, of any dtype that `specs.fit` casts to theirs; actions have the
+    environment's own bounds and dtypes. Choices count from where the environment itself counts them, where no wrapper
+    of the run changed them. Both may have a batch axis in front.
 
     Attributes:
         observation_spec: what it takes.
         action_spec: what it returns.
+        agent_observation_spec: of what its agent was trained with, which `observation_spec`'s is made: choices from 0.
         agent_action_spec: of what its agent was trained to return, which is made `action_spec`'s.
         arrays: its parameters.
         pure_policy: the pure function of parameters and one observation that it calls; actions in [-1, 1] or from 0.
@@ -104,8 +106,9 @@ class LoadedPolicy:
         self.agent = agent
         self.environment_spec = file.environment_spec
         self.explore, self.origin = explore, origin
-        self.observation_spec = file.environment_spec.observations
-        self.action_spec = file.own_actions
+        self.agent_observation_spec = file.environment_spec.observations
+        self.observation_spec = in_own_terms(self.agent_observation_spec)
+        self.action_spec = in_own_terms(file.own_actions)
         self.agent_action_spec = file.environment_spec.actions
         self._file = file
         self.arrays = jax.tree.map(np.asarray, params)
@@ -140,7 +143,8 @@ class LoadedPolicy:
             state: what the call before returned; None at the start of an episode (of all B).
 
         Raises:
-            SpecError: the observation has another structure or shape.
+            SpecError: the observation has another structure, shape or kind, or numbers that are not finite, or choices
+                that there are not.
         """
         observation, batch_size = self._read(observation)
         if state is None:
@@ -181,26 +185,22 @@ class LoadedPolicy:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _read(self, observation: Nest) -> tuple[Nest, int | None]:
-        """Returns the observation in the dtypes of its spec, and the size of its batch or None."""
+        """Returns the observation as the agent's, and the size of its batch or None."""
         spec = self.observation_spec
         try:
-            leaves = tree.map_structure_up_to(
-                spec, lambda part, x: np.asarray(x).astype(part.dtype, copy=False), spec, observation
-            )
-        except (TypeError, ValueError) as error:
-            raise SpecError(
-                f"Expected an observation of {in_words(spec)}, found {str(observation)[:200]}: {error}"
-            ) from error
-        shapes = [leaf.shape for leaf in tree.flatten(leaves)]
-        single = [part.shape for part in tree.flatten(spec)]
-        if shapes == single:
-            return leaves, None
-        sizes = {shape[:1] for shape in shapes}
-        if [shape[1:] for shape in shapes] == single and len(sizes) == 1 and sizes != {()}:
-            return leaves, shapes[0][0]
-        raise SpecError(
-            f"Expected observations of shapes {single}, or those with a batch axis in front, found {shapes}."
+            ndim = np.ndim(tree.flatten_up_to(spec, observation, check_types=False)[0])
+        except (TypeError, ValueError):  # `fit` says it better.
+            ndim = 0
+        single = ndim <= len(tree.flatten(spec)[0].shape)
+        leading, advice = (
+            "" if single else "row",
+            "Give what observation_spec says, or each with a batch axis in front.",
         )
+        found = fit(observation, spec, "Unexpected observation", leading=leading, advice=advice)
+        sizes = {len(leaf) for leaf in tree.flatten(found)} if not single else set()
+        if len(sizes) > 1:
+            raise SpecError(f"Unexpected observation: expected one number of rows, found {sorted(sizes)}. {advice}")
+        return from_own_terms(found, self.agent_observation_spec), None if single else sizes.pop()
 
     def save(self, path: str | pathlib.Path, *, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Writes a policy file ``.npz``: parameters, the agent's settings and parts, and specs; nothing else.

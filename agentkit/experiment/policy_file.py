@@ -106,6 +106,8 @@ def _encode(spec: Nest) -> Any:
         if not (specs.is_spec(leaf) and nests.is_numeric(np.dtype(leaf.dtype))):
             raise SpecError(f"{path}: expected the spec of a numeric array, found {leaf!r}.")
         code: dict[str, Any] = {"array": [np.dtype(leaf.dtype).name, list(leaf.shape)], "name": leaf.name}
+        if np.any(specs.start_of(leaf)):
+            code["start"] = np.asarray(specs.start_of(leaf)).tolist()
         if isinstance(leaf, specs.DiscreteArray):
             return code | {"num_values": int(leaf.num_values)}
         if isinstance(leaf, specs.BoundedArray):
@@ -119,9 +121,14 @@ def _decode(node: Any) -> Nest:
     def decode_leaf(leaf: dict[str, Any]) -> specs.Array:
         dtype, shape = nests.numeric_dtype(leaf["array"][0]), tuple(leaf["array"][1])
         if "num_values" in leaf:
+            if "start" in leaf:
+                return specs.DiscreteFrom(leaf["num_values"], dtype, leaf["name"], leaf["start"])
             return specs.DiscreteArray(leaf["num_values"], dtype=dtype, name=leaf["name"])
         if "minimum" in leaf:
-            return specs.BoundedArray(shape, dtype, leaf["minimum"], leaf["maximum"], leaf["name"])
+            bounds = leaf["minimum"], leaf["maximum"], leaf["name"]
+            if "start" in leaf:
+                return specs.BoundedFrom(shape, dtype, *bounds, leaf["start"])
+            return specs.BoundedArray(shape, dtype, *bounds)
         return specs.Array(shape, dtype, leaf["name"])
 
     return nests.build(node, decode_leaf)

@@ -142,7 +142,7 @@ def _acting(
         else:
             experiment = dataclasses.replace(source.origin.experiment, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
-            check_fits(make_environment_spec(made), source.observation_spec, source.agent_action_spec)
+            check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
         yield experiment, source.pure_policy, store, 0
     elif isinstance(source, ExperimentConfig) and source.run_directory is None:
         experiment = ExperimentConfig(**{**vars(source), **options})

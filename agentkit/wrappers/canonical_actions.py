@@ -79,7 +79,7 @@ class _Mapping(NamedTuple):
 def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_module: Any = np) -> Any:
     """Returns an agent's action as the environment itself takes it: in its shape, bounds and dtype, clipped to them.
 
-    Of other kinds than bounded continuous actions only the dtype changes.
+    Choices count from where the environment counts them, of other kinds only the dtype changes.
 
     Args:
         action: ``[..., *agent_spec.shape]``, within that spec's bounds.
@@ -97,6 +97,8 @@ def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_mod
         else:
             action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
             action = action * mapping.scale + mapping.offset
+    elif np.any(specs.start_of(agent_spec)):
+        action = array_module.asarray(action, spec.dtype) + np.asarray(specs.start_of(agent_spec), spec.dtype)
     if array_module is not np:
         narrow = {8: spec.dtype.kind + "4"}.get(spec.dtype.itemsize, spec.dtype)
         return action.astype(narrow)

@@ -13,10 +13,11 @@ import pytest
 
 import agentkit
 from agentkit import specs
+from agentkit.actors.policy import first_state
 from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import Evaluator, Result
+from agentkit.experiment import Evaluator, Result, record_episodes
 from agentkit.experiment.deploy.acting import acting_of
 from agentkit.experiment.restoring import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
@@ -266,3 +267,43 @@ def test_a_users_own_continuous_actions_are_as_the_run_had_them(shape, tmp_path)
     np.testing.assert_allclose(policy(rows)[0], agents, rtol=1e-5)
     acting = acting_of(policy)
     np.testing.assert_allclose(acting.step(acting.params, {"observation": rows})["action"], agents, rtol=1e-5)
+
+
+class FromElsewhere(gymnasium.Env):
+    """Choices that count from 3 and from -1."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2, start=3), gymnasium.spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return 3, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.time += 1
+        return 3 + self.time % 2, float(action), False, self.time == 5, {}
+
+
+def test_choices_are_the_environments_own(tmp_path):
+    """Of a run's policy and of its file, single and in a batch; the agent sees and says them from 0."""
+    settings = dqn.Config(hidden_sizes=(8,), min_replay_size=1_000)
+    train(tmp_path / "run", dqn.make_agent(settings), FromElsewhere)
+    policy = agentkit.load(tmp_path / "run", environment=FromElsewhere)
+    policy.save(tmp_path / "policy.npz")
+    loaded = agentkit.load(tmp_path / "policy.npz")
+    rows = np.array([3, 4])
+    pure = policy.pure_policy
+    state = first_state(pure, jax.random.PRNGKey(0))
+    values = [int(pure.act(policy.arrays, jax.random.PRNGKey(0), np.int32(row - 3), state)[0]) for row in rows]
+    for each in (policy, loaded):
+        assert (each.observation_spec.minimum, each.action_spec.minimum) == (3, -1)
+        assert (each.agent_observation_spec.num_values, each.agent_action_spec.num_values) == (2, 3)
+        np.testing.assert_array_equal(each(rows)[0], np.array(values) - 1)
+        assert FromElsewhere.action_space.contains(each(4)[0][()])
+        with pytest.raises(SpecError, match=r"expected int32.* from 3 to 4, found int64 2"):
+            each(2)
+    agentkit.sample(loaded, steps=10, environment=FromElsewhere)
+    data = record_episodes(tmp_path / "run", 1, environment=FromElsewhere)
+    assert data.actions["start"] == -1 and set(data.episodes[0].observations.tolist()) == {3, 4}
+    assert data.episodes[0].actions.tolist() == data.episodes[0].rewards.tolist()

@@ -12,6 +12,7 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.actors.policy import first_state
+from agentkit.errors import ConfigError
 from agentkit.experiment.deploy.lowering import Program, lower
 from agentkit.experiment.loading import LoadedPolicy
 from agentkit.types import Nest
@@ -21,6 +22,7 @@ Arrays = dict[str, Any]
 """Arrays by name, each with a batch axis in front."""
 
 _KEY = np.zeros(2, np.uint32)
+_MOST = np.iinfo(np.int32).max
 
 NEXT = "next_"
 """Begins the name of a state's array where it is a result."""
@@ -60,10 +62,18 @@ class Acting:
 
 
 def acting_of(policy: LoadedPolicy) -> Acting:
-    """Returns what a policy does; of its state only what actions depend on."""
+    """Returns what a policy does; of its state only what actions depend on.
+
+    Raises:
+        ConfigError: its choices count from beyond 32 bits.
+    """
     pure, params = policy.pure_policy, policy.arrays
     observations, actions = named("observation", policy.observation_spec), named("action", policy.action_spec)
     agents = list(named("action", policy.agent_action_spec).values())
+    starts = {name: specs.start_of(spec) for name, spec in named("observation", policy.agent_observation_spec).items()}
+    for name, spec in (*observations.items(), *actions.items()):
+        if spec.dtype == np.int64 and isinstance(spec, specs.BoundedArray) and np.abs(spec.minimum).max() > _MOST:
+            raise ConfigError(f"{name} counts from {spec.minimum}, which is beyond the 32 bits of exported policies.")
     first = pure.reset(first_state(pure, jax.random.PRNGKey(0)))
     rows = {name: np.asarray(row) for name, row in named("state", first).items()}
     structure = jax.tree.structure(first)
@@ -71,7 +81,10 @@ def acting_of(policy: LoadedPolicy) -> Acting:
     def make_step(kept: frozenset[str]) -> Callable[..., Arrays]:
         def act(params: Nest, observation: Arrays, state: Arrays, key: Any) -> Arrays:
             nest = jax.tree.unflatten(structure, [state.get(name, rows[name]) for name in rows])
-            action, new, _ = pure.act(params, key, _nest(policy.observation_spec, observation), nest)
+            counted = {
+                name: x - np.int32(starts[name]) if np.any(starts[name]) else x for name, x in observation.items()
+            }
+            action, new, _ = pure.act(params, key, _nest(policy.observation_spec, counted), nest)
             leaves = zip(actions, jax.tree.leaves(action), agents, strict=True)
             found = {name: to_bounds(leaf, agents_own, actions[name], jnp) for name, leaf, agents_own in leaves}
             return found | {NEXT + name: leaf for name, leaf in named("state", new).items() if name in kept}
@@ -109,7 +122,9 @@ def some_observations(acting: Acting, batch_size: int, seed: int = 0) -> Arrays:
         if spec.dtype.kind == "b":
             return generator.random(shape) < 0.5
         if spec.dtype.kind in "iu":
-            return generator.integers(np.broadcast_to(low, shape), np.broadcast_to(high, shape) + 1).astype(spec.dtype)
+            # As integers: of floats that are broadcast, numpy takes the lowest for all.
+            low, high = (np.broadcast_to(bound, shape).astype(np.int64) for bound in (low, high))
+            return generator.integers(low, high + 1).astype(spec.dtype)
         values = generator.normal(size=shape)
         if np.all(np.abs(low) < 1e3) and np.all(np.abs(high) < 1e3):
             values = low + generator.random(shape) * (high - low)

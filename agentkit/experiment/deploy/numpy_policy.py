@@ -102,14 +102,16 @@ class Policy:
         if not isinstance(observation, dict):
             (name,) = specs
             observation = {name: observation}
-        arrays = {name: np.asarray(observation[name]).astype(spec["dtype"]) for name, spec in specs.items()}
+        arrays = {name: np.asarray(observation[name]) for name in specs}
         single = all(arrays[name].shape == tuple(spec["shape"]) for name, spec in specs.items())
         if single:
             arrays = {name: array[None] for name, array in arrays.items()}
-        size = len(next(iter(arrays.values())))
+        rows = next(iter(arrays.values())).shape[:1]
         for name, spec in specs.items():
-            if arrays[name].shape != (size, *spec["shape"]):
+            if arrays[name].shape != (*rows, *spec["shape"]):
                 raise ValueError(f"{name}: expected shape {spec['shape']}, or a batch, found {arrays[name].shape}.")
+            arrays[name] = _take(arrays[name], spec, name)
+        (size,) = rows
         for name, spec in self.description["state"].items():
             first = np.broadcast_to(np.array(spec["first"], spec["dtype"]), (size, *spec["shape"]))
             arrays[name] = first if state is None else state[name][None] if single else state[name]
@@ -131,6 +133,25 @@ class Policy:
             for step in self._steps:
                 values[step["output"]] = _compute(step, [values[name] for name in step["inputs"]], size)
         return {name: values[key] for name, key in self._outputs.items()}
+
+
+def _take(array: Any, spec: dict[str, Any], name: str) -> Any:
+    """Returns an observation in the dtype of the policy's training; refuses what would become something else."""
+    dtype = np.dtype(spec["dtype"])
+    kinds = "biuf" if dtype.kind == "f" else "biu"
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name}: expected {dtype}, found {array.dtype} {array.flat[0]!r:.60}.")
+    with np.errstate(over="ignore"):
+        taken = array.astype(dtype)
+    if dtype.kind == "f":
+        low, high, bad = -np.inf, np.inf, ~np.isfinite(taken)
+    else:
+        ends = np.iinfo(dtype) if dtype.kind != "b" else None
+        low, high = spec.get("minimum", ends.min if ends else 0), spec.get("maximum", ends.max if ends else 1)
+        bad = (array.astype(float) < low) | (array.astype(float) > high)
+    if bad.any():
+        raise ValueError(f"{name}: expected {dtype} from {low} to {high}, found {array[bad].flat[0]}.")
+    return taken
 
 
 def _compute(step: dict[str, Any], inputs: list[Any], size: int) -> Any:

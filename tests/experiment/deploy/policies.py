@@ -52,6 +52,12 @@ WIDE = (
     specs.Array((4,), np.float32, "observation"),
     specs.BoundedArray((2,), np.float64, [-3.0, 0.0], [1.0, 10.0], "action"),
 )
+# Choices that the environment counts from elsewhere than 0.
+COUNTED = (
+    {"one": specs.DiscreteFrom(4, np.int32, "one", 3),
+     "several": specs.BoundedFrom((2,), np.int32, 0, [2, 4], "several", [1, -2])},
+    specs.BoundedFrom((2,), np.int32, 0, [2, 6], "action", [5, -3]),
+)  # fmt: skip
 MASKED = (
     {"action_mask": specs.BoundedArray((3,), np.bool_, False, True, "action_mask"),
      "observation": specs.Array((5,), np.float32, "observation")},

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import agentkit
-from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
+from agentkit import specs
+from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError
 from agentkit.experiment import DifferentActionsError
 from agentkit.experiment.deploy import stablehlo
 from agentkit.experiment.deploy.acting import acting_of, first_states
 from agentkit.experiment.deploy.numpy_policy import Policy as NumpyPolicy
-from tests.experiment.deploy.policies import IMAGES, MASKED, SMALL, WIDE, policy_of
+from tests.experiment.deploy.policies import COUNTED, IMAGES, MASKED, SMALL, WIDE, policy_of
 
 POLICIES = {
     "dqn": lambda: policy_of("dqn", "agentkit:catch", **SMALL),
@@ -24,6 +25,7 @@ POLICIES = {
     "ppo": lambda: policy_of("ppo", WIDE, **SMALL),
     "c51": lambda: policy_of("c51", "agentkit:catch", **SMALL),
     "masked": lambda: policy_of("dqn", MASKED, **SMALL),
+    "counted": lambda: policy_of("ppo", COUNTED, **SMALL),
     "memory": lambda: policy_of("r2d2", "agentkit:memory_chain", core_size=8, **SMALL),
     "attention": lambda: policy_of("r2d2", "agentkit:memory_chain", core_size=8, core="gtrxl", **SMALL),
     "images": lambda: policy_of("dqn", IMAGES, **SMALL),
@@ -82,6 +84,8 @@ def draw(spec, seed):
     generator = np.random.default_rng(seed)
     if spec.dtype.kind == "b":
         return generator.random((8, *spec.shape)) < 0.6
+    if spec.dtype.kind == "i":
+        return generator.integers(spec.minimum, spec.maximum + 1, (8, *spec.shape)).astype(spec.dtype)
     if spec.dtype.kind == "u":
         brightness = generator.random((8, *spec.shape[:-1], 1)) * generator.random((8, *[1] * len(spec.shape)))
         return (255 * brightness * generator.random((8, *spec.shape))).astype(spec.dtype)
@@ -90,8 +94,8 @@ def draw(spec, seed):
 
 # All of the operations go through ONNX's and numpy's own words; StableHLO is JAX's.
 CASES = [("onnx", name) for name in POLICIES] + [
-    *(("numpy", name) for name in ("sac", "ppo", "c51", "masked", "memory", "attention", "images")),
-    *(("stablehlo", name) for name in ("sac", "memory", "images")),
+    *(("numpy", name) for name in ("sac", "ppo", "c51", "masked", "counted", "memory", "attention", "images")),
+    *(("stablehlo", name) for name in ("sac", "counted", "memory", "images")),
 ]
 
 
@@ -150,6 +154,38 @@ print(json.dumps(actions))
         action, state = policy(row, state)
         expected.append([int(action), "int32", ["state/core/cell", "state/core/hidden"]])
     assert json.loads(done.stdout) == expected
+
+
+ODD = {
+    "a choice below": {"one": 2},
+    "a choice above": {"several": [1, 3]},
+    "a fraction": {"one": 3.5},
+    "a whole float": {"one": 3.0},
+    "beyond 32 bits": {"one": 2**40},
+    "NaN": {"x": [np.nan, 0.0]},
+    "infinity": {"x": [1e300, 0.0]},
+    "text": {"x": ["a", "b"]},
+    "another shape": {"x": [0.0]},
+}
+
+
+def test_loaded_and_exported_policies_refuse_what_is_no_observation(tmp_path):
+    """With one table for both readers: the one for numpy alone has a check of its own."""
+    observations = COUNTED[0] | {"x": specs.Array((2,), np.float32, "x")}
+    policy = policy_of("ppo", (observations, COUNTED[1]), **SMALL)
+    policy.export(tmp_path / "policy.npz", "numpy")
+    alone, right = NumpyPolicy(tmp_path / "policy.npz"), {"one": 3, "several": [3, -2], "x": [0, 1]}
+    for rows in (right, {name: np.stack([value] * 3) for name, value in right.items()}):
+        actions = [policy(rows)[0], alone({f"observation/{name}": value for name, value in rows.items()})[0]]
+        np.testing.assert_array_equal(*actions)
+        assert (actions[0] >= [5, -3]).all() and (actions[0] <= [7, 3]).all() and actions[0].dtype == actions[1].dtype
+    for name, changes in ODD.items():
+        for rows in (right | changes, {key: np.stack([value] * 3) for key, value in (right | changes).items()}):
+            with pytest.raises(SpecError, match=f"^Unexpected observation/{next(iter(changes))}.*expected"):
+                policy(rows)
+            with pytest.raises(ValueError, match=f"^observation/{next(iter(changes))}: expected"):
+                alone({f"observation/{key}": value for key, value in rows.items()})
+                raise AssertionError(name)
 
 
 def test_one_file_is_for_numpy_and_for_agentkit(tmp_path):
