@@ -70,7 +70,7 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
         both = " Write agent = ... as name = ... under [agent]." if "Cannot overwrite a value" in str(error) else ""
         raise ConfigError(f"--config: {path} is no TOML: {error}.{both}") from error
     options = {
-        option.removeprefix("--"): action.nargs == 0
+        option.removeprefix("--"): action
         for action in parser._actions
         for option in action.option_strings
         if option.startswith("--") and option not in _NOT_IN_FILES
@@ -85,7 +85,7 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
     return _merged(arguments, of_file)
 
 
-def _words(content: Mapping[str, Any], options: Mapping[str, bool]) -> Iterator[str]:
+def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yields a file's content as words of the command line."""
     for key, value in content.items():
         if isinstance(value, dict) != (key in _TABLES) and not (key == "agent" and isinstance(value, str)):
@@ -93,26 +93,33 @@ def _words(content: Mapping[str, Any], options: Mapping[str, bool]) -> Iterator[
         if key == "agent":
             table = {"name": value} if isinstance(value, str) else dict(value)
             if "name" in table:
-                yield _text(table.pop("name"))
-            yield from (f"--set={name}={_text(child)}" for name, child in table.items())
+                yield _text("name", table.pop("name"))
+            yield from (f"--set={name}={_text(name, child)}" for name, child in table.items())
         elif key == "set":
-            yield from (f"--set={name}={_text(child)}" for name, child in value.items())
+            yield from (f"--set={name}={_text(name, child)}" for name, child in value.items())
         elif key == "env-set":
             yield from (f"--env-set={name}={_literal(child)}" for name, child in value.items())
-        elif options[key]:
+        elif options[key].nargs == 0:
             if not isinstance(value, bool):
                 raise ConfigError(f"{key}: expected true or false, found {value!r:.60}.")
             yield from [f"--{key}"] * value
         elif isinstance(value, list):
-            yield from (f"--{key}={_text(child)}" for child in value)
+            if not isinstance(options[key], argparse._AppendAction):
+                raise ConfigError(f"{key}: expected one value, found the list {value!r:.60}.")
+            yield from (f"--{key}={_text(key, child)}" for child in value)
         else:
-            yield f"--{key}={_text(value)}"
+            yield f"--{key}={_text(key, value)}"
 
 
-def _text(value: Any) -> str:
+def _text(key: str, value: Any) -> str:
+    """Returns a value as the command line has it; a list in brackets, which a setting of one value does not take."""
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+    if not isinstance(value, list):
+        return str(value)
+    if any(isinstance(child, list | dict) for child in value):
+        raise ConfigError(f"{key}: expected a list of single values, found {value!r:.60}.")
+    return f"({','.join(_text(key, child) for child in value)},)" if value else "()"
 
 
 def _literal(value: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from agentkit.cli.values import parse_value, type_name
-from agentkit.errors import ConfigError, unknown_name
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
 from agentkit.importing import import_callable
 
 
@@ -170,16 +170,21 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def refusing_settings(environment: str | None, settings: Collection[str]) -> Iterator[None]:
+def refusing_settings(environment: str | None, settings: Collection[str], *errors: type[Exception]) -> Iterator[None]:
     """Refuses settings of ``--env-set`` with which the environment cannot be made; it is made inside.
 
+    Args:
+        environment: its name, for messages.
+        settings: that were given.
+        *errors: by which the environment refuses values; none but TypeError where more than making it is inside.
+
     Raises:
-        ConfigError: in the place of the environment's own TypeError, where there are settings.
+        ConfigError: in the place of the environment's own error, where there are settings.
     """
     try:
         yield
-    except TypeError as error:
-        if not settings:
+    except (TypeError, *errors) as error:
+        if not settings or isinstance(error, AgentkitError):
             raise
         given = ", ".join(settings)
         raise ConfigError(

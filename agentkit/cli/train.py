@@ -283,7 +283,7 @@ def check_fit(plan: Any, holds_replay: bool = True) -> tuple[Any, Any]:
     try:
         with (
             StepWatch(name, plan.step_timeout, beside=True) as watch,
-            refusing_settings(name, plan.environment_settings),
+            refusing_settings(name, plan.environment_settings, ValueError, LookupError, ArithmeticError, MemoryError),
         ):
             made = watch.make(lambda: plan.make_environment(seed=0))
     except (SpecError, StepTimeoutError) as error:

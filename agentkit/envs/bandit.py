@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, checked_action
+from agentkit.envs.base import Environment, check_size, checked_action
 from agentkit.types import Nest
 
 
@@ -22,6 +22,7 @@ class Bandit(Environment):
     """
 
     def __init__(self, num_arms: int = 3, seed: int = 0):
+        check_size("num_arms", num_arms)
         super().__init__(seed)
         self._num_arms = num_arms
         self._context = 0

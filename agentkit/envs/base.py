@@ -7,7 +7,10 @@ import abc
 import dm_env
 import numpy as np
 
+from agentkit.errors import ConfigError
 from agentkit.types import Nest
+
+_LARGEST = 10_000
 
 
 class Environment(dm_env.Environment):
@@ -57,6 +60,16 @@ class Environment(dm_env.Environment):
             return dm_env.TimeStep(dm_env.StepType.MID, reward, 1.0, observation)
         self._reset_next_step = True
         return dm_env.TimeStep(dm_env.StepType.LAST, reward, 0.0 if terminated else 1.0, observation)
+
+
+def check_size(name: str, value: int, least: int = 1) -> None:
+    """Refuses a size with which an environment would be none, or fill the memory.
+
+    Raises:
+        ConfigError: `value` is no whole number from `least` to 10,000.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= _LARGEST:
+        raise ConfigError(f"{name} must be a whole number from {least} to {_LARGEST:,}, found {value!r}.")
 
 
 def checked_action(action: Nest, num_actions: int) -> int:

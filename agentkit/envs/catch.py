@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, checked_action
+from agentkit.envs.base import Environment, check_size, checked_action
 from agentkit.types import Nest
 
 
@@ -26,6 +26,8 @@ class Catch(Environment):
     """
 
     def __init__(self, rows: int = 10, columns: int = 5, seed: int = 0):
+        check_size("rows", rows, 2)
+        check_size("columns", columns)
         super().__init__(seed)
         self._rows = rows
         self._columns = columns

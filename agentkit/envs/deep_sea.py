@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, checked_action
+from agentkit.envs.base import Environment, check_size, checked_action
 from agentkit.types import Nest
 
 
@@ -28,6 +28,7 @@ class DeepSea(Environment):
     """
 
     def __init__(self, size: int = 8, randomize_actions: bool = False, mapping_seed: int = 0, seed: int = 0):
+        check_size("size", size)
         super().__init__(seed)
         self._size = size
         self._row = self._column = 0

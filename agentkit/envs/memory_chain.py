@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, checked_action
+from agentkit.envs.base import Environment, check_size, checked_action
 from agentkit.types import Nest
 
 
@@ -26,6 +26,7 @@ class MemoryChain(Environment):
     """
 
     def __init__(self, length: int = 5, seed: int = 0):
+        check_size("length", length)
         super().__init__(seed)
         self._length = length
         self._time = self._bit = 0

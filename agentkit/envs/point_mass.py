@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment
+from agentkit.envs.base import Environment, check_size
 from agentkit.types import Nest
 
 
@@ -24,6 +24,8 @@ class PointMass(Environment):
     """
 
     def __init__(self, num_dimensions: int = 2, speed: float = 0.25, max_steps: int = 20, seed: int = 0):
+        check_size("num_dimensions", num_dimensions)
+        check_size("max_steps", max_steps)
         super().__init__(seed, max_steps)
         self._num_dimensions = num_dimensions
         self._speed = speed

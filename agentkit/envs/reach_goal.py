@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from agentkit import specs
-from agentkit.envs.base import Environment, checked_action
+from agentkit.envs.base import Environment, check_size, checked_action
 from agentkit.types import Nest
 
 
@@ -28,6 +28,7 @@ class BitFlip(Environment):
     """
 
     def __init__(self, num_bits: int = 8, seed: int = 0):
+        check_size("num_bits", num_bits)
         super().__init__(seed, max_steps=num_bits)
         self._num_bits = num_bits
         self._word = self._goal = np.zeros(num_bits, np.float32)

@@ -71,6 +71,13 @@ def test_the_shown_config_is_the_same_experiment_and_leaves_nothing(file, capsys
         (("batch_size", "bach_size"), "Did you mean 'batch_size'"),
         (("tensorboard = false", "tensorboard = 3"), "tensorboard: expected true or false, found 3"),
         (('"0.04k"', '"many"'), "dqn.toml: .*--steps: expected a whole number, found 'many'"),
+        (('steps = "0.04k"', "steps = [100]"), r"steps: expected one value, found the list \[100\]"),
+        (
+            ("hidden_sizes = [4]", "hidden_sizes = [[8]]"),
+            r"hidden_sizes: expected a list of single values, found \[\[8",
+        ),
+        (("batch_size = 4", "batch_size = [4]"), "batch_size .*: expected a whole number"),
+        (("[env-set]\nrows = 6", "[env-set]\nrows = [6]"), "rows .*: expected a whole number"),
         (("num-envs = 2", "resume = 2"), "key of dqn.toml 'resume'"),
         (("num-envs = 2", "seed = [1"), "dqn.toml is no TOML"),
         (("[env-set]\nrows = 6", "env-set = 6"), "env-set: expected a table, found 6"),
@@ -84,6 +91,14 @@ def test_wrong_files_are_refused_before_anything_starts(file, change, message, c
     assert len(said.splitlines()) == 1
     assert re.search(message, said), said
     assert [path.name for path in file.parent.iterdir()] == ["dqn.toml"]
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("[]", ()), ("[4, 8]", (4, 8)), ('"4,8"', (4, 8)), ("8", (8,))])
+def test_lists_are_what_they_say(file, text, sizes, capsys):
+    file.write_text(file.read_text().replace("hidden_sizes = [4]", f"hidden_sizes = {text}"))
+    with pytest.raises(SystemExit):
+        main(["train", "--config", "dqn.toml", "--show-config"])
+    assert f"hidden_sizes = {list(sizes)}" in capsys.readouterr().out
 
 
 def test_a_file_that_is_not_there(capsys, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs
+from agentkit.errors import ConfigError
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract
 
 NAMES = ["bandit", "bit_flip", "catch", "deep_sea", "memory_chain", "point_mass"]
@@ -134,3 +135,12 @@ def test_renders_a_small_image(name):
     environment.reset()
     image = environment.render()
     assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[-1] == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [-3, 0, 10**20, float("nan")])
+def test_sizes_that_are_none_are_refused_where_it_is_made(name, value):
+    for setting, kind in envs.registry.settings_of(f"agentkit:{name}").items():
+        if kind is int and setting != "mapping_seed":
+            with pytest.raises(ConfigError, match=rf"^{setting} must be a whole number from [12] to 10,000, found "):
+                envs.make(f"agentkit:{name}", seed=0, **{setting: value})

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from agentkit.agents import dqn
+from agentkit.agents import dqn, registry
 from agentkit.agents.common.ranges import ranges_of
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, OfflineConfig
@@ -62,3 +62,13 @@ def test_none_is_no_number(name):
 def test_settings_that_contradict_each_other(settings, message):
     with pytest.raises(ConfigError, match=message):
         LaunchConfig(**settings)
+
+
+@pytest.mark.parametrize("agent", registry.names())
+def test_a_whole_number_of_more_than_64_bits_is_refused(agent):
+    config = registry.config_class(agent)
+    counts = [name for name, hint in typing.get_type_hints(config).items() if int in (hint, *typing.get_args(hint))]
+    assert "batch_size" in counts
+    for name in counts:
+        with pytest.raises(ConfigError, match=rf"^{name} must be a whole number of 64 bits, .* found 1{'0' * 20}"):
+            config(**{name: 10**20})

@@ -66,8 +66,13 @@ class ReplayConfig(metaclass=SaysWhatWasMeant):
     importance_exponent: Fraction | Schedule = 0.4
 
     def __post_init__(self) -> None:
-        """Refuses a value outside of its field's range."""
+        """Refuses a value outside of its field's range, and one item of more steps than replay has items."""
         check_ranges(self)
+        if self.n_step > 1 and self.n_step >= self.replay_size:
+            raise ConfigError(
+                f"n_step must be less than replay_size, found n_step={self.n_step} and replay_size={self.replay_size}. "
+                "Usual are 1 to 10 steps."
+            )
 
     @property
     def steps_per_update(self) -> float:

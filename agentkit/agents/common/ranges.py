@@ -29,6 +29,10 @@ class Range(NamedTuple):
     holds: Callable[[object], bool]
 
 
+_LARGEST = 2**63 - 1
+"""The largest whole number that containers, numpy and replay count by."""
+
+
 def number(expected: str, holds: Callable[[float], bool]) -> Range:
     """Returns the range of finite numbers for which `holds` is true."""
     return Range(expected, lambda value: _is_number(value) and math.isfinite(value) and holds(value))
@@ -125,6 +129,8 @@ def check_setting(cls: type, name: str, value: Any) -> None:
     if value is None and type(None) in taken:
         return
     scheduled = isinstance(value, Schedule) and type(value) in taken
+    if _is_whole(value) and not -_LARGEST <= value <= _LARGEST:
+        raise ConfigError(f"{name} must be a whole number of 64 bits, at most {_LARGEST:,}, found {value}.")
     for of_field in ranges_of(cls)[name]:
         for each in value.extremes if scheduled else (value,):
             if not of_field.holds(each) and not (scheduled and each == 0):
