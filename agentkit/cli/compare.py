@@ -12,24 +12,28 @@ from pathlib import Path
 import numpy as np
 
 from agentkit.cli.curves import EVALUATION, Curve, RunCurves, group_runs, read_all
+from agentkit.cli.score_table import Basis, print_table, tell_stopped, text
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 from agentkit.experiment import aggregates
 from agentkit.experiment.aggregates import Estimate
 
 _LAST_SHARE = 0.1
-SCORES: Mapping[str, tuple[str, Callable[[Curve], float]]] = {
+SCORES: Mapping[str, tuple[str, Callable[[Curve], np.ndarray]]] = {
     "final": (
-        "mean evaluation return in the last tenth of the steps",
-        lambda curve: float(curve.returns[curve.steps >= (1 - _LAST_SHARE) * curve.steps[-1]].mean()),
+        "mean evaluation return in the last tenth of the steps that were evaluated",
+        lambda curve: curve.steps >= (1 - _LAST_SHARE) * curve.steps[-1],
     ),
-    "best": ("best evaluation return", lambda curve: float(curve.returns.max())),
-    "mean": ("mean evaluation return over all steps", lambda curve: float(curve.returns.mean())),
+    "best": ("best evaluation return", lambda curve: np.arange(len(curve.steps)) == curve.returns.argmax()),
+    "mean": ("mean evaluation return over all steps", lambda curve: np.ones(len(curve.steps), bool)),
 }
-"""How a run's curve becomes one number, by the word of ``--score``."""
+"""Of which points of a run's curve its score is the mean, by the word of ``--score``."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 """The scores of each group's runs ``[R]``, by environment."""
+
+Bases = dict[str, dict[str, list[Basis]]]
+"""What each of these scores is of."""
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -42,25 +46,29 @@ def compare(arguments: argparse.Namespace) -> int:
     from agentkit.cli.pictures import draw_comparison
 
     runs, empty = read_all(arguments.runs, [EVALUATION])
-    groups = score_groups(runs, arguments.score)
+    groups, bases = score_groups(runs, arguments.score)
     environments = sorted({environment for scores in groups.values() for environment in scores})
     title, _ = SCORES[arguments.score]
     normalised = arguments.normalize is not None
     if normalised:
         groups = normalise(groups, arguments.normalize)
         title += ", normalised"
-    say(f"Score: {title}. In brackets: 95 % stratified bootstrap interval.")
+    several = any(len(found) > 1 for scores in groups.values() for found in scores.values())
+    brackets = " In brackets: 95 % stratified bootstrap interval." if several else ""
+    say(f"Score: {title}.{brackets}")
     if not normalised and len(environments) > 1:
         for environment in environments:
             print(f"\n{environment}")
             here = {group: [scores[environment]] for group, scores in groups.items() if environment in scores}
-            _print_table(_estimates(here, False), here)
+            _print(_estimates(here, False), here, {group: bases[group][environment] for group in here})
+        tell_stopped(runs)
         say("\nTo compare over all environments at once, normalise their scores: --normalize minmax, or ENV=LOW:HIGH.")
         return _left_out(empty)
     common = complete(groups, environments)
     tables = _estimates(common, normalised)
     print()
-    _print_table(tables, common)
+    _print(tables, common, {group: [basis for found in bases[group].values() for basis in found] for group in common})
+    tell_stopped(runs)
     _print_improvements({group: common[group] for group in _best_first(tables)})
     _print_few(groups)
     thresholds = _thresholds(common)
@@ -70,20 +78,30 @@ def compare(arguments: argparse.Namespace) -> int:
     draw_comparison(tables, profiles, thresholds, f"{where}; score: {title}", Path(arguments.out))
     print(f"\nWrote {arguments.out}")
     if arguments.csv is not None:
-        write_scores(groups, Path(arguments.csv))
+        write_scores(groups, bases, Path(arguments.csv))
         print(f"Wrote {arguments.csv}")
     return _left_out(empty)
 
 
-def score_groups(runs: Sequence[RunCurves], score: str) -> Groups:
-    """Returns the scores of runs, grouped by agent and settings."""
-    _, of_curve = SCORES[score]
+def score_groups(runs: Sequence[RunCurves], score: str) -> tuple[Groups, Bases]:
+    """Returns the scores of runs, grouped by agent and settings, and of which evaluations each is."""
+    _, points_of = SCORES[score]
     groups: Groups = {}
+    bases: Bases = {}
     for label, group in group_runs(runs).items():
         for environment in dict.fromkeys(run.environment for run in group):
-            found = [of_curve(run.curves[EVALUATION]) for run in group if run.environment == environment]
-            groups.setdefault(label, {})[environment] = np.array(found)
-    return groups
+            here = [(run, points_of(run.curves[EVALUATION])) for run in group if run.environment == environment]
+            scores = [run.curves[EVALUATION].returns[points].mean() for run, points in here]
+            groups.setdefault(label, {})[environment] = np.array(scores, float)
+            bases.setdefault(label, {})[environment] = [_basis(run, points) for run, points in here]
+    return groups, bases
+
+
+def _basis(run: RunCurves, points: np.ndarray) -> Basis:
+    steps = run.curves[EVALUATION].steps[points].tolist()
+    rows = {} if run.extent is None else run.extent.evaluations
+    episodes = [rows[step]["evaluation_episodes"] for step in steps if "evaluation_episodes" in rows.get(step, {})]
+    return Basis(steps[0], steps[-1], sum(episodes) if len(episodes) == len(steps) else None)
 
 
 def normalise(groups: Groups, words: Sequence[str]) -> Groups:
@@ -135,8 +153,8 @@ def complete(groups: Groups, environments: Sequence[str]) -> dict[str, list[np.n
     return {group: [scores[environment] for environment in environments] for group, scores in groups.items()}
 
 
-def write_scores(groups: Groups, path: Path) -> None:
-    """Writes the score of each run, a row each.
+def write_scores(groups: Groups, bases: Bases, path: Path) -> None:
+    """Writes the score of each run and of which evaluations it is, a row each.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -145,10 +163,11 @@ def write_scores(groups: Groups, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["runs", "environment", "score"])
+            writer.writerow(["runs", "environment", "score", "first_step", "last_step", "episodes"])
             for group, scores in groups.items():
                 for environment, runs in scores.items():
-                    writer.writerows([group, environment, score] for score in runs.tolist())
+                    found = zip(runs.tolist(), bases[group][environment], strict=True)
+                    writer.writerows([group, environment, score, *basis] for score, basis in found)
     except OSError as error:
         raise ConfigError(f"--csv: {path} cannot be written: {error.strerror}.") from error
 
@@ -169,15 +188,12 @@ def _estimates(groups: Mapping[str, Sequence[np.ndarray]], normalised: bool) -> 
     }
 
 
-def _print_table(tables: Mapping[str, Mapping[str, Estimate]], groups: Mapping[str, Sequence[np.ndarray]]) -> None:
-    rows = [["", "runs", *tables]]
-    for group in _best_first(tables):
-        number = sum(map(len, groups[group]))
-        rows.append([group, str(number), *(_text(estimates[group]) for estimates in tables.values())])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+def _print(
+    tables: Mapping[str, Mapping[str, Estimate]],
+    scores: Mapping[str, Sequence[np.ndarray]],
+    bases: Mapping[str, Sequence[Basis]],
+) -> None:
+    print_table(tables, scores, bases, _best_first(tables))
 
 
 def _best_first(tables: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
@@ -190,7 +206,7 @@ def _print_improvements(groups: Mapping[str, Sequence[np.ndarray]]) -> None:
     print("\nHow likely a run of the one beats a run of the other (0.5: they are alike):")
     for one, other in itertools.combinations(groups, 2):
         found = aggregates.probability_of_improvement(groups[one], groups[other], 2_000)
-        print(f"  {one} over {other}: {_text(found)}")
+        print(f"  {one} over {other}: {text(found, groups[one], groups[other])}")
 
 
 def _print_few(groups: Groups) -> None:
@@ -203,15 +219,6 @@ def _thresholds(groups: Mapping[str, Sequence[np.ndarray]]) -> np.ndarray:
     pooled = np.concatenate([runs for scores in groups.values() for runs in scores])
     margin = 0.05 * (pooled.max() - pooled.min()) or 1.0
     return np.linspace(pooled.min() - margin, pooled.max() + margin, 401)
-
-
-def _text(found: Estimate) -> str:
-    return f"{_number(found.value)} [{_number(found.low)}, {_number(found.high)}]"
-
-
-def _number(value: np.ndarray) -> str:
-    """Returns three digits, or all before the point."""
-    return f"{float(value):,.0f}" if abs(float(value)) >= 100 else f"{float(value):.3g}"
 
 
 def _left_out(empty: Sequence[str]) -> int:

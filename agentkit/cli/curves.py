@@ -36,6 +36,22 @@ class Curve(NamedTuple):
     returns: np.ndarray
 
 
+class Extent(NamedTuple):
+    """Holds how far a run came, and what it was evaluated on.
+
+    Attributes:
+        directory: its folder.
+        asked: steps that it is to take; None where its folder does not say.
+        reached: the newest step that its checkpoints or evaluations are of.
+        evaluations: rows of the log of evaluations, by their steps, in order.
+    """
+
+    directory: str
+    asked: float | None
+    reached: float
+    evaluations: Mapping[float, Mapping[str, float]]
+
+
 class RunCurves(NamedTuple):
     """Holds one run's settings and curves.
 
@@ -43,11 +59,13 @@ class RunCurves(NamedTuple):
         environment: its environment's name.
         settings: what tells its line from others of that environment: agent, own parts, replay, agent config.
         curves: by metric, e.g. "evaluation/episode_return"; those that the run has.
+        extent: how far it came; None where it has no evaluation.
     """
 
     environment: str
     settings: Mapping[str, Any]
     curves: Mapping[str, Curve]
+    extent: Extent | None = None
 
 
 class Band(NamedTuple):
@@ -76,7 +94,17 @@ def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), a
     if parts := ", ".join(_names(config.get("agent_parts", {}))):
         settings["parts"] = parts
     found = {metric: curve for metric, curve in curves.items() if curve is not None}
-    return RunCurves(config["environment"] or "own environment", settings, found)
+    return RunCurves(config["environment"] or "own environment", settings, found, _extent(run, opened))
+
+
+def _extent(run: str | Path, opened: Any) -> Extent | None:
+    from agentkit import checkpoint
+
+    evaluations = {row["steps"]: row for row in opened.rows("evaluation") if "steps" in row}
+    if not evaluations:
+        return None
+    saved = checkpoint.steps(Path(run) / "checkpoints")
+    return Extent(str(run), opened.config.get("num_steps"), max(*evaluations, *saved, 0), evaluations)
 
 
 def read_curve(run: Any, metric: str, axis: str) -> Curve | None:

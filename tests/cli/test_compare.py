@@ -1,9 +1,14 @@
 import csv
+import json
 
 import numpy as np
 import pytest
 
+from agentkit import checkpoint
 from agentkit.cli import main
+from agentkit.cli.score_table import Basis, print_table
+from agentkit.experiment.aggregates import Estimate
+from agentkit.loggers import CsvLogger
 from tests.cli.test_plot import make_run
 
 CATCH, SEA = "agentkit:catch", "agentkit:deep_sea"
@@ -40,14 +45,15 @@ def test_one_environment_has_a_table_and_a_picture(runs, tmp_path, capsys):
     assert code == 0 and picture.read_bytes().startswith(b"\x89PNG")
     # The last tenth has the evaluations at steps 90 and 100: 0.95 of the final return.
     lines = [line.split() for line in out.splitlines()]
-    assert ["dqn", "3", "2", "[1.9,", "2.09]", "2", "[1.9,", "2.09]", "2", "[1.9,", "2.09]"] in lines
+    assert ["dqn", "3", "90-100", "?", "2", "[1.9,", "2.09]", "2", "[1.9,", "2.09]", "2", "[1.9,", "2.09]"] in lines
     assert "dqn over ppo: 1 [1, 1]" in out and "optimality gap" not in out and begun in out
     assert out.index("\ndqn ") < out.index("\nppo ") and "Fewer than 3" not in out
     with scores.open(newline="") as file:
         found = [float(row["score"]) for row in csv.DictReader(file) if row["runs"] == "ppo"]
     np.testing.assert_allclose(found, [0.95, 1.045, 1.14])
     _, out, _ = said_by(capsys, *catch[:2], "-o", str(picture), "--score", "best")
-    assert ["dqn", "1", "2", "[2,"] in [line.split()[:4] for line in out.splitlines()] and "Fewer than 3 runs" in out
+    assert ["dqn", "1", "100", "?", "2", "2", "2"] in [line.split() for line in out.splitlines()]
+    assert "Fewer than 3 runs" in out and "[" not in out  # One run says nothing about the next one.
 
 
 def test_environments_are_put_together_only_when_normalised(runs, tmp_path, capsys):
@@ -61,7 +67,7 @@ def test_environments_are_put_together_only_when_normalised(runs, tmp_path, caps
     (row,) = [line.split() for line in out.splitlines() if line.startswith("dqn ")]
     # catch 1, 1.05, 1.1 and deep_sea 0.5, 0.501, 0.502: the middle half of six, and what is missing to 1.
     assert (
-        row[2] == f"{np.mean([0.501, 0.502, 1.0, 1.05]):.3g}"
+        row[4] == f"{np.mean([0.501, 0.502, 1.0, 1.05]):.3g}"
         and row[-3] == f"{1 - np.mean([1, 1, 1, 0.5, 0.501, 0.502]):.3g}"
     )
 
@@ -83,3 +89,45 @@ def test_groups_that_were_not_in_the_same_environments(runs, capsys):
     fewer = [run for run in runs if not ("ppo" in run and "sea" in run)]
     code, _, err = said_by(capsys, *fewer, "--normalize", "minmax")
     assert code == 2 and f"ppo has no run in {SEA}" in err
+
+
+def write_evaluations(folder, rows):
+    with CsvLogger(folder / "logs" / "evaluation.csv") as logger:
+        for step, updates, episodes, value in rows:
+            row = {"steps": step, "updates": updates, "episode_return": value, "evaluation_episodes": episodes}
+            logger.write(row)
+
+
+def test_a_stopped_run_says_of_which_step_and_how_many_episodes_its_score_is(tmp_path, capsys):
+    runs = [make_run(tmp_path / name, evaluation=(), seed=seed) for seed, name in enumerate(("whole", "stopped"))]
+    whole, stopped = [(300, 0, 1, 9.0), (2_800, 9, 2, 40.0), (3_000, 9, 4, 50.0)], [(300, 0, 1, 9.5)]
+    for run, rows in zip(runs, (whole, stopped), strict=True):
+        config = json.loads((run / "config.json").read_text()) | {"num_steps": 3_000}
+        (run / "config.json").write_text(json.dumps(config))
+        write_evaluations(run, rows)
+    checkpoint.write(runs[1] / "checkpoints", 2_380, {})
+    scores = tmp_path / "c.csv"
+    _, out, _ = said_by(capsys, *map(str, runs), "-o", str(tmp_path / "c.png"), "--csv", str(scores))
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("sac ")]
+    assert row[:5] == ["sac", "2", "300-3,000", "1-6", "27.2"]
+    said = "stopped: step 2,380 of 3,000, last evaluated at step 300, before its first update"
+    assert out.count(said) == 1 == out.count(": step ")
+    with scores.open(newline="") as file:
+        found = [(row["first_step"], row["last_step"], row["episodes"]) for row in csv.DictReader(file)]
+    assert found == [("2800.0", "3000.0", "6.0"), ("300.0", "300.0", "1.0")]
+    _, out, _ = said_by(capsys, str(runs[1]), "-o", str(tmp_path / "c.png"))
+    assert "[" not in out and "bootstrap" not in out
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_a_table_breaks_in_no_number(columns, capsys, monkeypatch):
+    estimate = Estimate(*map(np.float64, (-1_234.5, -12_345.6, 1_234_567.8)))
+    names = ["dqn", "dqn hidden_sizes=(256, 256) learning_rate=0.0003"]
+    tables = {name: dict.fromkeys(names, estimate) for name in ("IQM", "median", "mean", "optimality gap")}
+    monkeypatch.setattr("agentkit.cli.score_table.width", lambda: columns)
+    bases = {name: [Basis(300, 1_000_000, 20)] for name in names}
+    print_table(tables, {name: [np.zeros(3)] for name in names}, bases, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "\n".join(lines).count("-1,234 [-12,346, 1,234,568]") == 8
+    assert sum("300-1,000,000" in line for line in lines) == 2
