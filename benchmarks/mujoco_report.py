@@ -23,6 +23,9 @@ paused for other work meanwhile, which is counted.
 
 """
 
+_PUBLISHED_STEPS = 1_000_000
+"""Steps of the published runs: those of fewer steps are not divided by their returns."""
+
 _COLUMNS = (
     "environment",
     "agent",
@@ -30,7 +33,7 @@ _COLUMNS = (
     "seeds",
     "last: mean (of each seed)",
     "best",
-    "published, 1M steps",
+    "published",
     "best / published",
     "seconds",
 )
@@ -86,8 +89,8 @@ def _row(environment: str, agent: str, num_steps: int, group: list[dict[str, Any
         str(len(group)),
         f"{statistics.mean(last):.1f} ({', '.join(f'{value:.1f}' for value in last)})",
         f"{best:.1f}",
-        "" if published is None else str(published),
-        "" if published is None or published < 0 else f"{best / published:.2f}",
+        "" if published is None else f"{published} at {_PUBLISHED_STEPS:,}",
+        "" if published is None or published < 0 or num_steps < _PUBLISHED_STEPS else f"{best / published:.2f}",
         str(statistics.median(run["seconds"] for run in group)),
     )
 
