@@ -183,8 +183,8 @@ def refusing_settings(environment: str | None, settings: Collection[str], *error
     """
     try:
         yield
-    except (TypeError, *errors) as error:
-        if not settings or isinstance(error, AgentkitError):
+    except Exception as error:
+        if not settings or isinstance(error, AgentkitError) or not isinstance(error, (TypeError, *errors)):
             raise
         given = ", ".join(settings)
         raise ConfigError(

@@ -77,7 +77,7 @@ def _kept(directory: str | os.PathLike[str]) -> tuple[int | None, str]:
     from agentkit.callbacks.best import read_best
 
     with contextlib.suppress(AgentkitError, OSError, KeyError):
-        if (found := read_best(directory)) is not None:
+        if (found := read_best(os.fspath(directory))) is not None:
             name = found.state["best"].get("score_name", "episode_return")
             if name != "episode_return":
                 return found.step, f"kept as the best by {name}"

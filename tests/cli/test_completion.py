@@ -34,7 +34,7 @@ def test_settings_are_the_agents_own(agent):
 
 
 def test_options_and_their_values_are_offered():
-    assert complete(["train", "dqn", "--eval-"]) == ["--eval-episodes", "--eval-every"]
+    assert complete(["train", "dqn", "--eval-"]) == ["--eval-episodes", "--eval-every", "--eval-max-steps"]
     assert set(complete(["train", "dqn", "--env", ""])) >= set(envs.available())
     assert complete(["train", "dqn", "--on-nan", ""]) == ["stop", "warn"]
     assert complete(["train", "--seed", ""]) == []  # A number, which nobody can guess.
