@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import pathlib
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final
@@ -31,6 +32,9 @@ from agentkit.types import TableInfo
 
 LONG_EPISODE = 5_000
 """Steps without the end of an episode, of one environment, that are worth a word."""
+
+LONG_SECONDS = 20.0
+"""Seconds of an evaluation that are worth a word."""
 
 
 class LogRow(NamedTuple):
@@ -105,6 +109,7 @@ class Training:
         rows: of the logs, where they are to be yielded: whoever writes them adds them here.
         result: how it ended; None so far.
         budget: of evaluations in proportion.
+        told_of_evaluation: whether it was said that an evaluation goes on for long.
         evaluation_due: whether a signal ended an evaluation, which a resumed run then plays first.
     """
 
@@ -125,6 +130,7 @@ class Training:
     result: Result | None = None
     budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
     evaluation_due: bool = False
+    told_of_evaluation: bool = False
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Takes back a checkpoint: of learner, callbacks, evaluations and work."""
@@ -240,7 +246,7 @@ class Training:
         is_last = steps >= self.experiment.num_steps
         max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None
         with self._time("evaluation"):
-            found = self.evaluator.run(plan.episodes, steps, max_steps, lambda: stop.signalled)
+            found = self.evaluator.run(plan.episodes, steps, max_steps, self._asked_to_stop(stop, plan.max_steps))
             self.evaluation_due = found is None
             if found is None:
                 return
@@ -251,6 +257,21 @@ class Training:
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
             self.logs.message(f"{self.unit} {steps:,}: evaluation return {self._describe(found, plan.max_steps)}")
+
+    def _asked_to_stop(self, stop: StopOnSignal, limit: int) -> Callable[[], bool]:
+        """Returns what an evaluation asks before each step; the first one that goes on for long is said."""
+        begun = time.monotonic()
+
+        def asked() -> bool:
+            if not self.told_of_evaluation and time.monotonic() - begun > LONG_SECONDS:
+                self.told_of_evaluation = True
+                self.logs.message(
+                    f"{self.unit} {self.work.num_steps:,}: evaluating for over {LONG_SECONDS:g} s; an episode is cut "
+                    f"off after {limit:,} steps (--eval-max-steps)"
+                )
+            return stop.signalled
+
+        return asked
 
     def _describe(self, found: Mapping[str, float], limit: int) -> str:
         """Returns the mean return of an evaluation, of how many episodes it is, and which of them were cut off."""

@@ -155,6 +155,12 @@ def test_episodes_that_never_end_are_cut_off_and_that_is_said(capsys, num_envs):
     assert "12.0 (12.0 to 12.0, 2 episodes, 2 of them cut off after 12 steps)" in capsys.readouterr().err
 
 
+def test_an_evaluation_that_goes_on_for_long_is_said_once(capsys, monkeypatch):
+    monkeypatch.setattr("agentkit.experiment.training.LONG_SECONDS", 0.0)
+    agentkit.run(experiment(9, num_steps=30, progress=True, evaluation_period=15, evaluation_max_steps=7))
+    assert capsys.readouterr().err.count("step 15: evaluating for over 0 s; an episode is cut off after 7 steps") == 1
+
+
 def test_an_episode_that_ends_by_itself_is_not_cut_off(capsys):
     agentkit.run(experiment(12, num_steps=30, progress=True, evaluation_episodes=1, evaluation_max_steps=12))
     said = capsys.readouterr().err
