@@ -14,7 +14,7 @@ from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_short
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment
 from agentkit.errors import ConfigError, missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.
@@ -60,11 +60,13 @@ def launch(arguments: argparse.Namespace) -> int:
         )
     plan = new_experiment(arguments, "launch", replay="reverb")
     from agentkit import experiment
+    from agentkit.experiment import short_runs
 
     config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
     check_installed(arguments.engine)
     plan, folder = in_new_folder(plan, arguments)
-    show_short(plan, config.num_actors)
+    for line in short_runs.warnings_of(plan, config.num_actors):
+        say(line)
     with folder.removed_if_refused():
         return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.screen import say
-from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_evaluation, show_short
+from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -66,7 +66,6 @@ def train_seeds(arguments: argparse.Namespace) -> int:
         dataclasses.replace(plan, seed=seed)  # Refuses a seed that is too large, before there is a folder.
     plan, folder = in_new_folder(plan, arguments, f"seeds{_short(seeds)}")
     show_evaluation(plan)
-    show_short(plan)
     with folder.removed_if_refused():
         return _run(plan, seeds, jobs, arguments.imports)
 

@@ -84,14 +84,6 @@ def show_evaluation(plan: Any) -> None:
     say(evaluation_plan(plan).describe(plan.num_steps))
 
 
-def show_short(plan: Any, num_actors: int = 1) -> None:
-    """Says what will not happen in runs that are too short for their agent, where they do not say it themselves."""
-    from agentkit.experiment.short_runs import warnings_of
-
-    for line in warnings_of(plan, num_actors):
-        say(line)
-
-
 def _run(plan: Any, arguments: argparse.Namespace, resume: bool = False) -> Any:
     """Runs it; prints the profile that was asked for, however the run ends."""
     from agentkit import experiment

@@ -31,6 +31,7 @@ from agentkit.experiment.jobs import (
     wait_a_little,
 )
 from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.short_runs import warnings_of
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.files import read_json
 from agentkit.loggers.grid import Grid
@@ -208,6 +209,8 @@ def _run_group(
         RunsTable(quiet=not experiment.progress) as table,
         JobProcesses(threads) as processes,
     ):
+        for line in warnings_of(experiment):
+            table.message(line)
         view = _View(jobs, table)
         while (waiting and not stop.requested) or processes.running:
             if stop.requested:
@@ -230,7 +233,8 @@ def describe_end(job: Job, outcome: Outcome) -> str:
     evaluation = f", evaluation return {_last_return(progress.evaluations)}" if progress.evaluations else ""
     if outcome.state == STOPPED:
         return f"{job.name} stopped at step {progress.steps:,} and saved{evaluation}"
-    return f"{job.name} finished {progress.steps:,} steps{evaluation}"
+    learned_nothing = bool(progress.evaluations) and progress.evaluations[-1].get("updates") == 0
+    return f"{job.name} finished {progress.steps:,} steps{evaluation}{', without an update' if learned_nothing else ''}"
 
 
 def _last_return(evaluations: list[dict[str, float]]) -> str:

@@ -70,3 +70,27 @@ def test_a_first_episode_that_goes_on_for_long_is_said(capsys, monkeypatch):
         plan = ExperimentConfig(agent, lambda seed, n=length: Episodes(n), 60, evaluation_period=0, progress=True)
         agentkit.run(plan)
         assert capsys.readouterr().err.count("step 20: no episode has ended yet") == times
+
+
+@pytest.mark.full
+def test_several_seeds_say_it_once(tmp_path, capsys):
+    agent = dqn.make_agent(dqn.Config(**DQN))
+    plan = ExperimentConfig(agent, "agentkit:catch", 30, evaluation_episodes=1, run_directory=tmp_path, progress=True)
+    agentkit.run_seeds(plan, [0, 1], jobs=2)
+    said = capsys.readouterr().err
+    assert said.count("dqn will learn nothing in 30 steps") == 1
+    assert said.count(", without an update") == 2
+
+
+def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
+    from agentkit.cli import main
+    from agentkit.experiment.launch.run import LaunchResult
+
+    monkeypatch.setattr("agentkit.cli.launch.check_installed", lambda engine=None: None)
+    ended = LaunchResult(30, 0, [], False, reason="done")
+    monkeypatch.setattr("agentkit.experiment.launch", lambda *args, **settings: ended)
+    words = ["--env", "agentkit:point_mass", "--steps", "3k", "--actors", "2", "--out", str(tmp_path)]
+    assert main(["launch", "sac", *words, "--set", "num_random_steps=1500"]) == 0
+    said = capsys.readouterr().out
+    assert "sac will act at random in all of its 3,000 steps" in said  # Each actor begins with as many.
+    assert "No update was made in 30 steps" in said
