@@ -199,3 +199,19 @@ def test_a_signal_ends_an_evaluation_which_a_resumed_run_plays_again(tmp_path, p
     resumed = run("run", resume=True)
     assert not resumed.interrupted
     assert resumed.evaluations == whole.evaluations
+
+
+@pytest.mark.full
+def test_the_command_evaluate_has_the_runs_limit_or_its_own(tmp_path, capsys):
+    from agentkit.cli import main
+
+    run = str(tmp_path / "run")  # Episodes have 9 steps.
+    agentkit.run(experiment(environment="agentkit:catch", num_steps=30, run_directory=run, evaluation_max_steps=5))
+    for words, said in (
+        ((), "2 of the episodes were cut off after 5 steps (--max-steps).\n"),
+        (("--max-steps", "9"), ""),
+    ):
+        assert main(["evaluate", run, "--episodes", "2", *words]) == 0
+        assert capsys.readouterr().out.partition("(2 episodes)\n")[2] == said
+    found = agentkit.evaluate(run, 3, evaluation_max_steps=4)
+    assert (found["episode_length"], found["episodes_cut"]) == ([4, 4, 4], 3)
