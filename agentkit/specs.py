@@ -48,6 +48,12 @@ ILLEGAL_VALUE = -1e9
 """What networks say of those that may not: finite, so that nothing times it is NaN."""
 
 
+MIN_PIXELS = 5
+"""How many numbers an array has along two of its axes at least, to be taken for an image."""
+
+_MAX_VALUES, _MAX_VALUES_OF_MANY = 1024, 64
+
+
 class EnvironmentSpec(NamedTuple):
     """Holds the specs of one environment, without a batch axis: its inputs and outputs.
 
@@ -92,6 +98,62 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:
 def is_spec(value: Any) -> bool:
     """Returns whether `value` is a single array spec, and no nest or array."""
     return isinstance(value, specs.Array)
+
+
+def is_finite_bound(bound: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns of each number of a bound whether it bounds anything: the largest float, or wide integer, does not.
+
+    Args:
+        bound: of an array.
+        dtype: of the array.
+    """
+    if dtype.kind == "f":
+        return np.abs(bound) < min(np.finfo(dtype).max, np.finfo(np.float32).max)
+    if dtype.kind not in "iu" or dtype.itemsize < 4:
+        return np.ones(np.shape(bound), bool)
+    ends = np.iinfo(dtype)
+    return (bound < ends.max) & ((bound > ends.min) | (bound == 0))
+
+
+def has_finite_bounds(spec: Array) -> bool:
+    """Returns whether each number of an array has a minimum and a maximum, both as `is_finite_bound` says."""
+    return isinstance(spec, BoundedArray) and all(
+        bool(is_finite_bound(bound, spec.dtype).all()) for bound in (spec.minimum, spec.maximum)
+    )
+
+
+def num_choices(spec: Array) -> list[int]:
+    """Returns how many values each number of a leaf chooses from; nothing where its numbers are sizes.
+
+    Choices are each DiscreteArray of at most 1,024 values, and each vector of int32 or int64 that begin at 0 and have
+    at most 64 values (gymnasium's MultiDiscrete).
+    """
+    if isinstance(spec, DiscreteArray):
+        return [int(spec.num_values)] if spec.num_values <= _MAX_VALUES else []
+    is_vector = isinstance(spec, BoundedArray) and len(spec.shape) == 1
+    if not is_vector or spec.dtype not in (np.int32, np.int64) or (spec.minimum != 0).any():
+        return []
+    counts = [int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape)]
+    return counts if max(counts, default=0) <= _MAX_VALUES_OF_MANY else []
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Returns whether an array of this shape, without a batch axis, is taken for an image, or a stack of images."""
+    if len(shape) == 4:  # [S, H, W, C]
+        return is_image(shape[1:])
+    return len(shape) == 3 and min(shape[axis] for axis in image_axes(shape)) >= MIN_PIXELS
+
+
+def image_axes(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns which axes of an image of this shape, without a batch axis, are its height and its width."""
+    first = len(shape) - 3 + is_channels_first(shape)
+    return first, first + 1
+
+
+def is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Returns whether an image, or each of a stack of images, is ``[C, H, W]``: with fewer channels than pixels."""
+    channels, height, width = shape[-3:]
+    return channels < min(height, width)
 
 
 def zeros(spec: Nest) -> Nest:

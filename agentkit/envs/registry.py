@@ -396,7 +396,7 @@ def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Enviro
         environment = CanonicalActions(environment, clip=True)
     if any(needs_flattening(spec) for spec in tree.flatten(environment.action_spec())):
         environment = FlattenActions(environment)
-    narrow = (np.float64, np.int64)
+    narrow = (np.float64, np.int64, np.uint64)
     everything = tree.flatten(tuple(specs.make_environment_spec(environment)))
     if any(spec.dtype in narrow for spec in everything):
         environment = SinglePrecision(environment)

@@ -84,12 +84,12 @@ from agentkit.networks.torsos import (
     Torso,
     encode_inputs,
     flatten_torso,
-    is_image,
     nature_torso,
     shallow_torso,
     to_unit_image,
     torso,
 )
+from agentkit.specs import is_image
 
 __all__ = [
     "TORSOS",

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from agentkit.networks.convolution import Conv2D
 from agentkit.networks.mlp import orthogonal
-from agentkit.networks.torsos import image_axes, is_image, torso
+from agentkit.networks.torsos import torso
+from agentkit.specs import image_axes, is_image
 from agentkit.types import Array, Nest
 
 _VALID_PIXELS = 36

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from agentkit import specs
-from agentkit.networks.torsos import is_image
 from agentkit.types import Array, Nest
 
 
@@ -120,4 +119,4 @@ def normalize_nest(statistics: NestStatistics, nest: Nest, limit: float, epsilon
 
 
 def _is_vector(spec: specs.Array) -> bool:
-    return jnp.issubdtype(spec.dtype, jnp.floating) and not is_image(tuple(spec.shape))
+    return jnp.issubdtype(spec.dtype, jnp.floating) and not specs.is_image(tuple(spec.shape))

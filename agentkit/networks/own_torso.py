@@ -15,8 +15,9 @@ from agentkit import specs
 from agentkit.errors import SpecError, unknown_name
 from agentkit.networks.drq import drq_torso
 from agentkit.networks.residual import residual_torso
-from agentkit.networks.torsos import Torso, flatten_torso, is_image, nature_torso, shallow_torso, to_unit_image
+from agentkit.networks.torsos import Torso, flatten_torso, nature_torso, shallow_torso, to_unit_image
 from agentkit.networks.torsos import torso as any_torso
+from agentkit.specs import is_image
 from agentkit.types import Array, Nest
 
 TORSOS: dict[str, Torso] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -15,6 +15,7 @@ from agentkit import specs
 from agentkit.errors import SpecError
 from agentkit.networks.action_mask import split_action_mask
 from agentkit.networks.convolution import Conv2D
+from agentkit.specs import is_channels_first, is_image
 from agentkit.types import Array, Nest
 
 Torso = Callable[[Nest], Array]
@@ -22,8 +23,9 @@ Torso = Callable[[Nest], Array]
 
 _ATARI_PIXELS = 36
 _SHALLOW_PIXELS = 20
-_GRID_PIXELS = 5
-_MAX_VALUES, _MAX_VALUES_OF_MANY = 1024, 64
+_BYTE = 255
+_MAX_SIZE = 1024
+_MAX_EXACT = 2**24
 
 
 class AtariTorso(hk.Module):
@@ -114,82 +116,78 @@ def check_has_image(observation: Nest, name: str) -> None:
     leaves, _ = split_action_mask(observation)
     if not any(is_image(leaf.shape[1:]) for leaf in leaves):
         raise SpecError(
-            f"The torso {name!r} is for images, [H, W, C] of at least {_GRID_PIXELS} x {_GRID_PIXELS} pixels, found "
-            f"observations of shapes {[list(leaf.shape[1:]) for leaf in leaves]}. Take another one."
+            f"The torso {name!r} is for images, [H, W, C] of at least {specs.MIN_PIXELS} x {specs.MIN_PIXELS} pixels, "
+            f"found observations of shapes {[list(leaf.shape[1:]) for leaf in leaves]}. Take another one."
         )
-
-
-def is_image(shape: tuple[int, ...]) -> bool:
-    """Returns whether an array of this shape, without a batch axis, is taken for an image, or a stack of images."""
-    if len(shape) == 4:  # [S, H, W, C]
-        return is_image(shape[1:])
-    return len(shape) == 3 and min(_image_shape(shape)[:2]) >= _GRID_PIXELS
-
-
-def image_axes(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns which axes of an image of this shape, without a batch axis, are its height and its width."""
-    first = 1 if len(shape) == 4 or _is_channels_first(shape) else 0
-    return first, first + 1
 
 
 def to_unit_image(leaf: Array) -> jax.Array:
     """Returns images ``[B, H, W, C]`` in float32; integers are divided by 255, floats and bools stay as they are.
 
+    Of integers with other bounds than bytes have, `encode_inputs` has made floats.
+
     Args:
-        leaf: ``[B, H, W, C]``, ``[B, C, H, W]`` where the first axis is the smallest, or ``[B, S, H, W, C]``, a stack
-            of S images, whose channels are joined.
+        leaf: ``[B, H, W, C]``, ``[B, C, H, W]`` where the first axis is the smallest, or ``[B, S, H, W, C]`` or
+            ``[B, S, C, H, W]``, stacks of S images, whose channels are joined.
     """
+    if is_channels_first(leaf.shape[1:]):
+        leaf = jnp.moveaxis(leaf, -3, -1)
     if leaf.ndim == 5:
         leaf = jnp.moveaxis(leaf, 1, -2)
         leaf = leaf.reshape(*leaf.shape[:3], -1)
-    elif _is_channels_first(leaf.shape[1:]):
-        leaf = jnp.moveaxis(leaf, 1, -1)
     image = leaf.astype(jnp.float32)
     return image / 255.0 if jnp.issubdtype(leaf.dtype, jnp.integer) else image
 
 
 def encode_inputs(spec: Nest, nest: Nest) -> Nest:
-    """Returns a network's inputs as it should see them: choices as indicators, images of floats in [0, 1].
+    """Returns a network's inputs as it should see them: choices as indicators, images and large integers of order 1.
 
-    A choice's number is no size. Choices are each DiscreteArray of at most 1,024 values, and each vector of int32 or
-    int64 that begin at 0 and have at most 64 values (gymnasium's MultiDiscrete). An action mask stays as it is.
+    A choice's number is no size: see `specs.num_choices`. An action mask stays as it is.
 
     Args:
         spec: of `nest`, without a batch axis.
         nest: leaves ``[B, ...]``.
 
     Returns:
-        The nest with float32 ``[B, n]`` for each leaf of choices between n values in all; images of floats whose
-        bounds are 0 and a number above 1, such as 255, are divided by it, and bytes (uint8) in [0, 255] that are no
-        image by 255.
+        The nest with float32 ``[B, n]`` for each leaf of choices between n values in all. Images are divided by the
+        largest size within their bounds, those of floats only if it is above 1; so are integers that are no image, but
+        have bounds beyond 1,024, and bytes (uint8) in [0, 255]. Of integers that float32 would not tell apart the bound
+        next to 0 is taken off before. Images of bytes are left to `to_unit_image`, and what has no bounds is as it was.
     """
 
     def encode(path: tuple[Any, ...], leaf: specs.Array, x: Array) -> Array:
         if path and getattr(path[-1], "key", None) == specs.ACTION_MASK:
             return x
-        counts = _num_choices(leaf)
-        if not counts:
-            return x / largest if (largest := _largest(leaf)) else x
-        columns = jnp.reshape(x, (x.shape[0], -1))  # [B, len(counts)]
-        return jnp.concatenate([jax.nn.one_hot(columns[:, i], n) for i, n in enumerate(counts)], axis=-1)
+        if counts := specs.num_choices(leaf):
+            columns = jnp.reshape(x, (x.shape[0], -1))  # [B, len(counts)]
+            return jnp.concatenate([jax.nn.one_hot(columns[:, i], n) for i, n in enumerate(counts)], axis=-1)
+        scaling = _scaling(leaf)
+        if scaling is None:
+            return x
+        if np.any(scaling.offset):
+            x = x - scaling.offset
+        return jnp.asarray(x, jnp.float32) / scaling.divisor
 
     return jax.tree_util.tree_map_with_path(encode, spec, nest, is_leaf=specs.is_spec)
 
 
 def describe_input(spec: specs.Array) -> str:
     """Returns in words what `encode_inputs` and a torso make of one part of an observation."""
-    if counts := _num_choices(spec):
+    if counts := specs.num_choices(spec):
         choices = "a choice" if len(counts) == 1 else f"{len(counts)} choices"
         return f"{choices} as {sum(counts)} indicators"
+    scaling = _scaling(spec)
     if not is_image(spec.shape):
         count = math.prod(spec.shape)
-        if largest := _largest(spec):
-            return f"{count} byte{_s(count)}, divided by {largest:g}"
+        if scaling is not None:
+            return f"{count} {'byte' if spec.dtype == np.uint8 else 'number'}{_s(count)}, {scaling}"
         return "1 number as it is" if count == 1 else f"{count} numbers as they are"
-    *_, height, width, channels = _image_shape(spec.shape[-3:])
+    height, width = (spec.shape[axis] for axis in specs.image_axes(spec.shape))
+    channels = spec.shape[-3 if is_channels_first(spec.shape) else -1]
     images = f"a stack of {spec.shape[0]} images" if len(spec.shape) == 4 else "an image"
-    largest = 255.0 if spec.dtype.kind in "iu" else _largest(spec)
-    scaled = f", divided by {largest:g}" if largest else ""
+    if scaling is None and spec.dtype.kind in "iu":
+        scaling = _Scaling(0, _BYTE)
+    scaled = "" if scaling in (None, _Scaling(0, 1)) else f", {scaling}"
     return f"{images} of {height} x {width} pixels and {channels} channel{_s(channels)}{scaled}"
 
 
@@ -209,33 +207,45 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _largest(spec: specs.Array) -> float:
-    """Returns what to divide an input by: floats of an image beyond [0, 1], or bytes in [0, 255]; 0 for nothing."""
-    if not isinstance(spec, specs.BoundedArray) or (spec.minimum != 0).any():
-        return 0.0
-    if not is_image(spec.shape):
-        return 255.0 if spec.dtype == np.uint8 and (spec.maximum == 255).all() else 0.0
-    highest = float(np.max(spec.maximum)) if spec.dtype.kind == "f" else 0.0
-    return highest if 1.0 < highest < np.inf else 0.0
+class _Scaling(NamedTuple):
+    """How to make an input of order 1: ``(x - offset) / divisor``, each a number or an array of the input's shape."""
+
+    offset: Any
+    divisor: Any
+
+    def __str__(self) -> str:
+        if np.ndim(self.divisor) or np.ndim(self.offset):
+            return "scaled by their bounds"
+        return f"{f'less {self.offset:g}, ' if self.offset else ''}divided by {self.divisor:g}"
 
 
-def _num_choices(spec: specs.Array) -> list[int]:
-    """Returns how many values each number of a leaf chooses from; nothing where its numbers are sizes."""
-    if isinstance(spec, specs.DiscreteArray):
-        return [int(spec.num_values)] if spec.num_values <= _MAX_VALUES else []
-    is_vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
-    if not is_vector or spec.dtype not in (np.int32, np.int64) or (spec.minimum != 0).any():
-        return []
-    counts = [int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape)]
-    return counts if max(counts, default=0) <= _MAX_VALUES_OF_MANY else []
+def _scaling(spec: specs.Array) -> _Scaling | None:
+    """Returns how an input is scaled by its bounds; None for one that stays, as floats do that are no image."""
+    is_whole, is_pixels = spec.dtype.kind in "iu", is_image(spec.shape)
+    if not isinstance(spec, specs.BoundedArray) or not (is_whole or (is_pixels and spec.dtype.kind == "f")):
+        return None
+    low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+    if is_pixels:  # All of them by the same number.
+        low, high = np.min(low), np.max(high)
+    if spec.dtype == np.uint8 and (high == _BYTE).all():
+        return None if is_pixels or (low != 0).any() else _Scaling(0, _BYTE)
+    is_bounded = specs.is_finite_bound(low, spec.dtype) & specs.is_finite_bound(high, spec.dtype)
+    low, high = (np.where(is_bounded, bound, 0).astype(np.float64) for bound in (low, high))
+    largest = np.maximum(np.abs(low), np.abs(high))
+    # A board of 0 and 1 is divided by 1, so that it is not taken for bytes.
+    is_scaled = is_bounded & ((largest > (1 if is_pixels else _MAX_SIZE)) | (is_pixels and is_whole))
+    if not is_scaled.any():
+        return None
+    nearest = np.clip(0, low, high)
+    is_blurred = is_scaled & is_whole & (largest > _MAX_EXACT) & (high - low < np.abs(nearest))
+    offset = np.where(is_blurred, nearest, 0)
+    divisor = np.where(is_scaled, np.maximum(np.where(is_blurred, high - low, largest), 1), 1)
+    return _Scaling(_one_for_all(offset.astype(spec.dtype)), _one_for_all(divisor.astype(np.float32)))
 
 
-def _is_channels_first(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and shape[0] < min(shape[1:])
-
-
-def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[1:], shape[0]) if _is_channels_first(shape) else shape
+def _one_for_all(values: np.ndarray) -> Any:
+    """Returns the number that all of an array are, else the array with a batch axis."""
+    return values.flat[0] if (values == values.flat[0]).all() else values[None]
 
 
 def _flat(leaf: Array) -> jax.Array:

@@ -14,16 +14,20 @@ from agentkit.errors import SpecError
 from agentkit.types import Nest
 from agentkit.wrappers.base import ObservationWrapper
 
-_NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+_NARROWER = {
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+}
 
 
 @final
 class SinglePrecision(ObservationWrapper):
-    """Turns float64 into float32 and int64 into int32; other dtypes stay.
+    """Turns float64 into float32, int64 into int32 and uint64 into uint32; other dtypes stay.
 
     Works on one environment and on a batch. Actions are passed on as they come; only their spec
-    narrows. Observations, rewards and discounts are cast. An int64 whose bounds are beyond int32 becomes
-    float32, which has 24 bits; of one without bounds, a value that does not fit is a `SpecError`.
+    narrows. Observations, rewards and discounts are cast. An integer whose bounds are beyond the narrower
+    dtype becomes float32, which has 24 bits; of one without bounds, a value that does not fit is a `SpecError`.
     """
 
     works_on_batches = True
@@ -32,7 +36,7 @@ class SinglePrecision(ObservationWrapper):
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
         self._observation_spec = tree.map_structure(_narrow_spec, environment.observation_spec())
-        self._action_spec = tree.map_structure(_narrow_spec, environment.action_spec())
+        self._action_spec = tree.map_structure(_narrow_action_spec, environment.action_spec())
         self._reward_spec = tree.map_structure(_narrow_spec, environment.reward_spec())
         self._discount_spec = tree.map_structure(_narrow_spec, environment.discount_spec())
         leading = (environment.num_envs,) if specs.is_batched(environment) else ()
@@ -68,46 +72,54 @@ class SinglePrecision(ObservationWrapper):
         return self._discount_spec
 
 
-_INT32 = np.iinfo(np.int32)
-
-
 def _narrow_dtype(spec: specs.Array) -> np.dtype | None:
     """Returns the dtype to cast to; None to leave it."""
-    bounded = spec.dtype == np.int64 and isinstance(spec, dm_specs.BoundedArray)
-    if bounded and not isinstance(spec, dm_specs.DiscreteArray):
-        beyond = (spec.minimum < _INT32.min).any() or (spec.maximum > _INT32.max).any()
-        # The whole of int64 says no more than no bounds.
-        unbounded = (spec.minimum == np.iinfo(np.int64).min).all() and (spec.maximum == np.iinfo(np.int64).max).all()
-        if beyond and not unbounded:
-            return np.dtype(np.float32)
-    return _NARROWER.get(spec.dtype)
+    dtype = _NARROWER.get(spec.dtype)
+    bounded = isinstance(spec, dm_specs.BoundedArray) and not isinstance(spec, dm_specs.DiscreteArray)
+    if dtype is None or dtype.kind == "f" or not bounded:
+        return dtype
+    whole, narrow = np.iinfo(spec.dtype), np.iinfo(dtype)
+    beyond = (spec.minimum < narrow.min).any() or (spec.maximum > narrow.max).any()
+    # The whole of int64 says no more than no bounds.
+    unbounded = (spec.minimum == whole.min).all() and (spec.maximum == whole.max).all()
+    return np.dtype(np.float32) if beyond and not unbounded else dtype
+
+
+def _narrow_action_spec(spec: specs.Array) -> specs.Array:
+    """Returns a narrower spec, of integers as before: no agent may give fractions to an environment that counts."""
+    return _narrow_spec_to(spec, _NARROWER.get(spec.dtype))
 
 
 def _narrow_spec(spec: specs.Array) -> specs.Array:
-    dtype = _narrow_dtype(spec)
+    return _narrow_spec_to(spec, _narrow_dtype(spec))
+
+
+def _narrow_spec_to(spec: specs.Array, dtype: np.dtype | None) -> specs.Array:
     if dtype is None:
         return spec
     if isinstance(spec, dm_specs.DiscreteArray):
-        if spec.num_values > _INT32.max:
-            raise SpecError(f"{spec.name or 'value'}: expected at most {_INT32.max} values, found {spec.num_values}.")
+        most = np.iinfo(dtype).max
+        if spec.num_values > most:
+            raise SpecError(f"{spec.name or 'value'}: expected at most {most} values, found {spec.num_values}.")
         return dm_specs.DiscreteArray(spec.num_values, dtype=dtype, name=spec.name)
     if isinstance(spec, dm_specs.BoundedArray):
         minimum, maximum = spec.minimum, spec.maximum
-        if dtype.kind == "i":  # An int64 bound beyond int32 would wrap around.
-            minimum, maximum = np.clip(minimum, _INT32.min, None), np.clip(maximum, None, _INT32.max)
+        if dtype.kind in "iu":  # A bound beyond it would wrap around.
+            ends = np.iinfo(dtype)
+            minimum, maximum = np.clip(minimum, ends.min, None), np.clip(maximum, None, ends.max)
         with np.errstate(over="ignore"):  # A float64 bound of 1.8e308 means infinity.
             return dm_specs.BoundedArray(spec.shape, dtype, minimum.astype(dtype), maximum.astype(dtype), spec.name)
     return dm_specs.Array(spec.shape, dtype, spec.name)
 
 
-def _narrow_whole(value: Any, name: str | None) -> np.ndarray:
-    """Casts int64 to int32; numpy would wrap what does not fit around."""
+def _narrow_whole(value: Any, dtype: np.dtype, name: str | None) -> np.ndarray:
+    """Casts integers to fewer bits; numpy would wrap what does not fit around."""
     array = np.asarray(value)
-    narrow = array.astype(np.int32)
-    if (narrow != array).any():
-        bad = array[narrow != array].flat[0]
+    narrow = array.astype(dtype)
+    if array.dtype.kind in "iu" and (narrow != array).any():
+        bad, ends = array[narrow != array].flat[0], np.iinfo(dtype)
         raise SpecError(
-            f"{name or 'value'}: found {bad}, which does not fit into int32 ({_INT32.min} to {_INT32.max}). Give the "
+            f"{name or 'value'}: found {bad}, which does not fit into {dtype} ({ends.min} to {ends.max}). Give the "
             "spec its bounds, with which it becomes float32, or scale the value in the environment."
         )
     return narrow
@@ -143,7 +155,7 @@ def _leaf_caster(spec: specs.Array, what: str, leading: tuple[int, ...], scalars
     def cast(value: Any) -> Any:
         if not isinstance(value, (np.ndarray, np.generic)) or value.dtype != spec.dtype:
             value = specs.fit_array(value, inner, what, finite=False)
-        narrow = _narrow_whole(value, spec.name) if dtype.kind == "i" else np.asarray(value, dtype)
+        narrow = _narrow_whole(value, dtype, spec.name) if dtype.kind in "iu" else np.asarray(value, dtype)
         return narrow[()] if as_scalar else narrow
 
     if not (as_scalar and dtype.kind == "f"):
