@@ -22,7 +22,8 @@ class StepCheck:
     """Checks each time step of an environment, or of a batch of them; about 2 us where nothing is wrong.
 
     A value that is NaN or infinite is told as `on_nan` says: "stop" raises, "warn" warns once of each leaf. What has
-    another structure, shape or dtype than its spec, or a discount beyond [0, 1], is always an error.
+    another structure, shape or dtype than its spec, a choice out of its range, or a discount beyond [0, 1], is always
+    an error.
 
     Args:
         spec: the environment's.
@@ -38,6 +39,7 @@ class StepCheck:
         self._on_nan = on_nan
         self._told: set[str] = set()
         self._observation_is_good = fits(self._spec.observations, and_finite=True)
+        self._choices = _find_choices(spec.observations)
         # A single environment gives rewards as Python's floats; those of a batch are arrays.
         self._scalars = num_envs is None and all(
             specs.is_spec(s) and s.shape == () and s.dtype.kind == "f" for s in (spec.rewards, spec.discounts)
@@ -65,6 +67,8 @@ class StepCheck:
         if not self._observation_is_good(observation):
             specs.validate(observation, self._spec.observations, f"At step {step:,} the environment's observation")
             self._tell("observation", observation, action, step)
+        if self._choices:
+            self._look_at_choices(observation, step)
         if self._scalars:
             if type(reward) not in _NUMBERS or not -self._most <= reward <= self._most:
                 self._look_at_reward(reward, step_type == FIRST, action, step)
@@ -73,6 +77,21 @@ class StepCheck:
         elif not self._is_single or step_type != FIRST:
             self._look_at_reward(reward, False, action, step)
             self._look_at_discount(discount, False, step)
+
+    def _look_at_choices(self, observation: Nest, step: int) -> None:
+        """Refuses choices out of their range: all of them would look alike to a network."""
+        leaves = tree.flatten(observation)
+        for i, name, most in self._choices:
+            found = np.asarray(leaves[i])
+            is_none = (found < 0) | (found > most)
+            if is_none.any():
+                place = tuple(np.argwhere(is_none)[0].tolist())
+                where = f" at {list(place)}" if place else ""
+                raise SpecError(
+                    f"At step {step:,} the environment's {name} is {found[place]}{where}; expected a choice from 0 to "
+                    f"{np.broadcast_to(most, found.shape)[place]}, as its spec says. Mend the environment, or give its "
+                    "observation space as many values as there are."
+                )
 
     def _look_at_reward(self, reward: Nest, is_first: bool, action: Nest, step: int) -> None:
         if not (is_first and reward is None):
@@ -126,6 +145,16 @@ def describe_bad(array: np.ndarray) -> str:
         return str(array)
     bad = np.argwhere(~np.isfinite(array))
     return f"{array[tuple(bad[0])]} at {bad[0].tolist()} ({len(bad)} of {array.size} values are not finite)"
+
+
+def _find_choices(spec: Nest) -> list[tuple[int, str, np.ndarray]]:
+    """Returns place, name and largest value of each leaf of an observation that is a choice, or several."""
+    names = ["observation"] if specs.is_spec(spec) else [f"observation/{name}" for name in specs.leaf_names(spec)]
+    return [
+        (i, name, leaf.maximum)
+        for i, (name, leaf) in enumerate(zip(names, tree.flatten(spec), strict=True))
+        if isinstance(leaf, specs.DiscreteArray) or specs.num_choices(leaf)
+    ]
 
 
 def _brief(value: Any) -> str:

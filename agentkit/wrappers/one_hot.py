@@ -28,7 +28,8 @@ class OneHot(ObservationWrapper):
         environment: one environment with a DiscreteArray, or integers ``[n]`` with bounds, among its observations.
 
     Raises:
-        SpecError: there is no choice in the observation, or one of more than 65,536 values.
+        SpecError: there is no choice in the observation, or one of more than 65,536 values; at a step, a choice is none
+            of its values.
     """
 
     stateless = True
@@ -74,12 +75,19 @@ def _encoder(spec: specs.Array) -> Callable[[np.ndarray], np.ndarray] | None:
     if not counts.size:
         return None
     low = np.broadcast_to(spec.minimum, spec.shape).astype(np.int64).ravel()
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]]) - low  # Where the value 0 of each choice is.
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])  # Where the lowest value of each choice is.
     total = int(counts.sum())
 
     def encode(leaf: np.ndarray) -> np.ndarray:
+        values = np.ravel(leaf).astype(np.int64) - low
+        if ((values < 0) | (values >= counts)).any():  # It would be put into the place of another choice.
+            lowest, highest = low.tolist(), (low + counts - 1).tolist()
+            raise SpecError(
+                f"one_hot: found {np.ravel(leaf).tolist()} of {spec.name or 'the observation'}; expected {lowest} to "
+                f"{highest}, as the observation_spec says. Mend the environment, or its spec."
+            )
         encoded = np.zeros(total, np.float32)
-        encoded[first + np.ravel(leaf)] = 1.0
+        encoded[first + values] = 1.0
         return encoded
 
     return encode
