@@ -33,8 +33,7 @@ def check_policy_actions(actions: Nest, agent: str) -> None:
         if _is_multi_discrete(leaf) and leaf.shape:
             _check_number(leaf, agent)
             continue
-        is_float = isinstance(leaf, specs.BoundedArray) and np.issubdtype(leaf.dtype, np.floating)
-        if not (is_float and np.all(np.isfinite(leaf.minimum)) and np.all(np.isfinite(leaf.maximum))):
+        if not (np.issubdtype(leaf.dtype, np.floating) and specs.has_finite_bounds(leaf)):
             raise SpecError(
                 f"{agent} needs discrete actions (a dm_env DiscreteArray), multi-discrete ones (a BoundedArray of "
                 f"integers), continuous ones with finite bounds (a BoundedArray of floats), or a nest of these; "
@@ -169,6 +168,6 @@ def _leaf_to_action(spec: Any) -> Callable[[Any], Array]:
 
     def to_action(sample: Array) -> jax.Array:
         unit = jnp.clip(sample, -1.0, 1.0).reshape(spec.shape).astype(spec.dtype)
-        return jnp.clip(low + (unit + 1.0) * ((high - low) / 2), low, high)
+        return jnp.clip(low + (unit + 1.0) * (high / 2 - low / 2), low, high)
 
     return to_action

@@ -19,7 +19,8 @@ class CanonicalActions(EnvironmentWrapper):
     """Maps actions in [-1, 1] onto the environment's own bounds, linearly.
 
     A leaf is mapped if it is a float BoundedArray whose bounds are all finite; other leaves
-    (discrete, unbounded) pass untouched. Works on one environment and on a batch.
+    (discrete, unbounded) pass untouched. Bounds as large as float32 gets are no bounds.
+    Works on one environment and on a batch.
 
     Args:
         environment: the environment.
@@ -63,7 +64,9 @@ class CanonicalActions(EnvironmentWrapper):
             action = np.maximum(np.minimum(action, mapping.one), mapping.minus_one)
         if mapping.scale is None:
             return action
-        return action * mapping.scale + mapping.offset
+        mapped = action * mapping.scale + mapping.offset
+        # Rounding may have gone beyond a bound.
+        return np.maximum(np.minimum(mapped, mapping.high), mapping.low) if self._clip else mapped
 
 
 class _Mapping(NamedTuple):
@@ -72,6 +75,8 @@ class _Mapping(NamedTuple):
     shape: tuple[int, ...]
     one: np.ndarray
     minus_one: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     scale: np.ndarray | None
     offset: np.ndarray | None
 
@@ -91,12 +96,10 @@ def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_mod
     if mapping is not None:
         if agent_spec.shape != spec.shape:  # As `FlattenActions` has it.
             action = action.reshape((*action.shape[: action.ndim - len(agent_spec.shape)], *spec.shape))
-        if mapping.scale is None or mapping.offset is None or not _is_canonical(agent_spec):
-            low, high = (bound.astype(spec.dtype) for bound in (spec.minimum, spec.maximum))
-            action = array_module.maximum(array_module.minimum(action, high), low)
-        else:
+        if mapping.scale is not None and mapping.offset is not None and _is_canonical(agent_spec):
             action = array_module.maximum(array_module.minimum(action, mapping.one), mapping.minus_one)
             action = action * mapping.scale + mapping.offset
+        action = array_module.maximum(array_module.minimum(action, mapping.high), mapping.low)
     elif np.any(specs.start_of(agent_spec)):
         action = array_module.asarray(action, spec.dtype) + np.asarray(specs.start_of(agent_spec), spec.dtype)
     if array_module is not np:
@@ -107,11 +110,7 @@ def to_bounds(action: Any, agent_spec: specs.Array, spec: specs.Array, array_mod
 
 def is_bounded_continuous(spec: specs.Array) -> bool:
     """Returns True for a float spec with finite bounds, the kind of action that `CanonicalActions` maps."""
-    return (
-        isinstance(spec, specs.BoundedArray)
-        and spec.dtype.kind == "f"
-        and bool(np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all())
-    )
+    return spec.dtype.kind == "f" and specs.has_finite_bounds(spec)
 
 
 def _is_canonical(spec: specs.Array) -> bool:
@@ -131,8 +130,9 @@ def _mapping(spec: specs.Array, leading: tuple[int, ...]) -> _Mapping | None:
         )
     one = np.ones(spec.shape, spec.dtype)
     if (low == -1.0).all() and (high == 1.0).all():
-        return _Mapping((*leading, *spec.shape), one, -one, None, None)
-    return _Mapping((*leading, *spec.shape), one, -one, (high - low) / 2, (high + low) / 2)
+        return _Mapping((*leading, *spec.shape), one, -one, low, high, None, None)
+    # Halved first, since the whole range may be larger than its dtype.
+    return _Mapping((*leading, *spec.shape), one, -one, low, high, high / 2 - low / 2, high / 2 + low / 2)
 
 
 def _canonical_spec(spec: specs.Array) -> specs.Array:

@@ -39,12 +39,13 @@ class Discretise(EnvironmentWrapper):
     def __init__(self, environment: dm_env.Environment, bins: int | Sequence[int] = 11):
         super().__init__(environment)
         inner = environment.action_spec()
-        if (
-            not isinstance(inner, specs.BoundedArray)
-            or isinstance(inner, specs.DiscreteArray)
-            or not (np.isfinite(inner.minimum).all() and np.isfinite(inner.maximum).all())
-        ):
-            raise SpecError(f"discretise: expected one array of actions with finite bounds, found {inner!r:.300}.")
+        # Of integers any bounds will do: where there are too many values, that is said.
+        is_bounded = specs.is_spec(inner) and (inner.dtype.kind in "iu" or specs.has_finite_bounds(inner))
+        if not isinstance(inner, specs.BoundedArray) or isinstance(inner, specs.DiscreteArray) or not is_bounded:
+            raise SpecError(
+                f"discretise: expected one array of actions with finite bounds, found {inner!r:.300}. Give continuous "
+                "ones bounds before: --wrapper 'bound_actions(minimum=-1, maximum=1)'."
+            )
         levels = _levels(inner, bins)
         number = math.prod(len(values) for values in levels)
         if number > _MAX_ACTIONS:
@@ -77,4 +78,6 @@ def _levels(spec: specs.BoundedArray, bins: int | Sequence[int]) -> list[np.ndar
     counts = [bins] * low.size if isinstance(bins, int) else list(bins)
     if len(counts) != low.size or not all(type(count) is int and count >= 2 for count in counts):
         raise ConfigError(f"discretise: expected bins of 2 at least, one number or {low.size} of them, found {bins!r}.")
-    return [np.linspace(*ends) for ends in zip(low, high, counts, strict=True)]
+    # Halved, since the whole range may be larger than its dtype.
+    halves = [np.linspace(*ends) for ends in zip(low / 2, high / 2, counts, strict=True)]
+    return [np.clip(2 * each, *ends) for each, *ends in zip(halves, low, high, strict=True)]
