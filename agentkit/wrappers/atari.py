@@ -40,6 +40,10 @@ class AtariPreprocessing(EnvironmentWrapper):
         clip_reward: whether summed rewards are clipped to [-1, 1].
         seed: seeds the number of no-ops.
 
+    Raises:
+        SpecError: the environment gives no such frames, or its actions are not discrete.
+        ConfigError: a number is impossible, or the environment skips frames itself.
+
     Source: Mnih et al. 2015, Human-level control, Methods; Machado et al. 2018, Revisiting the ALE.
     """
 
@@ -65,6 +69,12 @@ class AtariPreprocessing(EnvironmentWrapper):
             raise SpecError(f"Expected discrete actions, found {environment.action_spec()!r}.")
         if min(num_repeats, num_frames, size) < 1 or max_noops < 0:
             raise ConfigError("num_repeats, num_frames and size are at least 1, max_noops at least 0.")
+        if num_repeats > 1 and (skip := _frames_skipped(environment)) != 1:
+            raise ConfigError(
+                f"atari: expected an environment that shows every frame, found one with frameskip={skip}, on top of "
+                f"which each action would be repeated {num_repeats} times. Make it with frameskip=1 (--env-set "
+                "frameskip=1), or take --env atari:NAME."
+            )
         if life_loss not in ("ignore", "zero_discount", "terminate"):
             raise ConfigError(f"life_loss: expected ignore, zero_discount or terminate, found {life_loss!r}.")
         self._num_repeats = num_repeats
@@ -170,3 +180,14 @@ class AtariPreprocessing(EnvironmentWrapper):
     def discount_spec(self) -> specs.BoundedArray:
         """Returns float32 scalar in [0, 1]."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
+
+
+def _frames_skipped(environment: Any) -> Any:
+    """Returns how many frames an action lasts inside a gymnasium environment, in ALE or a wrapper; 1 for all others."""
+    layer = getattr(environment, "gymnasium_environment", None)
+    while layer is not None:
+        for name in ("frame_skip", "_frameskip", "_skip"):  # Gymnasium's preprocessing, ALE, gymnasium's maximum.
+            if (skip := vars(layer).get(name, 1)) != 1:
+                return skip
+        layer = vars(layer).get("env")
+    return 1

@@ -163,7 +163,29 @@ def test_refusals():
         AtariPreprocessing(Game(), num_repeats=0)
 
 
+@pytest.mark.parametrize("inside", ["_frameskip", "frame_skip", "_skip"])
+def test_an_environment_that_skips_frames_itself_is_refused(inside):
+    """Under the names of ALE, gymnasium's AtariPreprocessing, and its MaxAndSkipObservation, the innermost at last."""
+
+    class Layer:
+        def __init__(self, **attributes):
+            vars(self).update(attributes)
+
+    game = Game()
+    for skip in (4, (2, 5)):
+        game.gymnasium_environment = Layer(env=Layer(env=Layer(**{inside: skip})))
+        with pytest.raises(ConfigError, match=r"found one with frameskip=.*--env-set frameskip=1"):
+            AtariPreprocessing(game)
+        AtariPreprocessing(game, num_repeats=1)
+    game.gymnasium_environment = Layer(env=Layer(**{inside: 1}))
+    AtariPreprocessing(game)
+
+
 if importlib.util.find_spec("ale_py") is not None:
+
+    def test_ale_that_skips_frames_is_refused():
+        with pytest.raises(ConfigError, match=r"frameskip=4.*repeated 4 times.*--env-set frameskip=1"):
+            envs.make("gymnasium:ALE/Pong-v5", wrappers=[AtariPreprocessing])
 
     class TestPong(EnvironmentContract):
         num_steps = 40
