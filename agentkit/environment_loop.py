@@ -51,6 +51,38 @@ class Observer(abc.ABC):
         record.update(self.metrics())
 
 
+class _RawReturns:
+    """Tells the returns of unfinished episodes as they are without what wrappers make of rewards, where some do."""
+
+    def __init__(self, environment: Any):
+        self._environment = environment
+        found = getattr(environment, "raw_return", None)
+        self._start = None if found is None else np.zeros(np.shape(found))
+
+    def begin(self, where: Any = True) -> None:
+        """Takes the start of an episode; of a batch, `where` says of which environments, bool ``[N]``."""
+        # Not 0 where only the loop's episode ends: at the loss of a life, or at a soft horizon.
+        if self._start is not None:
+            np.copyto(self._start, self._environment.raw_return, where=where)
+
+    def metrics(self, index: Any = ()) -> dict[str, float]:
+        """Returns what to add to the record of an episode that has ended."""
+        return {} if self._start is None else {"episode_raw_return": float(self._so_far()[index])}
+
+    def save(self) -> dict[str, Any]:
+        """Returns the state, to be merged into that of the loop."""
+        return {} if self._start is None else {"raw_return": self._so_far()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores what `save` returned, once the environment stands where it stood; earlier versions had none."""
+        if self._start is not None:
+            now = np.asarray(self._environment.raw_return)
+            self._start = np.array(now - state.get("raw_return", now))
+
+    def _so_far(self) -> np.ndarray:
+        return np.array(self._environment.raw_return - self._start)
+
+
 def _total(reward: Nest) -> float:
     return float(reward) if not tree.is_nested(reward) else float(sum(np.sum(r) for r in tree.flatten(reward)))
 
@@ -76,7 +108,8 @@ class _Loop(abc.ABC):
             actor: chooses actions and records.
             counter: incremented by ``steps`` and ``episodes`` when an episode ends.
             log: called with each finished episode's record: the counts, ``episode_return``,
-                ``episode_length``, ``steps_per_second`` (of one environment), and what the observers add.
+                ``episode_length``, ``steps_per_second`` (of one environment), ``episode_raw_return`` where wrappers
+                change the rewards (`wrappers.base.RewardWrapper`), and what the observers add.
             observers: watch every step.
             check: refuses time steps, before anyone else sees them; None takes them as they come.
             max_episode_steps: ends an episode after so many steps, as truncated; None for no limit. Environments of a
@@ -92,6 +125,7 @@ class _Loop(abc.ABC):
         self._max_episode_steps = max_episode_steps
         self.num_cut = 0
         self.num_steps = 0
+        self._raw_returns = _RawReturns(environment)
         self._begin_counts()
 
     @abc.abstractmethod
@@ -139,6 +173,7 @@ class _LoopOfMany(_Loop):
             **self._counter.increment(steps=int(self._lengths[i]), episodes=1),
             "steps": self.num_steps,  # Not of the finished episodes alone: a resumed run cuts its log by these.
             "episode_return": float(self._returns[i]),
+            **self._raw_returns.metrics(i),
             "episode_length": int(self._lengths[i]),
         }
         self._returns[i], self._lengths[i] = 0.0, 0
@@ -195,6 +230,7 @@ class EnvironmentLoop(_Loop):
             self._check(timestep, None, self.num_steps)
         self._timestep = timestep
         self._return, self._length = 0.0, 0
+        self._raw_returns.begin()
         self._start_time = time.monotonic()
         self._actor.observe_first(timestep)
         for observer in self._observers:
@@ -206,6 +242,7 @@ class EnvironmentLoop(_Loop):
         record: dict[str, float] = {
             **counts,
             "episode_return": self._return,
+            **self._raw_returns.metrics(),
             "episode_length": self._length,
             "steps_per_second": self._length / seconds,
         }
@@ -222,6 +259,7 @@ class EnvironmentLoop(_Loop):
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
             "return": self._return,
+            **self._raw_returns.save(),
             "length": self._length,
             "environment": self._environment.save(),
         }
@@ -235,6 +273,7 @@ class EnvironmentLoop(_Loop):
         timestep = self._environment.restore(state["environment"])
         self._timestep = timestep if mid_episode and state["unfinished"] else None
         self._return, self._length = float(state["return"]), int(state["length"])
+        self._raw_returns.restore(state)
         if not mid_episode:
             self._counter.increment(steps=self._length)
             self._return, self._length = 0.0, 0
@@ -260,6 +299,7 @@ class BatchedEnvironmentLoop(_LoopOfMany):
         """Takes one step in every environment; returns the records of the episodes that ended, or None."""
         if self._timestep is None:
             self._timestep = self._environment.reset()
+            self._raw_returns.begin()
             if self._check is not None:
                 self._check(self._timestep, None, self.num_steps)
             self._actor.observe_first(self._timestep)
@@ -275,6 +315,8 @@ class BatchedEnvironmentLoop(_LoopOfMany):
         np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
         self.num_steps += int(np.count_nonzero(moved))
+        if not moved.all():
+            self._raw_returns.begin(~moved)
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = (timestep.step_type == LAST).nonzero()[0]
@@ -290,6 +332,7 @@ class BatchedEnvironmentLoop(_LoopOfMany):
             "num_steps": self.num_steps,
             "unfinished": self._timestep is not None,
             "returns": self._returns.copy(),
+            **self._raw_returns.save(),
             "lengths": self._lengths.copy(),
             "environment": self._environment.save(),
         }
@@ -300,6 +343,7 @@ class BatchedEnvironmentLoop(_LoopOfMany):
         timestep = self._environment.restore(state["environment"])
         self._timestep = timestep if mid_episode and state["unfinished"] else None
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+        self._raw_returns.restore(state)
         if not mid_episode:
             self._counter.increment(steps=int(self._lengths.sum()))
             self._returns[:], self._lengths[:] = 0.0, 0
@@ -339,6 +383,8 @@ class ReadyEnvironmentLoop(_LoopOfMany):
         self._returns[numbers] += np.where(moved, timestep.reward, 0.0)
         self._lengths[numbers] += moved
         self.num_steps += int(np.count_nonzero(moved))
+        if not moved.all():
+            self._raw_returns.begin(np.isin(np.arange(len(self._lengths)), numbers[~moved]))
         for observer in self._observers:
             observer.observe(self._environment, action, timestep)
         ended = numbers[timestep.step_type == LAST]

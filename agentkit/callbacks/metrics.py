@@ -21,7 +21,7 @@ class InfoMetrics(Callback):
 
     def __post_init__(self) -> None:
         """Refuses names that are none, or the logs' own."""
-        own = {"steps", "episodes", "episode_return", "episode_length", "updates"}
+        own = {"steps", "episodes", "episode_return", "episode_raw_return", "episode_length", "updates"}
         if not self.names or not all(isinstance(name, str) for name in self.names):
             raise ConfigError(f"info_metrics: expected names in info, such as 'is_success', found {self.names!r}.")
         if taken := own & set(self.names):

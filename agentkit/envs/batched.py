@@ -139,6 +139,12 @@ class BatchedEnvironment(Batch):
         """Returns the newest values of the info's columns, ``[N, ...]``."""
         return stack_info_columns(self._environments)
 
+    @property
+    def raw_return(self) -> np.ndarray | None:
+        """Returns the sums of the episodes' rewards before wrappers changed them, ``[N]``; None where none does."""
+        sums = [getattr(environment, "raw_return", None) for environment in self._environments]
+        return None if sums[0] is None else np.array(sums, np.float64)
+
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""
         for i, environment in enumerate(self._environments, self._first):

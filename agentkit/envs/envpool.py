@@ -215,11 +215,15 @@ class ReadyEnvPool(EnvironmentWrapper):
 
     Which are ready depends on the machine, so that nothing repeats.
 
+    Attributes:
+        raw_return: None: a wrapper around the slots cannot sum what their environments have earned in turn.
+
     Args:
         slots: `ReadySlots`, with wrappers around them or without.
     """
 
     works_on_batches = True
+    raw_return = None
 
     def __init__(self, slots: Any):
         super().__init__(slots)

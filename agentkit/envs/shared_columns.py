@@ -53,7 +53,7 @@ class SharedColumns:
 
     def __init__(self, descriptor: int, spec: specs.EnvironmentSpec, num_envs: int):
         self._num_envs = num_envs
-        leaves = [((), np.dtype(np.int32))]
+        leaves: list[tuple[tuple[int, ...], np.dtype]] = [((), np.dtype(np.int32)), ((), np.dtype(np.float64))]
         info = info_specs(spec.columns)
         for part in (spec.rewards, spec.discounts, spec.observations, spec.actions, info):
             leaves += [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in tree.flatten(part)]
@@ -74,7 +74,7 @@ class SharedColumns:
             np.ndarray((num_envs, *shape), dtype, self._memory, offset)
             for (shape, dtype), offset in zip(leaves, offsets, strict=True)
         ]
-        self._step_type = columns.pop(0)
+        self._step_type, self._raw_return = columns.pop(0), columns.pop(0)
         self._reward, columns = _take(spec.rewards, columns)
         self._discount, columns = _take(spec.discounts, columns)
         self._observation, columns = _take(spec.observations, columns)
@@ -105,6 +105,14 @@ class SharedColumns:
     def read_info(self) -> dict[str, np.ndarray]:
         """Returns copies of the info's columns of all environments, ``[N, ...]``."""
         return {name: np.array(column) for name, column in self._info.items()}
+
+    def write_raw_return(self, rows: Rows, values: np.ndarray) -> None:
+        """Writes the raw returns of some environments, ``[M]``."""
+        self._raw_return[rows] = values
+
+    def read_raw_return(self) -> np.ndarray:
+        """Returns a copy of the raw returns of all environments, ``[N]``."""
+        return np.array(self._raw_return)
 
     def write_actions(self, rows: Rows, actions: Nest) -> None:
         """Writes the actions of some environments, leaves ``[M, ...]``.

@@ -14,6 +14,8 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+import dm_env
+
 from agentkit.child import die_with
 from agentkit.envs.batched import common_spec
 from agentkit.envs.columns import info_specs
@@ -46,10 +48,12 @@ class Ready(NamedTuple):
     Attributes:
         spec: of one.
         resumable: whether each stands in mid-episode again after `restore`.
+        has_raw_return: whether wrappers change the rewards, so that there are returns without the change.
     """
 
     spec: EnvironmentSpec
     resumable: bool
+    has_raw_return: bool
 
 
 class Failure(NamedTuple):
@@ -91,7 +95,8 @@ class Worker:
         self._has_info = bool(info_specs(spec.columns))
         self._slices = [slice(numbers.start, numbers.stop) for numbers in share.groups]
         resumable = all(getattr(group, "resumable", False) for group in self._groups)
-        self._answer(VALUE, pickle.dumps(Ready(spec, resumable)))
+        self._has_raw_return = getattr(self._groups[0], "raw_return", None) is not None
+        self._answer(VALUE, pickle.dumps(Ready(spec, resumable, self._has_raw_return)))
 
     def serve(self) -> None:
         """Answers until it is told to close, or nobody is there to ask."""
@@ -116,7 +121,7 @@ class Worker:
         for i in groups:
             group, rows = self._groups[i], self._slices[i]
             timestep = group.reset() if request == RESET else group.step(self._columns.read_actions(rows))
-            self._columns.write_timestep(rows, timestep)
+            self._write(group, rows, timestep)
             if self._has_info:
                 self._columns.write_info(rows, group.info_columns)
             self._answer(DONE, bytes((i,)))
@@ -132,8 +137,13 @@ class Worker:
             if timestep is None:
                 is_in_episode = False
             else:
-                self._columns.write_timestep(rows, timestep)
+                self._write(group, rows, timestep)
         return is_in_episode
+
+    def _write(self, group: Any, rows: slice, timestep: dm_env.TimeStep) -> None:
+        self._columns.write_timestep(rows, timestep)
+        if self._has_raw_return:
+            self._columns.write_raw_return(rows, group.raw_return)
 
     def _reseed(self, seed: int) -> None:
         for group in self._groups:

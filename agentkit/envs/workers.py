@@ -127,6 +127,7 @@ class WorkerBatchedEnvironment(Batch):
         finally:
             os.close(descriptor)
         self.resumable = ready is None and all(other.resumable for other in made)
+        self._has_raw_return = all(other.has_raw_return for other in made)
         self._worker_of = [worker for worker in self._workers for _ in worker.share]
         self._arrived: collections.deque[int] = collections.deque()
         self._poll = select.poll()
@@ -221,6 +222,11 @@ class WorkerBatchedEnvironment(Batch):
     def info_columns(self) -> dict[str, np.ndarray]:
         """Returns the newest values of the info's columns, ``[N, ...]``; of whoever works, nothing can be said."""
         return self._columns.read_info()
+
+    @property
+    def raw_return(self) -> np.ndarray | None:
+        """Returns what `BatchedEnvironment.raw_return` does; of whoever works, nothing can be said."""
+        return self._columns.read_raw_return() if self._has_raw_return else None
 
     def reseed(self, seed: int) -> None:
         """Reseeds environment i with a seed made of (`seed`, i)."""

@@ -50,9 +50,11 @@ class Progress:
                 self._compiled = True
         if "updates" in row:
             self._update_rate.add(now, row["updates"])
-        if "episode_return" in row:
-            self._returns.append(row["episode_return"])
-            self._curve.add(row["episode_return"])
+        # Of clipped or scaled rewards nobody knows what is good.
+        found = row.get("episode_raw_return", row.get("episode_return"))
+        if found is not None:
+            self._returns.append(found)
+            self._curve.add(found)
         self.episodes = row.get("episodes", self.episodes)
         self._updates_per_second = row.get("updates_per_second", self._updates_per_second)
 

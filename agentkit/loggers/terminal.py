@@ -24,9 +24,9 @@ class TerminalLogger(Logger):
     """Shows how far a run is: steps, speed, time left, returns, episodes, updates per second.
 
     Rows may hold any of ``steps``, ``episodes``, ``episode_return``, ``updates`` and ``updates_per_second``; other
-    names are ignored, so that every logger can get the same rows. ``updates`` counts since the start of training, and
-    gives the rate where ``updates_per_second`` is absent. The time left follows from the steps of the last half minute
-    or so.
+    names are ignored, so that every logger can get the same rows. ``episode_raw_return`` is shown instead of
+    ``episode_return`` where there is one. ``updates`` counts since the start of training, and gives the rate where
+    ``updates_per_second`` is absent. The time left follows from the steps of the last half minute or so.
 
     On a terminal, and in a notebook, two lines with a bar and the returns as a small curve are redrawn in place;
     elsewhere a line is printed every `interval_seconds`. No thread is used: the bar moves when rows come.

@@ -37,7 +37,7 @@ class AtariPreprocessing(EnvironmentWrapper):
             "ignore"; "zero_discount", the step has discount 0 and the game goes on; "terminate",
             the step is LAST with discount 0 and the next episode goes on in the same game after a
             no-op, until that is over (Stable-Baselines3's ``EpisodicLifeEnv``).
-        clip_reward: whether summed rewards are clipped to [-1, 1].
+        clip_reward: whether summed rewards are clipped to [-1, 1]; logs then have the game's own returns, too.
         seed: seeds the number of no-ops.
 
     Raises:
@@ -88,6 +88,7 @@ class AtariPreprocessing(EnvironmentWrapper):
         self._columns = area_weights(frame.shape[1], size)
         self._stack = np.zeros((size, size, num_frames), np.uint8)
         self._lives = 0
+        self._raw_return = 0.0
         self._reset_next_step = True
         self._goes_on = False
         self._rng = np.random.default_rng(seed)
@@ -103,6 +104,13 @@ class AtariPreprocessing(EnvironmentWrapper):
             inner(seed)
 
         return reseed
+
+    @property
+    def raw_return(self) -> float:
+        """Returns the sum of this episode's rewards so far, before they were clipped."""
+        if not self._clip_reward:
+            raise AttributeError("Rewards are the game's own.")  # Or those that an environment inside has clipped.
+        return self._raw_return
 
     @property
     def goes_on(self) -> bool:
@@ -124,6 +132,7 @@ class AtariPreprocessing(EnvironmentWrapper):
 
     def _begin(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         self._reset_next_step = self._goes_on = False
+        self._raw_return = 0.0
         self._lives = self._current_lives()
         frame = self._process(timestep.observation)
         self._stack = np.repeat(frame[..., None], self._num_frames, axis=-1)  # [size, size, k]
@@ -154,6 +163,7 @@ class AtariPreprocessing(EnvironmentWrapper):
                     step_type = dm_env.StepType.LAST
         self._reset_next_step = step_type is dm_env.StepType.LAST
         if self._clip_reward:
+            self._raw_return += float(reward)
             reward = min(max(reward, -1.0), 1.0)
         newest = frames[-1] if len(frames) == 1 else np.maximum(frames[-1], frames[-2])
         # A new array, since replay may hold the old one.

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import dm_env
+import numpy as np
+import tree
 
 from agentkit import specs
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.types import Nest
+from agentkit.types import FIRST, Nest
 
 
 class EnvironmentWrapper(dm_env.Environment):
@@ -270,3 +272,45 @@ class ObservationWrapper(EnvironmentWrapper):
     def step(self, action: Nest) -> dm_env.TimeStep:
         """Takes an action; after LAST it starts an episode instead."""
         return self._transform(self._environment.step(action))
+
+
+class RewardWrapper(ObservationWrapper):
+    """Changes rewards in training only, and sums what they were, so that logs have the environment's own returns, too.
+
+    Works on one environment and on a batch, and also around a resumable environment: the sum is for logs only, which
+    look at its growth.
+    """
+
+    works_on_batches = True
+    stateless = True
+    training_only = True
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        self._sum: Any = np.zeros(environment.num_envs) if specs.is_batched(environment) else 0.0
+
+    @abc.abstractmethod
+    def _change(self, reward: Nest) -> Nest:
+        """Returns the reward as seen outside."""
+
+    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if timestep.reward is None:
+            self._sum = 0.0
+            return timestep
+        if isinstance(self._sum, np.ndarray):
+            self._sum = np.where(timestep.step_type == FIRST, 0.0, self._sum + _totals(timestep.reward, len(self._sum)))
+        else:
+            self._sum = 0.0 if timestep.first() else self._sum + float(sum(map(np.sum, tree.flatten(timestep.reward))))
+        return timestep._replace(reward=self._change(timestep.reward))
+
+    @property
+    def raw_return(self) -> Any:
+        """Returns the sum of the environment's own rewards in this episode so far; of a batch ``[N]``."""
+        inner = getattr(self._environment, "raw_return", None)
+        return self._sum if inner is None else inner
+
+
+def _totals(reward: Nest, num_envs: int) -> np.ndarray:
+    """Returns the sum of each reward's numbers in a batch, ``[N]``."""
+    leaves = (np.reshape(leaf, (num_envs, -1)) for leaf in tree.flatten(reward))
+    return np.sum([leaf.sum(-1, dtype=np.float64) for leaf in leaves], axis=0)

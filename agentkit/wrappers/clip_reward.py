@@ -11,14 +11,15 @@ import tree
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
-from agentkit.wrappers.base import ObservationWrapper
+from agentkit.wrappers.base import RewardWrapper
 
 
 @final
-class ClipReward(ObservationWrapper):
+class ClipReward(RewardWrapper):
     """Clips rewards in training; evaluations go without it, and their returns stay the game's own.
 
-    Works on one environment and on a batch, such as EnvPool's.
+    Works on one environment and on a batch, such as EnvPool's. The training's own log has the return of clipped rewards
+    as ``episode_return``, and the game's own as ``episode_raw_return``.
 
     Args:
         environment: the environment.
@@ -29,10 +30,6 @@ class ClipReward(ObservationWrapper):
         ConfigError: the bounds are none, or none of the rewards' dtype.
     """
 
-    works_on_batches = True
-    stateless = True
-    training_only = True
-
     def __init__(self, environment: dm_env.Environment, minimum: float = -1.0, maximum: float = 1.0):
         super().__init__(environment)
         if not minimum < maximum:
@@ -41,12 +38,10 @@ class ClipReward(ObservationWrapper):
             lambda spec: _clipped_spec(spec, minimum, maximum), environment.reward_spec()
         )
 
-    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        if timestep.reward is None:
-            return timestep
+    def _change(self, reward: Nest) -> Nest:
         if specs.is_spec(self._reward_spec):
-            return timestep._replace(reward=_clipped(timestep.reward, self._reward_spec))
-        return timestep._replace(reward=tree.map_structure(_clipped, timestep.reward, self._reward_spec))
+            return _clipped(reward, self._reward_spec)
+        return tree.map_structure(_clipped, reward, self._reward_spec)
 
     def reward_spec(self) -> Nest:
         """Returns the spec of the clipped rewards."""

@@ -14,23 +14,20 @@ import tree
 from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.types import Nest
-from agentkit.wrappers.base import ObservationWrapper
+from agentkit.wrappers.base import RewardWrapper
 
 
 @final
-class RewardScale(ObservationWrapper):
+class RewardScale(RewardWrapper):
     """Multiplies rewards by a number in training; evaluations go without it, and their returns stay the game's own.
 
-    Works on one environment and on a batch. The training's own log has scaled returns.
+    Works on one environment and on a batch. The training's own log has the return of scaled rewards as
+    ``episode_return``, and the game's own as ``episode_raw_return``.
 
     Args:
         environment: the environment.
         scale: above 0.
     """
-
-    works_on_batches = True
-    stateless = True
-    training_only = True
 
     def __init__(self, environment: dm_env.Environment, scale: float):
         super().__init__(environment)
@@ -38,10 +35,8 @@ class RewardScale(ObservationWrapper):
             raise ConfigError(f"reward_scale: expected a scale above 0, found {scale!r}.")
         self._scale = scale
 
-    def _transform(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        if timestep.reward is None:
-            return timestep
-        return timestep._replace(reward=tree.map_structure(self._scaled, timestep.reward))
+    def _change(self, reward: Nest) -> Nest:
+        return tree.map_structure(self._scaled, reward)
 
     def _scaled(self, reward: np.ndarray) -> np.ndarray:
         return np.multiply(reward, self._scale, dtype=np.result_type(reward, np.float32))

@@ -211,6 +211,7 @@ def test_evaluations_have_the_environments_own_rewards(tmp_path):
     judged = np.genfromtxt(tmp_path / "run/logs/evaluation.csv", delimiter=",", names=True)
     recorded = record_episodes(tmp_path / "run", 8)
     assert set(trained["episode_return"]) == {0.0, 100.0}
+    np.testing.assert_array_equal(trained["episode_raw_return"], trained["episode_return"] / 100)
     assert set(judged["episode_return_max"]) == {1.0}
     assert set(agentkit.evaluate(tmp_path / "run", 8)["episode_return"]) <= {0.0, 1.0}
     assert {float(episode.rewards.sum()) for episode in recorded.episodes} <= {0.0, 1.0}
