@@ -16,7 +16,7 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.gymnasium_values import explain, make_reader, take_reset, take_step
 from agentkit.envs.rendering import explain_import, prepare_mujoco, prepare_pygame
-from agentkit.errors import ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
+from agentkit.errors import DISTRIBUTION, ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
 from agentkit.types import Nest
 
 try:
@@ -24,6 +24,11 @@ try:
     from gymnasium import spaces
 except ImportError as error:
     raise missing_extra("gymnasium", "gymnasium") from error
+
+_EXTRAS = {"box2d": "box2d"} | dict.fromkeys(
+    ("classic_control", "mujoco", "phys2d", "tabular", "toy_text"), "gymnasium"
+)
+"""This project's extra for each of gymnasium's families; the games of ALE have `register_atari`."""
 
 _FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
 
@@ -81,8 +86,13 @@ def load(name: str, **kwargs: Any) -> gymnasium.Env:
 
 
 def _missing(name: str, error: Exception) -> MissingExtraError:
-    """Returns the error for a package that an environment needs; gymnasium says best which one installs it."""
-    return MissingExtraError(f"gymnasium:{name} needs a package that is not installed. Gymnasium says: {error}")
+    """Returns the error for a package that an environment needs: which extra brings it, and gymnasium's own words."""
+    spec = gymnasium.registry.get(name.partition(":")[2] or name)
+    family = re.search(r"^gymnasium\.envs\.(\w+)", str(getattr(spec, "entry_point", "")))
+    advice = re.search(r"gymnasium\[(\w+)\]", str(error).replace("-", "_"))
+    extras = [_EXTRAS[match[1]] for match in (family, advice) if match is not None and match[1] in _EXTRAS]
+    how = f": pip install '{DISTRIBUTION}[{extras[0]}]'" if extras else ""
+    return MissingExtraError(f"gymnasium:{name} needs a package that is not installed{how}. Gymnasium says: {error}")
 
 
 def registered_names() -> list[str]:
@@ -319,11 +329,20 @@ class GymnasiumEnvironment(dm_env.Environment):
         return self._environment
 
     def render(self) -> np.ndarray:
-        """Returns an image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made."""
+        """Returns an image, uint8 ``[H, W, 3]``; needs ``render_mode="rgb_array"`` when it is made.
+
+        Raises:
+            SpecError: it draws no image.
+            MissingExtraError: what it draws with is not installed.
+        """
         if not self._ready_to_draw:
             prepare_mujoco(getattr(self._environment.unwrapped, "model", None))
             self._ready_to_draw = True
-        frame = self._environment.render()
+        try:
+            frame: Any = self._environment.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            spec = self._environment.spec
+            raise _missing(type(self._environment.unwrapped).__name__ if spec is None else spec.id, error) from error
         if not isinstance(frame, np.ndarray):
             raise SpecError(
                 f"render() of {self._environment} gave {type(frame).__name__}, expected an image. "

@@ -1,5 +1,7 @@
 """The gymnasium adapter: the contract on real environments, ends of episodes, spaces, refusals."""
 
+import sys
+
 import dm_env
 import numpy as np
 import pytest
@@ -381,10 +383,39 @@ def test_mujoco_writes_no_log_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [gymnasium.error.DependencyNotInstalled, ImportError])
-def test_gymnasiums_own_advice_on_what_to_install_is_passed_on(error, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("LunarLander-v3", "box2d"),
+        ("CarRacing-v3", "box2d"),
+        ("HalfCheetah-v5", "gymnasium"),
+        ("CartPole-v1", "gymnasium"),
+        ("FrozenLake-v1", "gymnasium"),
+        ("phys2d/CartPole-v1", "gymnasium"),
+        ("LunarLander", "box2d"),  # Not in the registry without its version: gymnasium's advice tells.
+    ],
+)
+def test_the_extra_that_brings_what_is_missing_is_named_before_gymnasiums_own_advice(error, name, extra, monkeypatch):
     def make_without_box2d(name, **kwargs):
         raise error('run `pip install "gymnasium[box2d]"`')
 
     monkeypatch.setattr(gymnasium, "make", make_without_box2d)
-    with pytest.raises(MissingExtraError, match=r"LunarLander-v3 needs .* `pip install \"gymnasium\[box2d\]\"`$"):
+    words = rf"gymnasium:{name} needs a package that is not installed: pip install 'agentkit-rl\[{extra}\]'"
+    with pytest.raises(MissingExtraError, match=rf"^{words}.* `pip install \"gymnasium\[box2d\]\"`$"):
+        envs.make(f"gymnasium:{name}")
+
+
+def test_without_box2d_its_extra_is_named(monkeypatch):
+    for module in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'agentkit-rl\[box2d\]'"):
         envs.make("gymnasium:LunarLander-v3")
+
+
+def test_what_draws_and_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    environment = envs.make("gymnasium:FrozenLake-v1", render_mode="rgb_array")
+    environment.reset()
+    with pytest.raises(MissingExtraError, match=r"gymnasium:FrozenLake-v1 needs .*'agentkit-rl\[gymnasium\]'"):
+        environment.render()
