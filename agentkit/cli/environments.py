@@ -163,9 +163,10 @@ def _find(name: str, imports: Sequence[str]) -> Callable[..., Any]:
         from agentkit.wrappers import registry
 
         return registry.find(name)
-    from agentkit.experiment.recipes import decode
+    from agentkit.experiment.trust import check_trusted
 
-    wrapper: Callable[..., Any] = decode({"function": name}, imports=imports, run=f"asked for with --wrapper {name}")
+    check_trusted([name.partition(":")[0]], imports, f"asked for with --wrapper {name}")
+    wrapper: Callable[..., Any] = import_callable(name, "wrapper", "wrapper")
     return wrapper
 
 

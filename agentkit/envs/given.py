@@ -99,11 +99,11 @@ def make(
     if num_envs is not None:
         return make_members(environment, seed, range(num_envs), settings, wrappers=wrappers, shared=shared)
     from agentkit.envs.resumable import ResumableEnvironment
+    from agentkit.envs.wrapping import wrap, wrap_inside
 
     made = _copied(environment, shared) if is_instance(environment) else _called(environment, seed, settings)
-    made = _as_dm_env(made, seed, name_of(environment))
-    for wrapper in wrappers:
-        made = wrapper(made)
+    made, wrappers = wrap_inside(made, wrappers)
+    made = wrap(_as_dm_env(made, seed, name_of(environment)), wrappers)
     if hasattr(made, "reseed") and not getattr(made, "resumable", False):
         return ResumableEnvironment(made, seed)
     return made

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, final
 
@@ -274,6 +274,13 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._num_steps = 0  # Of this episode.
         self._seed: int | None = seed
         self.last_info: Mapping[str, Any] = {}
+
+    def wrapped_by(self, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]]) -> GymnasiumEnvironment:
+        """Returns an adapter of the environment inside with gymnasium's own wrappers around it, in their order."""
+        environment = self._environment
+        for wrapper in wrappers:
+            environment = wrapper(environment)
+        return GymnasiumEnvironment(environment, 0 if self._seed is None else self._seed)
 
     def reseed(self, seed: int) -> None:
         """Makes the next reset begin an episode that depends on `seed` alone."""

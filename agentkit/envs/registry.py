@@ -186,10 +186,12 @@ def _factory_for(prefix: str, evaluation: bool) -> Factory:
 
 
 def _fit_out(environment: Any, *, name: str, raw: bool, wrappers: Sequence[Wrapper]) -> Any:
+    from agentkit.envs.wrapping import wrap, wrap_inside
+
+    environment, wrappers = wrap_inside(environment, wrappers)
     if not raw:
         environment = prepare(environment, concatenate=name.startswith("dm_control:"))
-    for wrapper in wrappers:
-        environment = wrapper(environment)
+    environment = wrap(environment, wrappers)
     if not raw:
         _warn_of_raw_frames(name, environment.observation_spec())
     return environment
@@ -363,13 +365,15 @@ def _make_envpool(
     kwargs: dict[str, Any],
 ) -> Any:
     from agentkit.envs.workers import check_ready
+    from agentkit.envs.wrapping import wrap, wrap_inside
 
     check_ready(num_envs, ready)
     environment: Any = _factory("envpool")(name, seed, num_envs=num_envs, ready=ready, **kwargs)
     if not raw:
         environment = prepare(environment, concatenate=True)
+    environment, wrappers = wrap_inside(environment, wrappers)
     for wrapper in wrappers:
-        environment = wrapper(environment)
+        environment = wrap(environment, [wrapper])
         if ready is not None and not environment.stateless:
             raise ConfigError(
                 f"ready={ready}: expected wrappers that keep nothing from step to step, found "

@@ -14,6 +14,8 @@ from agentkit import specs
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.types import FIRST, Nest
 
+_GYMNASIUM_STATISTICS = ("NormalizeObservation", "NormalizeReward")
+
 
 class EnvironmentWrapper(dm_env.Environment):
     """Passes everything on to the environment inside; subclasses change single methods.
@@ -174,6 +176,14 @@ def without_training_only(wrappers: Sequence[Callable[..., Any]]) -> list[Callab
     return [each for each in wrappers if not _says(each, "training_only")]
 
 
+def is_gymnasium_wrapper(wrapper: Callable[..., Any]) -> bool:
+    """Returns whether this is a class of gymnasium's wrappers, or a `functools.partial` of one."""
+    cls = getattr(wrapper, "func", wrapper)
+    return isinstance(cls, type) and any(
+        base.__name__ == "Wrapper" and base.__module__.startswith("gymnasium.") for base in cls.__mro__
+    )
+
+
 def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
     """Refuses wrappers that undo each other in the order in which they are given.
 
@@ -183,12 +193,17 @@ def check_order(wrappers: Sequence[Callable[..., Any]]) -> None:
     Raises:
         ConfigError: one for training only is inside of one that makes rewards observations, so that an evaluation
             would show the agent others than the training; one that begins anew with each episode is around a soft
-            horizon, after which the environment goes on; or terminations are made truncations inside of a wrapper
-            that makes terminations.
+            horizon, after which the environment goes on; terminations are made truncations inside of a wrapper that
+            makes terminations; or one of gymnasium's is around one of agentkit's.
     """
     for position, outer in enumerate(wrappers):
         for inner in wrappers[:position]:
             names = _name(inner), _name(outer)
+            if is_gymnasium_wrapper(outer) and not is_gymnasium_wrapper(inner):
+                raise ConfigError(
+                    "wrappers: {1} is gymnasium's, and goes around gymnasium's environment, inside of {0}. Put {1} "
+                    "before {0}.".format(*names)
+                )
             if _says(inner, "training_only") and not _says(inner, "keeps_rewards") and _says(outer, "observes_rewards"):
                 raise ConfigError(
                     "wrappers: {0} is for training only, and {1} after it would show its rewards to the agent, so that "
@@ -237,8 +252,9 @@ def check_no_statistics(wrappers: Sequence[Callable[..., Any]]) -> None:
         ConfigError: there is one.
     """
     for each in wrappers:
-        if _says(each, "keeps_statistics"):
-            raise ConfigError(_refusal(getattr(getattr(each, "func", each), "__name__", str(each))))
+        is_theirs = is_gymnasium_wrapper(each) and _name(each) in _GYMNASIUM_STATISTICS
+        if is_theirs or _says(each, "keeps_statistics"):
+            raise ConfigError(_refusal(_name(each)))
 
 
 def _refusal(name: str) -> str:

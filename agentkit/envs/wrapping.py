@@ -1,0 +1,55 @@
+"""Wrappers put around an environment: agentkit's, yours, and gymnasium's own, which go inside of its adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentkit.errors import ConfigError
+from agentkit.wrappers.base import is_gymnasium_wrapper
+
+
+def wrap_inside(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> tuple[Any, Sequence[Callable[..., Any]]]:
+    """Puts gymnasium's own wrappers around a gymnasium environment, which may be in its adapter already.
+
+    Args:
+        environment: as it was made, before it is made ready for an agent.
+        wrappers: of both kinds.
+
+    Returns:
+        The environment, and the wrappers that are to be put around it later.
+
+    Raises:
+        ConfigError: it is no gymnasium environment.
+    """
+    theirs = [each for each in wrappers if is_gymnasium_wrapper(each)]
+    if theirs and hasattr(type(environment), "wrapped_by"):
+        environment = environment.wrapped_by(theirs)
+    elif theirs and any(cls.__module__.startswith("gymnasium.") for cls in type(environment).__mro__):
+        environment = wrap(environment, theirs)
+    elif theirs:
+        raise ConfigError(
+            f"wrappers: {getattr(theirs[0], 'func', theirs[0]).__name__} is gymnasium's, and goes around gymnasium's "
+            f"environments; found {type(environment).__name__}. Take one of agentkit's (docs/environments.md)."
+        )
+    return environment, [each for each in wrappers if not is_gymnasium_wrapper(each)]
+
+
+def wrap(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> Any:
+    """Puts wrappers around an environment, in their order.
+
+    Raises:
+        ConfigError: one of them is a function that puts gymnasium's own wrapper around what is no longer gymnasium's.
+    """
+    for wrapper in wrappers:
+        try:
+            environment = wrapper(environment)
+        except (AssertionError, TypeError) as error:  # Of older and of newer versions of gymnasium.
+            if "gymnasium.Env" not in str(error):
+                raise
+            raise ConfigError(
+                f"wrappers: {getattr(wrapper, '__qualname__', wrapper)} puts gymnasium's wrapper around a dm_env "
+                "environment. Give gymnasium's class itself, or functools.partial(class, ...) with its arguments; or "
+                "use it in a function that makes the environment."
+            ) from error
+    return environment

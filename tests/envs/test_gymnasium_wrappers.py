@@ -1,0 +1,88 @@
+"""Gymnasium's own wrappers among a run's: they go around gymnasium's environment, inside of the adapter."""
+
+import functools
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from agentkit import envs  # noqa: E402
+from agentkit.agents import dqn  # noqa: E402
+from agentkit.cli.environments import parse_wrapper  # noqa: E402
+from agentkit.envs.catch import Catch  # noqa: E402
+from agentkit.envs.gymnasium import GymnasiumEnvironment  # noqa: E402
+from agentkit.errors import ConfigError  # noqa: E402
+from agentkit.experiment import ExperimentConfig  # noqa: E402
+from agentkit.wrappers.clip_reward import ClipReward  # noqa: E402
+from agentkit.wrappers.frame_stack import FrameStack  # noqa: E402
+
+LIMIT = functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=3)
+STACK = functools.partial(FrameStack, num_frames=2)
+
+
+class Flipped(gymnasium.ObservationWrapper):
+    """Shows what it sees the other way round."""
+
+    def observation(self, observation):
+        return -observation
+
+
+def make_cart_pole():
+    return gymnasium.make("CartPole-v1")
+
+
+def make_adapted():
+    return GymnasiumEnvironment(make_cart_pole())
+
+
+@pytest.mark.parametrize("environment", ["gymnasium:CartPole-v1", make_cart_pole, make_adapted])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_they_go_inside(environment, num_envs):
+    make = functools.partial(envs.make, environment, seed=3, num_envs=num_envs)
+    plain, wrapped = make(wrappers=[STACK]), make(wrappers=[Flipped, LIMIT, STACK])
+    assert wrapped.resumable == plain.resumable
+    action = np.int32(0) if num_envs is None else np.zeros(num_envs, np.int32)
+    for step in range(4):
+        expected, found = ((e.step(action) if step else e.reset()) for e in (plain, wrapped))
+        np.testing.assert_array_equal(found.observation, -expected.observation)
+    assert np.all(np.asarray(found.step_type) == 2) and np.all(np.asarray(found.discount) == 1)
+
+
+def test_the_command_line_takes_them():
+    made = parse_wrapper("gymnasium.wrappers:TimeLimit(max_episode_steps=3)", imports=["gymnasium"])
+    environment = envs.make("gymnasium:CartPole-v1", wrappers=[made])
+    environment.reset()
+    assert [environment.step(np.int32(0)).last() for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("environment", "wrappers", "message"),
+    [
+        ("agentkit:catch", [LIMIT], "TimeLimit is gymnasium's, and goes around gymnasium's environments; found Catch"),
+        (Catch, [LIMIT], "TimeLimit is gymnasium's, and goes around gymnasium's environments; found Catch"),
+        (
+            "gymnasium:CartPole-v1",
+            [lambda inner: LIMIT(inner)],
+            r"Give gymnasium's class itself, or functools\.partial",
+        ),
+        (make_cart_pole, [lambda inner: LIMIT(inner)], r"Give gymnasium's class itself, or functools\.partial"),
+    ],
+)
+def test_where_they_cannot_go_it_is_said_how(environment, wrappers, message):
+    with pytest.raises(ConfigError, match=message):
+        envs.make(environment, wrappers=wrappers)
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "message"),
+    [
+        ([ClipReward, LIMIT], "Put TimeLimit before ClipReward"),
+        ([gymnasium.wrappers.NormalizeObservation], "NormalizeObservation has statistics of its own"),
+        ([gymnasium.wrappers.NormalizeReward], "NormalizeReward has statistics of its own"),
+    ],
+)
+def test_a_run_refuses_those_out_of_place(wrappers, message):
+    with pytest.raises(ConfigError, match=message):
+        ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=wrappers)
+    ExperimentConfig(dqn.make_agent(), "gymnasium:CartPole-v1", 10, wrappers=[LIMIT, ClipReward])
