@@ -115,14 +115,14 @@ def is_finite_bound(bound: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return (bound < ends.max) & ((bound > ends.min) | (bound == 0))
 
 
-def has_finite_bounds(spec: Array) -> bool:
+def has_finite_bounds(spec: specs.Array) -> bool:
     """Returns whether each number of an array has a minimum and a maximum, both as `is_finite_bound` says."""
     return isinstance(spec, BoundedArray) and all(
         bool(is_finite_bound(bound, spec.dtype).all()) for bound in (spec.minimum, spec.maximum)
     )
 
 
-def num_choices(spec: Array) -> list[int]:
+def num_choices(spec: specs.Array) -> list[int]:
     """Returns how many values each number of a leaf chooses from; nothing where its numbers are sizes.
 
     Choices are each DiscreteArray of at most 1,024 values, and each vector of int32 or int64 that begin at 0 and have

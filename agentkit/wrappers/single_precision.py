@@ -14,7 +14,7 @@ from agentkit.errors import SpecError
 from agentkit.types import Nest
 from agentkit.wrappers.base import ObservationWrapper
 
-_NARROWER = {
+_NARROWER: dict[np.dtype, np.dtype] = {
     np.dtype(np.float64): np.dtype(np.float32),
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
