@@ -100,11 +100,13 @@ class ReplaySample(NamedTuple, Generic[T]):
         info: a `SampleInfo` of ``[B]``.
         data: a nest whose leaves are ``[B, ...]``.
         num_updates: updates made before the one on this batch, int32 ``[]``; ``()`` until the learner fills it in.
+        num_steps: environment steps taken by then, int32 ``[]``; likewise.
     """
 
     info: SampleInfo
     data: T
     num_updates: Array = ()
+    num_steps: Array = ()
 
 
 class DrawnBatch(NamedTuple, Generic[T]):

@@ -19,7 +19,7 @@ from agentkit.actors.compiled import CompiledPolicy, compiled
 from agentkit.actors.policy import ALONE, ActorIndex, Policy, first_state
 from agentkit.core import Actor, Adder, Parameters
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.types import FIRST, Nest
+from agentkit.types import FIRST, LAST, MID, Nest
 
 
 class PolicyActor(Actor):
@@ -125,27 +125,27 @@ class BatchedPolicyActor(Actor):
         init_key, self._key = jax.random.split(key)
         program = compiled(policy)
         self._state = first_state(program.policy, init_key, actor_index, num_envs)
-        self._is_first = np.ones(num_envs, bool)
+        self._step_type = np.full(num_envs, FIRST, np.int8)
         self._extras: Nest = ()
         self._act = program.act_in_all
 
     def select_action(self, observation: Nest) -> Nest:
         """See `core.Actor`; leaves are ``[N, ...]``."""
         action, self._key, self._state, extras = self._act(
-            self._client.params, self._key, observation, self._state, self._is_first
+            self._client.params, self._key, observation, self._state, self._step_type
         )
         self._extras = to_numpy(extras)
         return to_numpy(action)
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; every environment is at the start of an episode."""
-        self._is_first = np.ones_like(self._is_first)
+        self._step_type = np.full_like(self._step_type, FIRST)
         if self._adder is not None:
             self._adder.add_first(timestep)
 
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; an environment whose step type is FIRST has just been reset."""
-        self._is_first = np.asarray(next_timestep.step_type) == FIRST
+        self._step_type = np.asarray(next_timestep.step_type, np.int8)
         if self._adder is not None:
             self._adder.add(action, next_timestep, self._extras)
 
@@ -155,12 +155,15 @@ class BatchedPolicyActor(Actor):
 
     def save(self, mid_episode: bool = True) -> dict[str, Any]:
         """Returns key, policy states and the adders' unfinished episodes; without them, all resume at new ones."""
-        return save_actor(self._key, self._state, self._is_first, self._adders if mid_episode else None)
+        return save_actor(self._key, self._state, self._step_type == FIRST, self._adders if mid_episode else None) | {
+            "is_last": (self._step_type == LAST) & mid_episode
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
         self._key, self._state = restore_actor(state, self._state, self._adders)
-        self._is_first = state["is_first"]
+        is_last = state.get("is_last", False)  # Of older checkpoints nobody knows.
+        self._step_type = np.where(state["is_first"], FIRST, np.where(is_last, LAST, MID)).astype(np.int8)
 
     def close(self) -> None:
         """Closes the adders."""

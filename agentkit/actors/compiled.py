@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.actors.policy import Policy, unchanged
-from agentkit.types import Nest
+from agentkit.types import FIRST, LAST, Nest
 
 _ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
@@ -61,39 +61,59 @@ class CompiledPolicy:
 
     @functools.cached_property
     def act_in_all(self) -> Callable[..., tuple]:
-        """Acts in N environments: ``(params, key, observation, state, is_first)``, the last three of ``[N, ...]``."""
+        """Acts in N environments: ``(params, key, observation, state, step_type)``, the last three of ``[N, ...]``."""
 
-        def act(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
+        def act(params: Any, key: Any, observation: Nest, state: Nest, step_type: Any) -> tuple:
             key, act_key = jax.random.split(key)
-            keys = jax.random.split(act_key, is_first.shape[0])
-            action, state, extras = self._act_in_each(params, keys, observation, state, is_first)
+            action, state, extras = act_in_each(self.policy, params, act_key, observation, state, step_type)
             return action, key, state, extras
 
         return jax.jit(act, **compiler_options())
 
     @functools.cached_property
     def act_in_some(self) -> Callable[..., tuple]:
-        """Acts in M of N environments: ``(params, key, observation, states, is_first, numbers)``.
+        """Acts in M of N environments: ``(params, key, observation, states, step_type, numbers)``.
 
         States are of all N, ``numbers`` ``[M]`` says in which ones to act; all else is of these.
         """
 
-        def act(params: Any, key: Any, observation: Nest, states: Nest, is_first: Any, numbers: Any) -> tuple:
+        def act(params: Any, key: Any, observation: Nest, states: Nest, step_type: Any, numbers: Any) -> tuple:
             key, act_key = jax.random.split(key)
-            keys = jax.random.split(act_key, numbers.shape[0])
             own = jax.tree.map(lambda x: x[numbers], states)
-            action, new, extras = self._act_in_each(params, keys, observation, own, is_first)
+            action, new, extras = act_in_each(self.policy, params, act_key, observation, own, step_type)
+            num_steps = count_acting(step_type)  # Which the others' counts have in them, too.
+            if jax.tree.leaves(states):
+                states = jax.vmap(lambda state: self.policy.begin(state, num_steps, num_steps))(states)
             return action, key, jax.tree.map(lambda old, x: old.at[numbers].set(x), states, new), extras
 
         return jax.jit(act, **compiler_options())
 
-    def _act_in_each(self, params: Any, keys: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
-        def act_one(params: Any, key: Any, observation: Nest, state: Nest, is_first: Any) -> tuple:
-            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), self.policy.reset(state), state)
-            return self.policy.act(params, key, observation, state)
 
-        found: tuple = jax.vmap(act_one, in_axes=(None, 0, 0, 0, 0))(params, keys, observation, state, is_first)
-        return found
+def count_acting(step_type: Any) -> Any:
+    """Returns in how many environments an action is a step, int32 ``[]``: the call after LAST resets instead."""
+    return jnp.sum(step_type != LAST, dtype=jnp.int32)
+
+
+def act_in_each(policy: Policy, params: Any, key: Any, observation: Nest, state: Nest, step_type: Any) -> tuple:
+    """Returns actions, new states and extras of N environments, leaves ``[N, ...]``; to be compiled.
+
+    Args:
+        policy: of a single environment.
+        params: that it acts with.
+        key: PRNG key ``uint32[2]``, of which each environment gets one.
+        observation: leaves ``[N, ...]``.
+        state: of the policy, likewise.
+        step_type: of the time steps that the observations are of, ``[N]``.
+    """
+    num_steps = count_acting(step_type)
+
+    def act_one(key: Any, observation: Nest, state: Nest, step_type: Any) -> tuple:
+        is_first = step_type == FIRST
+        state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
+        return policy.act(params, key, observation, policy.begin(state, 0, num_steps))
+
+    found: tuple = jax.vmap(act_one)(jax.random.split(key, step_type.shape[0]), observation, state, step_type)
+    return found
 
 
 def compiled(policy: Policy | CompiledPolicy) -> CompiledPolicy:

@@ -28,13 +28,14 @@ import tree
 
 from agentkit import ports, specs
 from agentkit.actors import remote_protocol as protocol
-from agentkit.actors.compiled import compiler_options
-from agentkit.actors.policy import ActorIndex, Policy, first_state, unchanged
+from agentkit.actors.compiled import act_in_each, compiler_options
+from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.actors.remote_protocol import FrameReader, Kind, ProtocolError, Session
 from agentkit.core import Parameters
 from agentkit.distributed.run_store_client import keep_alive
 from agentkit.errors import ConfigError, SpecError
 from agentkit.nests import make_builder
+from agentkit.types import FIRST, MID
 
 MAX_WAIT_SECONDS = 0.002
 """How long the first observation of a batch waits for the others."""
@@ -256,9 +257,9 @@ class InferenceServer:
         asking = [peer for peer in self._peers if peer.request is not None]
         requests = np.frombuffer(b"".join(_padded([peer.request for peer in asking])), self._request_dtype)  # [P]
         states = b"".join(_padded([peer.state for peer in asking]))
-        is_first, *leaves = [requests[name] for name in self._request_dtype.names or ()]
+        step_type, *leaves = [requests[name] for name in self._request_dtype.names or ()]
         observation = self._build_observation(iter(leaves))
-        replies, new_states = self._batched.act(self._client.params, states, is_first, observation)
+        replies, new_states = self._batched.act(self._client.params, states, step_type, observation)
         self.num_batches += 1
         self.num_requests += len(asking)
         replies["version"], replies["age_seconds"] = self._client.version, self._client.age_seconds
@@ -303,7 +304,7 @@ class _BatchedPolicy:
         lead = () if num_envs is None else (num_envs,)
         observation = tree.map_structure(lambda s: np.zeros((*lead, *s.shape), s.dtype), spec.observations)
         shapes = jax.eval_shape(lambda key: init(key, ActorIndex()), jax.random.PRNGKey(0))
-        result, _ = jax.eval_shape(act, params, shapes, np.zeros(lead, bool), observation)
+        result, _ = jax.eval_shape(act, params, shapes, np.full(lead, MID, np.int8), observation)
         # Extras and actions are described without the axis of environments, as specs are.
         self._results = jax.tree.map(lambda x: specs.Array(x.shape[len(lead) :], x.dtype), result)
         leaves, self._structure = jax.tree.flatten(shapes)
@@ -325,11 +326,11 @@ class _BatchedPolicy:
         first = self._init(jax.random.PRNGKey(session.seed), ActorIndex(*session.actor_index))
         return session.state + self._pack(first, ())[()].tobytes()[len(session.state) :]
 
-    def act(self, params: Any, states: bytes, is_first: np.ndarray, observation: Any) -> tuple[np.ndarray, np.ndarray]:
+    def act(self, params: Any, states: bytes, step_type: np.ndarray, observation: Any) -> tuple[np.ndarray, np.ndarray]:
         """Replies and new states, both packed ``[P]``, for observations whose leaves are ``[P, ...]``."""
         rows = np.frombuffer(states, self._state_dtype)  # [P]
         state = jax.tree.unflatten(self._structure, [rows[name] for name in self._state_names])
-        result, state = jax.device_get(self._act(params, state, is_first, observation))
+        result, state = jax.device_get(self._act(params, state, step_type, observation))
         new = self._pack(state, rows.shape)
         replies = np.empty(len(rows), self._reply_dtype)
         for name, leaf in zip(self._result_fields, tree.flatten(result), strict=True):
@@ -349,28 +350,23 @@ class _BatchedPolicy:
 
 
 def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """One actor's ``(key, actor_index) -> state`` and ``(params, state, is_first, observation) -> (results, state)``.
+    """One actor's ``(key, actor_index) -> state`` and ``(params, state, step_type, observation) -> (results, state)``.
 
     Keys are split as `PolicyActor` and `BatchedPolicyActor` split them, so that actions are the same.
     """
-
-    def act_one(params: Any, key: Any, state: Any, is_first: Any, observation: Any) -> tuple:
-        if policy.reset is not unchanged:
-            state = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(state), state)
-        return policy.act(params, key, observation, state)
 
     def init(key: Any, actor_index: ActorIndex) -> tuple:
         init_key, key = jax.random.split(key)
         return key, first_state(policy, init_key, actor_index, num_envs)
 
-    def act(params: Any, state: Any, is_first: Any, observation: Any) -> tuple:
+    def act(params: Any, state: Any, step_type: Any, observation: Any) -> tuple:
         key, act_key = jax.random.split(state[0])
-        if num_envs is None:
-            action, policy_state, extras = act_one(params, act_key, state[1], is_first, observation)
+        if num_envs is not None:
+            action, policy_state, extras = act_in_each(policy, params, act_key, observation, state[1], step_type)
         else:
-            keys = jax.random.split(act_key, num_envs)
-            every = jax.vmap(act_one, in_axes=(None, 0, 0, 0, 0))
-            action, policy_state, extras = every(params, keys, state[1], is_first, observation)
+            is_first, kept = step_type == FIRST, state[1]
+            begun = jax.tree.map(lambda new, old: jnp.where(is_first, new, old), policy.reset(kept), kept)
+            action, policy_state, extras = policy.act(params, act_key, observation, begun)
         return (action, extras), (key, policy_state)
 
     return init, act

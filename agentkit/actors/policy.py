@@ -62,8 +62,9 @@ class Policy(NamedTuple):
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
             traced. Unchanged by default.
         begin: ``(state, num_steps, num_envs) -> state``, applied then: tells a policy that counts its actor's steps
-            how many were taken before, int32 ``[]``, and how many environments take a step together. So an actor that
-            is started again goes on with its schedules. Unchanged by default.
+            how many more were taken, int32 ``[]``, and how many environments take the next one together. So an actor
+            that is started again goes on with its schedules. Of several environments it is applied before each
+            action, too, since those whose episodes have ended take no step. Unchanged by default.
         extras_spec: specs of the `extras` that `act` emits, for adders and tables; ``()`` where there are none.
     """
 

@@ -51,14 +51,14 @@ class ReadyPolicyActor:
         init_key, self._key = jax.random.split(key)
         program = compiled(policy)
         self._states = first_state(program.policy, init_key, actor_index, num_envs)  # [N, ...]
-        self._is_first = np.ones(num_envs, bool)
+        self._step_type = np.full(num_envs, FIRST, np.int8)
         self._chosen: list[tuple[Nest, Nest]] = [((), ())] * num_envs  # The newest action and extras of each.
         self._act = program.act_in_some
 
     def select_action(self, observation: Nest, numbers: np.ndarray) -> Nest:
         """Returns actions ``[M, ...]`` for observations ``[M, ...]`` of the environments of these numbers."""
         action, self._key, self._states, extras = self._act(
-            self._client.params, self._key, observation, self._states, self._is_first[numbers], numbers
+            self._client.params, self._key, observation, self._states, self._step_type[numbers], numbers
         )
         action, extras = to_numpy(action), to_numpy(extras)
         for row, number in enumerate(numbers.tolist()):
@@ -67,7 +67,8 @@ class ReadyPolicyActor:
 
     def observe(self, timestep: dm_env.TimeStep, numbers: np.ndarray) -> None:
         """Records time steps ``[M]`` that the latest actions of these environments led to; FIRST begins an episode."""
-        self._is_first[numbers] = is_first = np.asarray(timestep.step_type) == FIRST
+        self._step_type[numbers] = timestep.step_type
+        is_first = self._step_type[numbers] == FIRST
         for row, number in enumerate(numbers.tolist()):
             if is_first[row]:
                 self._adders[number].add_first(element(timestep, row))
@@ -82,12 +83,12 @@ class ReadyPolicyActor:
     def save(self, mid_episode: bool = False) -> dict[str, Any]:
         """Returns key and policy states; a resumed actor begins new episodes, since nobody can repeat who was ready."""
         del mid_episode
-        return save_actor(self._key, self._states, self._is_first, None)
+        return save_actor(self._key, self._states, self._step_type == FIRST, None)
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `core.Saveable`."""
         self._key, self._states = restore_actor(state, self._states, self._adders)
-        self._is_first = np.array(state["is_first"])
+        self._step_type[:] = FIRST
 
     def close(self) -> None:
         """Closes the adders."""

@@ -21,7 +21,7 @@ from agentkit.core import Actor, Adder
 from agentkit.distributed.run_store_client import RunStoreError, WrongRunError, keep_alive
 from agentkit.errors import ConfigError, SpecError
 from agentkit.nests import LeafReader, make_builder
-from agentkit.types import FIRST, Nest
+from agentkit.types import FIRST, MID, Nest
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -70,7 +70,7 @@ class RemoteActor(Actor):
         observations = spec.observations if num_envs is None else specs.add_leading(spec.observations, num_envs)
         self._read_leaves = LeafReader(observations, "observation")
         self._request = np.empty((), protocol.request_dtype(spec.observations, num_envs))
-        self._is_first: Any = np.True_ if num_envs is None else np.ones(num_envs, bool)
+        self._step_type: Any = np.full(() if num_envs is None else num_envs, FIRST, np.int8)
         self._connection: socket.socket | None = None
         self._reader = FrameReader()
         self._closed = False
@@ -101,11 +101,11 @@ class RemoteActor(Actor):
             SpecError: the observation is not as the spec says, or the server's environment is another one.
         """
         names = self._request.dtype.names or ()
-        self._request["is_first"] = self._is_first
+        self._request["step_type"] = self._step_type
         for name, leaf in zip(names[1:], self._read_leaves(observation), strict=True):
             self._request[name] = leaf
         (reply,) = np.frombuffer(self._ask(protocol.frame(Kind.REQUEST, self._request.tobytes())), self._reply_dtype)
-        self._is_first = np.zeros_like(self._is_first)
+        self._step_type = np.full_like(self._step_type, MID)
         self._state = reply["state"].tobytes()
         self._version = int(reply["version"])
         self._published = time.monotonic() - float(reply["age_seconds"])
@@ -114,14 +114,14 @@ class RemoteActor(Actor):
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; each of N environments is at the start of an episode."""
-        self._is_first = np.ones_like(self._is_first)
+        self._step_type = np.full_like(self._step_type, FIRST)
         if self._adder is not None:
             self._adder.add_first(timestep)
 
     def observe(self, action: Nest, next_timestep: dm_env.TimeStep) -> None:
         """See `core.Actor`; of N environments, one whose step type is FIRST has just been reset."""
         if self._num_envs is not None:
-            self._is_first = np.asarray(next_timestep.step_type) == FIRST
+            self._step_type = np.asarray(next_timestep.step_type, np.int8)
         if self._adder is not None:
             self._adder.add(action, next_timestep, self._extras)
 

@@ -8,7 +8,7 @@ A frame is its length, its kind, and a body:
       KNOWN      proof              ->           or REFUSED_RUN
                                     <-  SESSION  proof, JSON: layouts, seed, session
       WELCOME    proof, JSON        ->           or REFUSED_LAYOUT with a reason
-                                    <-  REQUEST  is_first, observation
+                                    <-  REQUEST  step_type, observation
       REPLY      version, age, ...  ->
 
 Each proves that it knows the run's secret by an HMAC of both nonces: the secret is not sent. What follows is
@@ -34,7 +34,7 @@ from agentkit import nests, specs
 from agentkit.errors import AgentkitError, SpecError
 from agentkit.types import Nest
 
-PROTOCOL = 3
+PROTOCOL = 4
 NONCE_BYTES = PROOF_BYTES = 32
 MAX_HANDSHAKE = 1 << 20
 """The longest frame, bytes, that is read from a peer before both know what their frames hold."""
@@ -234,9 +234,9 @@ def build(node: Any) -> Nest:
 
 
 def request_dtype(observations: Nest, num_envs: int | None) -> np.dtype:
-    """Describes one actor's request: ``is_first`` and the leaves of its observation."""
+    """Describes one actor's request: ``step_type`` and the leaves of its observation."""
     lead = _lead(num_envs)
-    return np.dtype([("is_first", np.bool_, lead), *fields("observation", observations, lead)])
+    return np.dtype([("step_type", np.int8, lead), *fields("observation", observations, lead)])
 
 
 def reply_dtype(results: tuple[Nest, Nest], num_envs: int | None, state_bytes: int) -> np.dtype:

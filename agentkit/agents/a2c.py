@@ -41,7 +41,7 @@ from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOf
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Fraction, NotNegative, OpenFraction, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
-from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, value_at
+from agentkit.learning import Schedule, Update, UpdateOutput, global_norm, optimizer_step, steps_before, value_at
 from agentkit.types import Array, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, _ = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
-        num_rows = state.num_updates * float(rows.mask.size)
-        current = functools.partial(value_at, steps=num_rows, updates=state.num_updates)
+        num_steps = steps_before(batch, rows.mask)
+        current = functools.partial(value_at, steps=num_steps, updates=state.num_updates)
         learning_rate = jnp.asarray(current(config.learning_rate))
         params = state.variables.params
         grads, metrics = jax.grad(loss, has_aux=True)(params, current(config.entropy_cost), rows)

@@ -123,7 +123,6 @@ def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
             config.learning_rate,
             config.max_grad_norm,
             epsilon=config.adam_epsilon,
-            steps_per_update=config.steps_per_update,
         ),
     )
 

@@ -212,7 +212,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a gradient step each on critics, with the penalty, on policy and on temperature (algorithm 1)."""
     critic_optimizer, policy_optimizer = (
-        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=config.steps_per_update)
+        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon)
         for rate in (config.learning_rate, config.policy_learning_rate)
     )
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy

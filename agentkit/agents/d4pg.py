@@ -178,7 +178,7 @@ def make_losses(networks: Networks, config: Config) -> Losses:
 def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
     """Takes a step on the critic, then one on the policy, and copies both targets now and then (algorithm 1)."""
     policy_optimizer, critic_optimizer = (
-        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=config.steps_per_update)
+        adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon)
         for rate in (config.policy_learning_rate, config.critic_learning_rate)
     )
 

@@ -181,7 +181,6 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         config.learning_rate,
         config.max_grad_norm,
         epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
     )
     max_entropy = float(np.log(networks.num_actions))
 

@@ -47,6 +47,8 @@ from agentkit.learning import (
     check_loss_output,
     global_norm,
     optimizer_step,
+    steps_before,
+    tell_counts,
     value_in_update,
 )
 from agentkit.types import Array, LossOutput, Params, ReplaySample, Step, has_action
@@ -209,7 +211,7 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> Loss:
         metrics = {name: losses.masked_mean(x, rows.mask) for name, x in means.items()}
         metrics["explained_variance"] = losses.explained_variance(rows.output, target, rows.mask)
         total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
-        entropy_cost = value_in_update(config.entropy_cost, batch, rows.mask.size)
+        entropy_cost = value_in_update(config.entropy_cost, batch, rows.mask)
         return LossOutput(total - entropy_cost * metrics["entropy"], metrics)
 
     return loss
@@ -219,15 +221,8 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
     """Makes an update of one step of Adam on each batch of segments.
 
     With nothing normalised or scheduled, which only the learner knows, actors may compute the gradients, as in A3C.
-
-    Raises:
-        ConfigError: a learning rate by steps, and no `batch_size` that says how many steps an update is of.
     """
-    rate, num_segments = config.learning_rate, config.batch_size
-    if isinstance(rate, Schedule) and rate.by == "steps" and num_segments is None:
-        raise ConfigError(f'learning_rate={rate} counts steps, found batch_size=None. Set batch_size, or by="updates".')
-    steps_per_update = (num_segments or 1) * config.segment_length
-    optimizer = adam(rate, config.max_grad_norm, epsilon=config.adam_epsilon, steps_per_update=steps_per_update)
+    optimizer = adam(config.learning_rate, config.max_grad_norm, epsilon=config.adam_epsilon)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -250,7 +245,9 @@ def make_update(networks: nets.PolicyValue, loss: Loss, config: Config) -> Updat
             return output.loss, output
 
         grads, output = jax.grad(objective, has_aux=True)(params)
-        params, opt_state = optimizer_step(optimizer, grads, params, state.opt_state)
+        before = steps_before(batch, has_action(batch.data.start_of_episode))
+        opt_state = tell_counts(state.opt_state, steps=before, updates=batch.num_updates)
+        params, opt_state = optimizer_step(optimizer, grads, params, opt_state)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         metrics = {"loss": output.loss, "grad_norm": global_norm(grads), **output.metrics}
         return State(variables, returns, opt_state, state.key, state.num_updates + 1), UpdateOutput(metrics)

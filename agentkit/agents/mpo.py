@@ -210,8 +210,8 @@ def initial_duals(config: Config, shape: tuple[int, ...]) -> losses.MPODuals:
 def make_update(networks: Networks, loss: Loss, config: Config) -> Update:
     """Takes a step each on critic, policy and duals, and copies the targets now and then."""
     rates = (config.policy_learning_rate, config.critic_learning_rate, config.dual_learning_rate)
-    clip, epsilon, steps = config.max_grad_norm, config.adam_epsilon, config.steps_per_update
-    optimizers = MPOParams(*(adam(rate, clip, epsilon=epsilon, steps_per_update=steps) for rate in rates))
+    clip, epsilon = config.max_grad_norm, config.adam_epsilon
+    optimizers = MPOParams(*(adam(rate, clip, epsilon=epsilon) for rate in rates))
 
     def init(key: jax.Array) -> State:
         key, policy_key, critic_key = jax.random.split(key, 3)

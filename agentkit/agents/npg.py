@@ -160,7 +160,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         natural = natural_gradient(mean_kl, params.policy, gradient, config.cg_iterations, config.damping)
         policy = jax.tree.map(lambda x, d: x - config.step_size * d, params.policy, natural.direction)
 
-        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask)
 
         def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)

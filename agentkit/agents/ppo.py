@@ -42,7 +42,7 @@ from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, value_at
+from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, steps_before, value_at
 from agentkit.types import Array, Params, ReplaySample, Step
 
 if TYPE_CHECKING:
@@ -241,9 +241,9 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
         rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
-        num_rows = state.num_updates * float(rows.mask.size)
-        learning_rate = jnp.asarray(value_at(config.learning_rate, steps=num_rows, updates=state.num_updates))
-        coefficients = coefficients_at(config, state.kl_cost, steps=num_rows, updates=state.num_updates)
+        num_steps = steps_before(batch, rows.mask)
+        learning_rate = jnp.asarray(value_at(config.learning_rate, steps=num_steps, updates=state.num_updates))
+        coefficients = coefficients_at(config, state.kl_cost, steps=num_steps, updates=state.num_updates)
 
         def step(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(loss, has_aux=True)(learned[0], coefficients, minibatch)

@@ -146,7 +146,6 @@ def make_update(network: nets.CategoricalNetwork, loss: Loss, config: Config) ->
         config.learning_rate,
         config.max_grad_norm,
         epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
     )
     return sgd(loss, network.init, optimizer, periodic(config.target_update_period))
 

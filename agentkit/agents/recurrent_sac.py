@@ -313,7 +313,6 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizers: 
         config.learning_rate,
         config.max_grad_norm,
         epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
     )
     optimizers = optimizers or Optimizers(optimizer, optimizer, optimizer)
     target_entropy = config.target_entropy

@@ -147,7 +147,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
             gae_lambda=config.gae_lambda,
             normalize_values=config.normalize_values,
         )
-        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask)
         params = state.variables.params
         policy_opt, critic_opt = state.opt_states
         grads, metrics = jax.grad(losses.policy, has_aux=True)(params.policy, params, rows)

@@ -175,7 +175,6 @@ def make_update(networks: Networks, losses: Losses, config: Config, optimizers: 
         config.learning_rate,
         config.max_grad_norm,
         epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
     )
     optimizers = optimizers or Optimizers(*[optimizer] * 3)
     target_entropy = -float(networks.action_shape[0]) if config.target_entropy is None else config.target_entropy

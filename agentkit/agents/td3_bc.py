@@ -186,7 +186,6 @@ def make_update(networks: Networks, losses: Losses, config: Config) -> Update:
         config.learning_rate,
         config.max_grad_norm,
         epsilon=config.adam_epsilon,
-        steps_per_update=config.steps_per_update,
     )
 
     def init(key: jax.Array) -> State:

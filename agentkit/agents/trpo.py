@@ -244,7 +244,7 @@ def make_update(networks: nets.PolicyValue, losses: Losses, config: Config) -> U
         params = state.variables.params
         policy, metrics = improve_policy(networks, losses, config, params, rows)
 
-        learning_rate = value_in_update(config.learning_rate, batch, rows.mask.size)
+        learning_rate = value_in_update(config.learning_rate, batch, rows.mask)
 
         def fit(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
             grads, metrics = jax.grad(losses.value, has_aux=True)(learned[0], params, minibatch)

@@ -344,6 +344,7 @@ def _make_callbacks(
         write_priorities=None if plan.num_prior else write_priorities,
         log=lambda row: hooks.log_learner(logs.learner, learner_row(row, loop.num_steps, replay.info(table))),
         log_seconds=experiment.log_seconds,
+        count_steps=lambda: loop.num_steps,
     )
 
 

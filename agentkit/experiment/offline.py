@@ -351,6 +351,7 @@ def _build(
         publisher=store if devices is None else FirstDevicePublisher(store),
         log=lambda row: hooks.log_learner(logs.learner, learner_row(row, learner.num_updates_done, work.table())),
         log_seconds=config.log_seconds,
+        count_steps=lambda: work.num_steps,
     )
     # The same key as of `agentkit.run`: before the first update, the same parameters.
     key, _ = jax.random.split(jax.random.PRNGKey(config.seed))

@@ -106,10 +106,11 @@ def check_works(
         return jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype)
 
     data = tree.map_structure(batched, table.signature)
+    count = jax.ShapeDtypeStruct((), np.int32)
     info = SampleInfo(*[jax.ShapeDtypeStruct((size,), dtype) for dtype in (np.float64, np.int64, np.float64, np.int32)])
 
     def learn() -> None:
-        new, output = jax.eval_shape(parts.update.update, parts.state, ReplaySample(info, data))
+        new, output = jax.eval_shape(parts.update.update, parts.state, ReplaySample(info, data, count, count))
         if _shapes(new) != _shapes(parts.state):
             raise SpecError("the training state changes its shape")
         if output.priorities is not None and output.priorities.shape != (size,):

@@ -3,9 +3,9 @@
 from agentkit.learning.compiled import CompiledUpdate, initial_state
 from agentkit.learning.gradients import apply_gradients
 from agentkit.learning.learner import Learner, LearnerCallbacks
-from agentkit.learning.optimizers import adam, global_norm, optimizer_step
+from agentkit.learning.optimizers import adam, global_norm, optimizer_step, tell_counts
 from agentkit.learning.replay_ratio import rate_limit
-from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, value_at, value_in_update
+from agentkit.learning.schedules import Cosine, Linear, Piecewise, Schedule, steps_before, value_at, value_in_update
 from agentkit.learning.targets import TargetUpdate, periodic, polyak
 from agentkit.learning.update import Loss, SgdState, Update, UpdateOutput, check_loss_output, sgd
 
@@ -32,6 +32,8 @@ __all__ = [
     "polyak",
     "rate_limit",
     "sgd",
+    "steps_before",
+    "tell_counts",
     "value_at",
     "value_in_update",
 ]

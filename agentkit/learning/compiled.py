@@ -12,16 +12,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentkit.learning.finite import add_to_tally
+from agentkit.learning.optimizers import tell_counts
 from agentkit.learning.update import Update, UpdateOutput
-from agentkit.types import Nest, ReplaySample
+from agentkit.types import Array, Nest, ReplaySample
 
 _QUICK_TO_COMPILE: tuple[dict[str, Any], ...] = (
     {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     {"xla_backend_optimization_level": 0},
 )
 
-Step = Callable[[Nest, ReplaySample[Nest], Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
-"""``(state, batch, tally) -> (state, output, variables, tally)``; the tally as in `finite.start_tally`."""
+Step = Callable[[Nest, ReplaySample[Nest], Any, Any], tuple[Nest, UpdateOutput, Mapping[str, Nest], Any]]
+"""``(state, batch, tally, num_steps) -> (state, output, variables, tally)``.
+
+The tally is as in `finite.start_tally`, the steps are those of the environments, int32 ``[]``, or ``()``.
+"""
 
 
 @final
@@ -76,13 +80,17 @@ class CompiledUpdate:
 
     def _compile_step(self, num_updates: int, mesh: Mesh | None) -> Step:
         def run(
-            state: Nest, batch: ReplaySample[Nest], tally: jax.Array
+            state: Nest, batch: ReplaySample[Nest], tally: jax.Array, num_steps: Array
         ) -> tuple[Nest, UpdateOutput, Mapping[str, Nest], jax.Array]:
+            def update(state: Nest, batch: ReplaySample[Nest]) -> tuple[Nest, UpdateOutput]:
+                state = tell_counts(state, steps=num_steps, updates=batch.num_updates)
+                return self.update.update(state, batch._replace(num_steps=num_steps))
+
             if num_updates == 1:
-                state, output = self.update.update(state, batch._replace(num_updates=tally[0]))
+                state, output = update(state, batch._replace(num_updates=tally[0]))
             else:
                 batch = batch._replace(num_updates=tally[0] + jnp.arange(num_updates, dtype=jnp.int32))
-                state, outputs = jax.lax.scan(self.update.update, state, batch)
+                state, outputs = jax.lax.scan(update, state, batch)
                 output = outputs._replace(metrics=jax.tree.map(jnp.mean, outputs.metrics))
             return state, output, self._copy_variables(state), add_to_tally(tally, output.metrics, num_updates)
 
@@ -91,7 +99,7 @@ class CompiledUpdate:
         everywhere = NamedSharding(mesh, PartitionSpec())
         split = NamedSharding(mesh, PartitionSpec(*([None] * (num_updates > 1)), "batch"))
         # Params are replicated and the batch is split, so XLA inserts the mean of the gradients.
-        in_shardings = (everywhere, split, everywhere)
+        in_shardings = (everywhere, split, everywhere, everywhere)
         return jax.jit(run, donate_argnums=0, in_shardings=in_shardings, out_shardings=everywhere)
 
 

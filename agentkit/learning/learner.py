@@ -43,12 +43,14 @@ class LearnerCallbacks:
         write_priorities: ``(keys [B], priorities [B]) -> None``, if the update returns priorities.
         log: ``dict of floats -> None``.
         log_seconds: how often to log.
+        count_steps: returns the environment steps so far, for schedules that go by them; None where nobody counts.
     """
 
     publisher: Publisher | None = None
     write_priorities: Callable[[np.ndarray, np.ndarray], None] | None = None
     log: Callable[[dict[str, float]], None] | None = None
     log_seconds: float = 5.0
+    count_steps: Callable[[], int] | None = None
 
 
 MOST_AT_EDGE = 0.1
@@ -143,7 +145,9 @@ class Learner:
                 f"A batch of {np.shape(keys)[-1]} items cannot be divided among {self._mesh.size} devices. "
                 "Choose a batch size that is a multiple of the number of devices."
             )
-        self._state, output, variables, self._tally = self._compiled(self._state, batch, self._tally)
+        count_steps = self._callbacks.count_steps
+        num_steps = () if count_steps is None else np.int32(count_steps())
+        self._state, output, variables, self._tally = self._compiled(self._state, batch, self._tally, num_steps)
         self._version += self._num_updates
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:

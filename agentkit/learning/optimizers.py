@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agentkit.learning.schedules import Schedule, value_at
-from agentkit.types import Array, Params
+from agentkit.errors import ConfigError
+from agentkit.learning.schedules import Schedule
+from agentkit.types import Array, Nest, Params
 
 if TYPE_CHECKING:
     import optax
 
 
+class Told(NamedTuple):
+    """Holds the state of an optimiser's schedule: `count`, int32 or float32 ``[]``, as `tell_counts` told it last."""
+
+    count: Array
+
+
+class ToldSteps(Told):
+    """Counts environment steps."""
+
+
+class ToldUpdates(Told):
+    """Counts the learner's updates."""
+
+
+def tell_counts(state: Nest, *, steps: Array, updates: Array) -> Nest:
+    """Returns a training state whose optimisers' schedules stand at these counts; `Learner` calls it at each update.
+
+    An optimiser knows its own updates only, which are neither steps nor, where it is one of several, the learner's.
+
+    Args:
+        state: a nest that may have states of `adam` in it.
+        steps: environment steps so far; ``()`` where nobody has counted them.
+        updates: the learner's updates so far; likewise.
+
+    Raises:
+        ConfigError: a schedule is of what nobody has counted.
+    """
+
+    def tell(node: Any) -> Any:
+        if not isinstance(node, Told):
+            return node
+        name, count = ("steps", steps) if isinstance(node, ToldSteps) else ("updates", updates)
+        if isinstance(count, tuple):
+            raise ConfigError(
+                f'A learning rate by="{name}" needs a count of {name}, found none. Give the Learner '
+                f'LearnerCallbacks(count_steps=...), or use a schedule by="updates".'
+            )
+        return type(node)(jnp.asarray(count, node.count.dtype))
+
+    return jax.tree.map(tell, state, is_leaf=lambda node: isinstance(node, Told))
+
+
 def adam(
-    learning_rate: float | Schedule,
-    max_grad_norm: float | None = None,
-    *,
-    epsilon: float = 1e-8,
-    steps_per_update: float = 1.0,
+    learning_rate: float | Schedule, max_grad_norm: float | None = None, *, epsilon: float = 1e-8
 ) -> optax.GradientTransformation:
     """Builds Adam (Kingma & Ba 2015), after clipping the gradients to a global norm if one is given.
 
@@ -28,20 +66,35 @@ def adam(
     arithmetic, that makes an update a quarter faster than one moment for each parameter array.
 
     Args:
-        learning_rate: the step size; a schedule counts this optimiser's own updates.
+        learning_rate: the step size; a schedule stands where `tell_counts` told it last, at first at 0.
         max_grad_norm: largest global norm; None for no clipping.
         epsilon: added to the root of the second moment.
-        steps_per_update: environment steps for each update, for schedules that count steps.
     """
     import optax  # Not at import time: actors load this file, and optimise nothing.
 
-    rate: float | Schedule | Callable[[Array], Array] = learning_rate
     if isinstance(learning_rate, Schedule):
-        rate = lambda count: value_at(learning_rate, steps=count * steps_per_update, updates=count)  # noqa: E731
-    optimizer = optax.adam(rate, eps=epsilon)
+        optimizer = optax.chain(optax.scale_by_adam(eps=epsilon), _scale_by_schedule(learning_rate))
+    else:
+        optimizer = optax.adam(learning_rate, eps=epsilon)
     if max_grad_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(max_grad_norm), optimizer)
     return optax.flatten(optimizer)
+
+
+def _scale_by_schedule(schedule: Schedule) -> optax.GradientTransformation:
+    """Multiplies what is to be added to parameters by minus the schedule's value."""
+    import optax
+
+    def init(params: Params) -> Told:
+        del params
+        return (ToldSteps if schedule.by == "steps" else ToldUpdates)(jnp.zeros((), jnp.int32))
+
+    def update(grads: Params, state: Told, params: Params | None = None) -> tuple[Params, Told]:
+        del params
+        rate = -1 * schedule(state.count)
+        return jax.tree.map(lambda g: jnp.asarray(rate, g.dtype) * g, grads), state
+
+    return optax.GradientTransformation(init, update)
 
 
 def optimizer_step(

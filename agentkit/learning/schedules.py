@@ -17,7 +17,7 @@ from agentkit.errors import ConfigError
 from agentkit.types import Array, Nest, ReplaySample
 
 Unit = Literal["steps", "updates"]
-"""Counts environment steps or the learner's updates."""
+"""Counts environment steps or the learner's updates; where one learns from data alone, both are updates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,30 +128,49 @@ def value_at(setting: float | Schedule, *, steps: Array, updates: Array) -> Arra
 
     Args:
         setting: a number or a schedule.
-        steps: environment steps so far.
-        updates: the learner's updates so far.
+        steps: environment steps so far; ``()`` where nobody has counted them.
+        updates: the learner's updates so far; likewise.
+
+    Raises:
+        ConfigError: the setting is a schedule of what nobody has counted.
     """
     if not isinstance(setting, Schedule):
         return setting
-    return setting(steps if setting.by == "steps" else updates)
+    count = steps if setting.by == "steps" else updates
+    if isinstance(count, tuple):
+        raise ConfigError(
+            f"{setting} needs the batch's num_{setting.by}, which is empty. Learner fills it in (num_steps from "
+            "LearnerCallbacks.count_steps); do likewise."
+        )
+    return setting(count)
 
 
-def value_in_update(setting: float | Schedule, batch: ReplaySample[Nest], steps_per_update: float) -> Array | float:
-    """Returns the setting's value in the update on `batch`, which the learner numbers.
+def value_in_update(setting: float | Schedule, batch: ReplaySample[Nest], mask: Array | None = None) -> Array | float:
+    """Returns the setting's value in the update on `batch`, beside which the learner writes its counts.
 
     Args:
         setting: a number or a schedule.
-        batch: says how many updates were made before.
-        steps_per_update: environment steps for each update.
+        batch: says how many steps were taken and updates made before.
+        mask: of agents that learn from each step once, 1 for each of the batch's rows with an action; see
+            `steps_before`.
 
     Raises:
-        ConfigError: the setting is a schedule, and the batch has no number.
+        ConfigError: the setting is a schedule of a count that the batch does not have.
     """
-    if not isinstance(setting, Schedule):
-        return setting
-    if isinstance(batch.num_updates, tuple):
-        raise ConfigError(f"{setting} needs the batch's num_updates, which is empty. Learner fills it in; do likewise.")
-    return value_at(setting, steps=batch.num_updates * steps_per_update, updates=batch.num_updates)
+    steps = batch.num_steps if mask is None else steps_before(batch, mask)
+    return value_at(setting, steps=steps, updates=batch.num_updates)
+
+
+def steps_before(batch: ReplaySample[Nest], mask: Array) -> Array:
+    """Returns the environment steps taken before those of a batch, float32 ``[]``; ``()`` where nobody counts them.
+
+    Args:
+        batch: of steps that are learned from once.
+        mask: 1 for each row with an action, which is a step; an episode's final observation, and padding, are none.
+    """
+    if isinstance(batch.num_steps, tuple):
+        return ()
+    return jnp.maximum(batch.num_steps - jnp.sum(mask), 0.0)
 
 
 def _check(schedule: Schedule, values: tuple[float, ...], *durations: float) -> None:

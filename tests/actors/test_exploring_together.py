@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,7 @@ from agentkit.actors import (
     uniform_action,
 )
 from agentkit.actors.policy import first_state
+from agentkit.actors.ready import ReadyPolicyActor
 from agentkit.actors.step_count import count_one_more, steps_taken
 from agentkit.agents import dqn, r2d2
 from agentkit.distributed import NodeContext, RunStore, RunStoreClient
@@ -29,6 +31,8 @@ from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.launch.actor import find_actor_index
 from agentkit.learning import Piecewise
 from agentkit.specs import make_environment_spec
+from agentkit.types import FIRST, LAST, MID
+from tests.actors.served import FakeAdder
 
 KEY = jax.random.PRNGKey(3)
 
@@ -149,6 +153,36 @@ def test_environments_that_step_together_count_the_steps_of_all() -> None:
     restored = BatchedPolicyActor(seen, KEY, Client(), num_envs=4)
     restored.restore(actor.save())
     assert np.all(restored.select_action(np.zeros((4, 1), np.float32)) == 1)
+
+
+def _restarted(step_types: list[int]) -> dm_env.TimeStep:
+    size = len(step_types)
+    return dm_env.TimeStep(np.array(step_types), np.zeros(size), np.ones(size), np.zeros((size, 1), np.float32))
+
+
+def test_the_call_that_resets_an_environment_is_no_step_of_it() -> None:
+    """Where episodes have one step, half of an environment's calls would count twice; the count outlives a save."""
+    policy = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (400,)))
+    actor, taken = BatchedPolicyActor(policy, KEY, Client(), num_envs=3), 0
+    for step_types in ([MID, LAST, LAST], [MID, FIRST, FIRST], [LAST, MID, LAST], [FIRST, LAST, FIRST]):
+        actor.select_action(np.zeros((3, 1), np.float32))
+        actor.observe(np.zeros(3, np.int32), _restarted(step_types))
+        taken += sum(step_type != FIRST for step_type in step_types)
+        saved = actor.save()
+        assert saved["policy_state"]["0"][:, 0].tolist() == [taken] * 3
+        actor = BatchedPolicyActor(policy, KEY, Client(), num_envs=3)
+        actor.restore(saved)
+
+
+def test_environments_that_are_ready_at_different_times_share_a_count() -> None:
+    policy = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (400,)))
+    adders = [FakeAdder() for _ in range(3)]
+    actor, taken = ReadyPolicyActor(policy, KEY, Client(), adders), 0
+    for numbers, step_types in (([0, 1], [FIRST, FIRST]), ([1, 2], [LAST, FIRST]), ([0, 1], [MID, FIRST])):
+        actor.observe(_restarted(step_types), np.array(numbers))
+        actor.select_action(np.zeros((2, 1), np.float32), np.array(numbers))
+        taken += sum(step_type != LAST for step_type in step_types)
+        assert actor.save()["policy_state"]["0"][:, 0].tolist() == [taken] * 3
 
 
 def test_a_recurrent_policy_counts_them_too() -> None:

@@ -11,8 +11,7 @@ import tree
 import agentkit
 from agentkit.adders import EpisodeAdder
 from agentkit.agents import impala, reinforce
-from agentkit.errors import ConfigError, UnknownNameError
-from agentkit.learning.schedules import Linear
+from agentkit.errors import UnknownNameError
 from agentkit.networks import PolicyExtras, policy_extras_spec
 from agentkit.testing.adder import RecordingWriter, make_table
 from agentkit.testing.adder_cases import SPEC, Episode, observation, steps_of
@@ -24,9 +23,6 @@ pytestmark = pytest.mark.one_stack
 def test_what_complete_episodes_refuse():
     with pytest.raises(UnknownNameError, match="complete_episodes"):
         reinforce.Config(batch_mode="complete_episode")
-    with pytest.raises(ConfigError, match=r'learning_rate: a schedule cannot count.*by="updates"'):
-        reinforce.Config(batch_mode="complete_episodes", learning_rate=Linear(1e-3, 0, 100))
-    reinforce.Config(batch_mode="complete_episodes", learning_rate=Linear(1e-3, 0, 100, by="updates"))
 
 
 AGENTS = {reinforce: {"num_minibatches": 1, "num_value_epochs": 1}, impala: {}}

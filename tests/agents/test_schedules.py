@@ -8,15 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from agentkit import envs, learning, specs
-from agentkit.agents import dqn, impala, registry
+from agentkit import envs, specs
+from agentkit.agents import dqn, registry
 from agentkit.agents.common.experience import ReplayConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss, importance_weights
 from agentkit.errors import ConfigError
 from agentkit.experiment.recipes import decode, encode
-from agentkit.learning import Cosine, Linear, Piecewise, Schedule, value_in_update
+from agentkit.learning import Cosine, Linear, Piecewise, Schedule, adam, optimizer_step, tell_counts, value_in_update
 from agentkit.types import ReplaySample, SampleInfo
-from tests.agents.on_policy_training import Training
 from tests.agents.spaces import environment_of
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
@@ -58,19 +57,31 @@ def test_each_schedule_changes_what_is_learned(name: str, tmp_path: Path) -> Non
 
 def test_beta_is_that_of_the_update() -> None:
     probability, ones = np.array([0.5, 0.1, 0.4]), np.ones(3)
-    config = ReplayConfig(prioritized=True, updates_per_step=0.5, importance_exponent=Linear(0.2, 1.0, 40))
+    config = ReplayConfig(prioritized=True, importance_exponent=Linear(0.2, 1.0, 40))
     losses = np.array([1.0, 2.0, 3.0])
-    for num_updates, beta in ((0, 0.2), (5, 0.4), (20, 1.0), (30, 1.0)):  # Two steps for each update.
-        batch = ReplaySample(SampleInfo(probability, 10 * ones, ones, ones), (), np.int32(num_updates))
+    for num_steps, beta in ((0, 0.2), (10, 0.4), (40, 1.0), (60, 1.0)):
+        batch = ReplaySample(SampleInfo(probability, 10 * ones, ones, ones), (), np.int32(7), np.int32(num_steps))
         found = importance_weighted_loss(losses, {}, batch, config).loss
         np.testing.assert_allclose(found, np.mean(importance_weights(probability, 10 * ones, beta) * losses), rtol=1e-5)
 
 
 def test_a_schedule_needs_to_know_which_update_it_is() -> None:
     batch = ReplaySample((), ())
-    assert value_in_update(0.5, batch, 2.0) == 0.5
-    with pytest.raises(ConfigError, match="num_updates"):
-        value_in_update(Linear(0.0, 1.0, 10), batch, 2.0)
+    assert value_in_update(0.5, batch) == 0.5
+    for unit in ("updates", "steps"):
+        with pytest.raises(ConfigError, match=f"num_{unit}, which is empty"):
+            value_in_update(Linear(0.0, 1.0, 10, by=unit), batch)
+        with pytest.raises(ConfigError, match=f'by="{unit}" needs a count of {unit}, found none'):
+            tell_counts(adam(Linear(0.0, 1.0, 10, by=unit)).init(np.ones(2)), steps=(), updates=())
+
+
+def test_an_optimizer_that_rests_now_and_then_counts_the_learners_updates() -> None:
+    """Its rate ends where the schedule does, not `policy_delay` times as late."""
+    optimizer, ones = adam(Linear(1.0, 0.0, 10, by="updates")), np.ones(2)
+    state = {"policy": optimizer.init(ones), "other": ones}
+    told = tell_counts(state, steps=(), updates=np.int32(10))
+    np.testing.assert_array_equal(optimizer_step(optimizer, ones, ones, told["policy"])[0], ones)
+    assert jax.tree.structure(told) == jax.tree.structure(state)
 
 
 def test_epsilon_counts_steps_only() -> None:
@@ -90,45 +101,6 @@ def test_every_agent_takes_a_schedule_as_each_of_its_learning_rates(name: str) -
     agent = registry.make(name, falling)
     networks = agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0)))
     jax.eval_shape(agent.make_update(networks).init, jax.ShapeDtypeStruct((2,), np.uint32))
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in registry.names() if issubclass(registry.config_class(name), ReplayConfig)]
-)
-def test_a_learning_rate_by_steps_knows_how_many_an_update_is_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, found = registry.module(name), []
-
-    def adam(*args: Any, steps_per_update: float = 0.0, **kwargs: Any) -> Any:
-        found.append(steps_per_update)
-        return learning.adam(*args, steps_per_update=steps_per_update, **kwargs)
-
-    monkeypatch.setattr(module, "adam", adam)
-    agent = registry.make(name, {"updates_per_step": 0.125})
-    agent.make_update(agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0))))
-    assert found and set(found) == {agent.config.steps_per_update} and found[0] > 1.0
-
-
-def test_impala_needs_a_batch_size_to_count_steps() -> None:
-    small = {"hidden_sizes": (8,), "segment_length": 16}
-    for change in ({"batch_size": 3}, {}):
-        config = impala.Config(
-            **small, **change, learning_rate=Linear(1e-2, 0.0, 2 * 48), entropy_cost=Linear(1, 0, 96)
-        )
-        networks = impala.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)), config)
-        loss = impala.make_loss(networks, config)
-        if not change:
-            with pytest.raises(ConfigError, match="found batch_size=None"):
-                impala.make_update(networks, loss, config)
-            continue
-        assert impala.make_update(networks, loss, config).gradient is None
-        training = Training(impala.make_agent(config), "agentkit:catch", 3)
-        moved = []
-        for num_updates in range(3):
-            before = jax.tree.map(np.asarray, training.state.variables.params)
-            training.learn(training.next_batch()._replace(num_updates=np.int32(num_updates)))
-            after = training.state.variables.params
-            moved.append(any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)))
-        assert moved == [True, True, False]
 
 
 @pytest.mark.parametrize("schedule", [Linear(1.0, 0.5, 10), Piecewise((1.0, 0.5), (10,), by="updates")])

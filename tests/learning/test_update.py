@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agentkit.learning import Linear, adam, optimizer_step, periodic, polyak, sgd
+from agentkit.learning import Linear, adam, optimizer_step, periodic, polyak, sgd, tell_counts
 from agentkit.types import LossOutput, ReplaySample
 
 KEY = jax.random.PRNGKey(3)
@@ -91,8 +91,8 @@ def test_adam_clips_to_a_global_norm_only_if_told() -> None:
 
 def test_adam_in_numpy() -> None:
     """Kingma & Ba's algorithm 1, with an epsilon that matters and a step size that falls with environment steps."""
-    beta_1, beta_2, epsilon, steps_per_update = 0.9, 0.999, 0.5, 4.0
-    optimizer = adam(Linear(0.1, 0.02, 16), epsilon=epsilon, steps_per_update=steps_per_update)
+    beta_1, beta_2, epsilon, steps_per_update = 0.9, 0.999, 0.5, 4
+    optimizer = adam(Linear(0.1, 0.02, 16), epsilon=epsilon)
     params, state = {"a": jnp.ones(2), "b": jnp.zeros((1,))}, None
     state = optimizer.init(params)
     value, mean, square = np.array([1.0, 1.0, 0.0]), np.zeros(3), np.zeros(3)
@@ -103,5 +103,6 @@ def test_adam_in_numpy() -> None:
         root = np.sqrt(square / (1 - beta_2**number))
         value = value - 0.5 * rate * mean / (1 - beta_1**number) / (root + epsilon)
         grads = {"a": jnp.asarray(gradient[:2]), "b": jnp.asarray(gradient[2:])}
+        state = tell_counts(state, steps=(number - 1) * steps_per_update, updates=())
         params, state = optimizer_step(optimizer, grads, params, state, scale=0.5)
         np.testing.assert_allclose(np.concatenate([params["a"], params["b"]]), value, rtol=1e-4)

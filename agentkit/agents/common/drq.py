@@ -176,9 +176,7 @@ class MakeUpdate(Generic[AgentNetworks]):
         settings, rate = self.settings, self.config.learning_rate
         if rate is None:
             rate = getattr(settings, "critic_learning_rate", None) or settings.learning_rate
-        optimizer = adam(
-            rate, settings.max_grad_norm, epsilon=settings.adam_epsilon, steps_per_update=settings.steps_per_update
-        )
+        optimizer = adam(rate, settings.max_grad_norm, epsilon=settings.adam_epsilon)
         return learn_from_images(self.of_features(networks.agent), networks.encoder, optimizer, self.config.max_shift)
 
 

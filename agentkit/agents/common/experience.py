@@ -74,15 +74,6 @@ class ReplayConfig(metaclass=SaysWhatWasMeant):
                 "Usual are 1 to 10 steps."
             )
 
-    @property
-    def steps_per_update(self) -> float:
-        """Returns the environment steps for each update, by which schedules of the learner count steps.
-
-        Learning begins after about `min_replay_size` steps, which such a schedule does not count. An optimiser that
-        steps at every `policy_delay`-th update only takes that many times as long.
-        """
-        return 1.0 / self.updates_per_step
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -231,18 +222,10 @@ class SegmentsConfig(metaclass=SaysWhatWasMeant):
     batch_mode: BatchMode = dataclasses.field(default="truncate_episodes", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuses a value outside of its field's range, and schedules that would count padding as steps."""
+        """Refuses a value outside of its field's range, and an unknown batch mode."""
         check_ranges(self)
         if self.batch_mode not in get_args(BatchMode):
             raise unknown_name("batch_mode", str(self.batch_mode), get_args(BatchMode))
-        if self.batch_mode == "complete_episodes":
-            for field in dataclasses.fields(self):
-                value = getattr(self, field.name)
-                if isinstance(value, Schedule) and value.by == "steps":
-                    raise ConfigError(
-                        f"{field.name}: a schedule cannot count the steps of complete episodes, whose lengths differ. "
-                        'Give a number, or a schedule by="updates".'
-                    )
 
 
 @final

@@ -49,7 +49,7 @@ def importance_weighted_loss(
     if not config.prioritized:
         return LossOutput(jnp.mean(per_item), metrics)
     info = batch.info
-    exponent = value_in_update(config.importance_exponent, batch, config.steps_per_update)
+    exponent = value_in_update(config.importance_exponent, batch)
     weights = importance_weights(info.probability, info.table_size, exponent)
     priorities = jnp.maximum(per_item if priorities is None else priorities, 0.0) + PRIORITY_EPSILON
     return LossOutput(jnp.mean(weights * per_item), metrics, priorities)

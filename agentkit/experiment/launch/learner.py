@@ -80,6 +80,7 @@ def learner_node(
                 write_priorities=data.write_priorities,
                 log=lambda row: hooks.log_learner(logger, {"steps": context.totals().get("steps", 0), **row}),
                 log_seconds=experiment.log_seconds,
+                count_steps=lambda: context.totals().get("steps", 0),
             ),
             devices=devices,
             on_nan=experiment.on_nan,
