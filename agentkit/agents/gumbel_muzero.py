@@ -259,22 +259,18 @@ def make_loss(networks: Networks, config: Config) -> Loss:
             }
             for name, per_row in found.items():
                 parts[name].append(
-                    _mean((per_row * mask).reshape(acted.shape), acted, axis=1) / max(1, k and config.unroll_length - 1)
+                    losses.masked_mean(losses.masked(per_row, mask).reshape(acted.shape), acted, axis=1)
+                    / max(1, k and config.unroll_length - 1)
                 )
             hidden = 0.5 * (hidden + jax.lax.stop_gradient(hidden))  # half the gradient: MuZero, appendix G
         per_item = {name: jnp.sum(jnp.stack(items), axis=0) for name, items in parts.items()}  # [B]
         total = per_item["policy_loss"] + config.value_cost * per_item["value_loss"] + per_item["reward_loss"]
         metrics = {name: jnp.mean(x) for name, x in per_item.items()}
-        metrics["q"] = _mean(target_values[:, :-1], acted)
+        metrics["q"] = losses.masked_mean(target_values[:, :-1], acted)
         metrics["at_edge"] = nets.share_at_edge(target_values, config.vmin, config.vmax)
         return importance_weighted_loss(total, metrics, batch, config)
 
     return loss
-
-
-def _mean(x: jax.Array, acted: jax.Array, axis: int | None = None) -> jax.Array:
-    """Returns the mean over rows with an action; 0 where there is none."""
-    return jnp.sum(x * acted, axis) / jnp.maximum(jnp.sum(acted, axis), 1.0)
 
 
 def _flat(x: jax.Array) -> jax.Array:

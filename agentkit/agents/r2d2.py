@@ -195,7 +195,7 @@ def make_loss(network: Networks, config: Config) -> Loss:
             rescaled=config.rescale_values,
         )  # [B, T]
         mask = losses.loss_mask(start, config.burn_in)
-        per_item = jnp.sum(0.5 * jnp.square(errors) * mask, axis=1) / config.sequence_length  # [B]
+        per_item = jnp.sum(losses.masked(0.5 * jnp.square(errors), mask), axis=1) / config.sequence_length  # [B]
         metrics = {"q": nets.mean_legal(q), "loss_mask": jnp.mean(mask)}
         priorities = losses.sequence_priorities(errors, mask, config.max_priority_weight)
         return importance_weighted_loss(per_item, metrics, batch, config, priorities)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentkit.losses.policy_gradient import clipped_value_loss as clipped_value_loss
     from agentkit.losses.policy_gradient import explained_variance as explained_variance
     from agentkit.losses.policy_gradient import generalized_advantages as generalized_advantages
+    from agentkit.losses.policy_gradient import masked as masked
     from agentkit.losses.policy_gradient import masked_mean as masked_mean
     from agentkit.losses.policy_gradient import policy_gradient_loss as policy_gradient_loss
     from agentkit.losses.policy_gradient import standardize as standardize
@@ -83,6 +84,7 @@ __all__ = [
     "generalized_advantages",
     "huber",
     "loss_mask",
+    "masked",
     "masked_mean",
     "mpo_loss",
     "munchausen_error",

@@ -75,9 +75,14 @@ def approximate_kl(log_ratio: Array) -> jax.Array:
     return jnp.expm1(log_ratio) - log_ratio
 
 
-def masked_mean(x: Array, mask: Array) -> jax.Array:
-    """Returns the mean ``[]`` of `x` where `mask` is 1; 0 where the mask is 1 nowhere."""
-    return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
+def masked(x: Array, mask: Array) -> jax.Array:
+    """Returns `x` times `mask`, and 0 where that is 0 whatever `x` is there: 0 * nan is nan."""
+    return jnp.where(mask > 0, x, 0.0) * mask
+
+
+def masked_mean(x: Array, mask: Array, axis: int | None = None) -> jax.Array:
+    """Returns the mean of `x` where `mask` is 1, over an axis or over all; 0 where the mask is 1 nowhere."""
+    return jnp.sum(masked(x, mask), axis) / jnp.maximum(jnp.sum(mask, axis), 1.0)
 
 
 def standardize(x: Array, mask: Array, epsilon: float = 1e-8) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.losses.library import rlax
+from agentkit.losses.policy_gradient import masked
 from agentkit.types import Array, has_action
 
 _EPSILON = 1e-3
@@ -122,6 +123,6 @@ def sequence_priorities(error: Array, mask: Array, eta: float) -> jax.Array:
         mask: ``[B, T]``.
         eta: in [0, 1].
     """
-    size = jnp.abs(error) * mask
+    size = masked(jnp.abs(error), mask)
     mean = jnp.sum(size, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
     return eta * jnp.max(size, axis=1) + (1.0 - eta) * mean

@@ -31,7 +31,9 @@ def init_statistics(shape: tuple[int, ...]) -> RunningStatistics:
 
 
 def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array | None = None) -> RunningStatistics:
-    """Takes in a batch ``[B, ...]`` (Chan et al. 1983, parallel variance).
+    """Takes in a batch ``[B, ...]`` (Chan et al. 1983, parallel variance), without elements that are not finite.
+
+    A single NaN would stay for ever; that there was one is seen in the loss.
 
     Args:
         statistics: of values ``[...]``.
@@ -39,8 +41,11 @@ def update_statistics(statistics: RunningStatistics, batch: Array, mask: Array |
         mask: 0 for the elements of the batch to leave out, else 1, ``[B]``; None takes all in.
     """
     weight = jnp.ones(batch.shape[0]) if mask is None else mask
+    finite = jnp.all(jnp.isfinite(batch.reshape(batch.shape[0], -1)), axis=1)  # [B]
+    weight = jnp.where(finite, weight, 0.0)
     size = jnp.sum(weight)
     weight = jnp.broadcast_to(weight.reshape(-1, *[1] * (batch.ndim - 1)), batch.shape)
+    batch = jnp.where(weight > 0, batch, 0.0)  # 0 * nan is nan.
     count = statistics.count + size
     batch_mean = jnp.sum(batch * weight, axis=0) / jnp.maximum(size, 1.0)
     delta = batch_mean - statistics.mean

@@ -29,6 +29,20 @@ def test_batches_of_any_size_give_numpys_mean_and_variance(sizes: list[int], see
     np.testing.assert_allclose(statistics.squares / len(data), data.var(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mask", [None, np.float32([1, 1, 0, 1])])
+def test_one_nan_does_not_stay_for_ever(mask: np.ndarray | None) -> None:
+    """Neither in a row that counts nor in one that does not; all other rows count as ever."""
+    data = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    for bad in (2, 3):
+        for value in (np.nan, np.inf):
+            broken = data.copy()
+            broken[bad, 0] = value
+            kept = [i for i in range(4) if i != bad and (mask is None or mask[i])]
+            found = update_statistics(init_statistics((2,)), jnp.asarray(broken), mask)
+            expected = update_statistics(init_statistics((2,)), jnp.asarray(data[kept]))
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
 def test_a_large_offset_does_not_drown_the_variance() -> None:
     data = (1_000.0 + np.random.default_rng(0).normal(size=(512, 1))).astype(np.float32)
     statistics = init_statistics((1,))
