@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, final
 
 import dm_env
@@ -12,6 +13,15 @@ import tree
 from agentkit import nests, specs
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.types import Nest
+
+LONG_EPISODE = 100_000
+"""Steps of an episode after which it is said what it costs to keep its actions."""
+
+_TOO_LONG = (
+    f"An episode has gone on for {LONG_EPISODE:,} steps. To repeat it after a kill, each of its actions is kept (about "
+    "150 bytes a step of memory), written into each checkpoint, and taken again by a resume. End episodes sooner: "
+    "max_episode_steps, or the wrapper step_limit (--wrapper 'step_limit(max_steps=1000)')."
+)
 
 
 @final
@@ -26,8 +36,8 @@ class ResumableEnvironment(dm_env.Environment):
     Where the environment ``goes_on`` after an episode (a lost life of a longer game), the next one is a part
     of the same repeated whole: it is not reseeded, and its reset is kept among the actions.
 
-    Keeping an action costs about half a microsecond per step; restoring costs as much as the steps
-    of one unfinished episode.
+    Keeping an action costs about half a microsecond and 150 bytes per step; restoring costs as much as the steps
+    of one unfinished episode. One of `LONG_EPISODE` steps is warned of.
 
     Args:
         environment: a dm_env environment, wrapped as needed, with ``reseed(seed)``: "the next reset
@@ -82,6 +92,8 @@ class ResumableEnvironment(dm_env.Environment):
         if self._timestep is None or self._timestep.last():
             return self.reset()
         self._actions.append(self._copy_action(action))
+        if len(self._actions) == LONG_EPISODE:
+            warnings.warn(_TOO_LONG, stacklevel=2)
         self._timestep = timestep = self._environment.step(action)
         return timestep
 

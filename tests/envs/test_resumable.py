@@ -187,3 +187,14 @@ def test_restore_keeps_the_sequence_of_episodes_of_the_saved_one():
     other.restore(environment.save())
     for _ in range(200):
         assert_same_timestep(environment.reset(), other.reset())
+
+
+def test_an_episode_that_goes_on_and_on_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its actions is kept."""
+    monkeypatch.setattr("agentkit.envs.resumable.LONG_EPISODE", 5)
+    environment = ResumableEnvironment(Leaky())
+    environment.reset()
+    with pytest.warns(UserWarning, match="An episode has gone on for .* each of its actions is kept") as told:
+        for _ in range(12):
+            environment.step(np.int32(0))
+    assert len(told) == 1
