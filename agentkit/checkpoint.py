@@ -14,6 +14,7 @@ No pickle is read or written.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -103,14 +104,21 @@ def write(
         _remove_old(directory, final, max_to_keep)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(
-            f"Could not write the checkpoint {final}: {error}. Older checkpoints are untouched; "
-            "free some space or check the folder's permissions."
-        ) from error
+        raise CheckpointError(f"Could not write the checkpoint {final}: {_refusal(directory, error)}") from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
+
+
+def _refusal(directory: pathlib.Path, error: OSError) -> str:
+    """Returns why the disk refused a checkpoint, which one is the newest there, and what to do."""
+    older = _list(directory)
+    good = f"Older checkpoints are untouched; the last good one is {older[-1][2]}" if older else "There is no older one"
+    # numpy says of a full disk how many bytes it was to write, and how many it could, and has no number of an error.
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and "written" in str(error)):
+        return f"the disk is full, or a quota is used up ({error}). {good}. Free some space."
+    return f"{error}. {good}. Free some space, or check the folder's permissions."
 
 
 def read_latest(directory: pathlib.Path, holding: str | None = None) -> Checkpoint | None:

@@ -277,9 +277,23 @@ def test_a_failing_sync_is_an_error_and_the_old_one_stays(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("agentkit.checkpoint.os.fsync", fail)
-    with pytest.raises(CheckpointError, match=r"Could not write.*No space left.*Older checkpoints are untouched"):
+    expected = (
+        "Could not write.*the disk is full.*No space left.*Older checkpoints are untouched; the last good one is .*1"
+    )
+    with pytest.raises(CheckpointError, match=expected):
         _write(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step_000000000001"]
+
+
+def test_a_full_disk_is_called_so_where_numpy_only_counts_bytes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: object, **arrays: np.ndarray) -> None:
+        raise OSError("4090 requested and 0 written")
+
+    monkeypatch.setattr("agentkit.checkpoint.np.savez", fail)
+    with pytest.raises(CheckpointError, match=r"the disk is full.*There is no older one"):
+        _write(tmp_path, 2)
 
 
 def test_a_full_disk_is_an_error_and_the_old_one_stays(tmp_path: pathlib.Path) -> None:
