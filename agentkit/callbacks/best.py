@@ -233,7 +233,7 @@ def _state(run: RunView, record: dict[str, Any], rank: Rank, name: str) -> dict[
 
 @contextlib.contextmanager
 def _locked(directory: pathlib.Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)  # No new run folder in the place of one that was removed.
     with open_lock(directory / ".lock") as file:
         if _HAS_LOCKS:
             fcntl.flock(file, fcntl.LOCK_EX)

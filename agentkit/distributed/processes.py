@@ -134,7 +134,10 @@ def _open_log(name: str, run_address: RunAddress) -> IO[bytes] | None:
     if run_address.run_directory is None:
         return None
     folder = pathlib.Path(run_address.run_directory) / "nodes"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError:  # Somebody has removed the run folder: none is made anew.
+        return None
     return open(folder / f"{name}.log", "ab", buffering=0)
 
 

@@ -331,7 +331,7 @@ class Supervisor:
             if record is not None and self._directory is not None:
                 path = self._directory / "nodes" / f"{watched.node.name}.error.json"
                 with contextlib.suppress(OSError):  # A full disk; the user is told all the same.
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.parent.mkdir(exist_ok=True)  # No new run folder in the place of one that was removed.
                     path.write_text(json.dumps(record, indent=1) + "\n")
         self.store.stop(why)
         self._stopping, self._waits = True, False

@@ -95,7 +95,11 @@ def run(
         raise shorten(error)  # noqa: B904 (the same error)
     finally:
         profile.stop()
-        if profile.num_steps and experiment.run_directory is not None:
+        if (
+            profile.num_steps
+            and experiment.run_directory is not None
+            and pathlib.Path(experiment.run_directory).is_dir()
+        ):
             with contextlib.suppress(OSError):  # A full disk; the profile itself has all of it.
                 write_table(profile, pathlib.Path(experiment.run_directory) / "logs" / "profile.csv")
 

@@ -113,6 +113,41 @@ def _taken(folder: pathlib.Path, holder: str) -> LockedError:
     )
 
 
+@final
+class RunFolderGoneError(ConfigError):
+    """Says that a run's folder was moved or removed while the run trained."""
+
+
+@final
+class RunFolder:
+    """Knows a run's folder from another one of its name, such as half of one that a writer would make anew."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None):
+        """Takes the folder that there is now; None is always there."""
+        self._path = None if directory is None else pathlib.Path(directory)
+        self._identity = self._look()
+
+    def check(self) -> None:
+        """Looks whether the folder is still there.
+
+        Raises:
+            RunFolderGoneError: it is not, or another one is in its place.
+        """
+        if self._look() != self._identity:
+            raise RunFolderGoneError(
+                f"The run folder {self._path} was moved or removed while the run trained, so the training ends and "
+                "what came after its last checkpoint is lost. Where it was moved, resume it there."
+            )
+
+    def _look(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = self._path.stat()
+            return found.st_dev, found.st_ino
+        return None
+
+
 def unwritable(folder: pathlib.Path, error: OSError) -> ConfigError:
     """Returns the error for a run folder that the disk or its permissions refuse to be written to."""
     return ConfigError(

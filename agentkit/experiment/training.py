@@ -25,6 +25,7 @@ from agentkit.experiment.hooks import Hooks
 from agentkit.experiment.loading import Policies
 from agentkit.experiment.logs import RunLogs
 from agentkit.experiment.result import Result
+from agentkit.experiment.run_lock import RunFolder
 from agentkit.experiment.short_runs import no_update
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.learning import Learner
@@ -132,6 +133,10 @@ class Training:
     evaluation_due: bool = False
     told_of_evaluation: bool = False
 
+    def __post_init__(self) -> None:
+        """Notes which folder is the run's."""
+        self._folder = RunFolder(self.experiment.run_directory)
+
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Takes back a checkpoint: of learner, callbacks, evaluations and work."""
         self.learner.restore(found.state["learner"])
@@ -167,6 +172,7 @@ class Training:
                     self.evaluate(stop)
                     next_evaluation = self._next_evaluation(steps)
                 if self.films is not None and steps >= next_film:
+                    self._folder.check()
                     with self._time("evaluation"):
                         self.films.film(steps)
                     next_film = next_multiple(steps, experiment.video_period)
@@ -196,6 +202,7 @@ class Training:
             why = f": {hooks.stopped_by}" if hooks.stopped_by else ""
             self.logs.message(f"Stopping at {self.unit} {steps:,}{why}; saving.")
         try:
+            self._folder.check()
             self.learner.log()
             if steps != self.saved_step:
                 self.save()
@@ -253,6 +260,7 @@ class Training:
             if plan.in_proportion:
                 self.budget.add(found)
             record = {"steps": steps, "updates": self.learner.num_updates_done, **found}
+            self._folder.check()  # Callbacks may write into it.
             self.hooks.emit("on_evaluation", record)
             self.evaluations.append(record)
             self.logs.evaluation.write(record)
@@ -296,7 +304,9 @@ class Training:
 
         Raises:
             CheckpointError: it could not be written; older ones are whole.
+            RunFolderGoneError: the run folder is not there any more.
         """
+        self._folder.check()
         with self._time("saving"):
             steps = self.work.num_steps
             self.learner.check_finite()  # Without a folder, too: no run ends well that is not.

@@ -35,6 +35,7 @@ from agentkit.experiment.launch.transports import PUBLISH_SECONDS, make_publishe
 from agentkit.experiment.logs import make_logger
 from agentkit.experiment.prior_data import refuse_prior_data
 from agentkit.experiment.resuming import ResumeError
+from agentkit.experiment.run_lock import RunFolder
 from agentkit.experiment.shared_parts import state_shapes
 from agentkit.learning import Learner, LearnerCallbacks, Update
 from agentkit.specs import EnvironmentSpec
@@ -162,6 +163,7 @@ class _Saver:
         hooks: Hooks,
     ):
         self._context = context
+        self._folder = RunFolder(context.run_directory)
         self._hooks = hooks
         self._experiment = experiment
         self._learner = learner
@@ -203,6 +205,7 @@ class _Saver:
         directory = self._context.run_directory
         if directory is None:
             return
+        self._folder.check()
         with contextlib.suppress(RunStoreError):
             self._context.sync()
             keep_states(self._context, self._hooks)

@@ -1,0 +1,64 @@
+"""A run folder that is moved or removed while its run trains: the run ends with an error, and makes no half new one."""
+
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+from agentkit import checkpoint, cli
+from agentkit.agents import dqn
+from agentkit.callbacks import keep_best
+from agentkit.experiment import ExperimentConfig, launch, run
+from agentkit.experiment.run_lock import RunFolderGoneError
+
+SMALL = {"min_replay_size": 8, "batch_size": 4, "hidden_sizes": (4,)}
+
+
+@pytest.fixture
+def vanishing(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A run folder that somebody moves away after the first checkpoint in it."""
+    write = checkpoint.write
+
+    def write_and_lose(folder: pathlib.Path, *args: Any, **kwargs: Any) -> pathlib.Path:
+        path = write(folder, *args, **kwargs)
+        shutil.move(folder.parent, tmp_path / "elsewhere")
+        return path
+
+    monkeypatch.setattr(checkpoint, "write", write_and_lose)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("settings", [{"checkpoint_period": 20}, {"checkpoint_period": 20, "evaluation_period": 30}])
+def test_the_run_ends_within_a_checkpoint(vanishing: pathlib.Path, settings: dict[str, int]) -> None:
+    settings = {"evaluation_period": 0, **settings}
+    callbacks = [keep_best()] if settings["evaluation_period"] else []
+    experiment = ExperimentConfig(
+        dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 100, run_directory=vanishing, **settings
+    )
+    with pytest.raises(RunFolderGoneError, match=r"run folder .*run was moved or removed") as caught:
+        run(experiment, callbacks=callbacks)
+    assert "\n" not in str(caught.value) and not vanishing.exists()
+    assert checkpoint.steps(vanishing.parent / "elsewhere" / "checkpoints") == [20]
+
+
+def test_the_command_does_not_say_that_it_has_saved(
+    vanishing: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--set", "min_replay_size=8", "--set", "batch_size=4", "--eval-every", "0", "--checkpoint-every", "60"]
+    words += ["--out", str(vanishing)]
+    assert cli.main(["train", "dqn", "--env", "agentkit:catch", "--steps", "60", *words]) != 0
+    output = "".join(capsys.readouterr())
+    assert "was moved or removed" in output and "Saved" not in output and not list(vanishing.glob("**/*"))
+
+
+@pytest.mark.reverb
+def test_a_launched_run_ends_too(vanishing: pathlib.Path) -> None:
+    pytest.importorskip("reverb")
+    experiment = ExperimentConfig(
+        dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 10**9, run_directory=vanishing, replay="reverb",
+        evaluation_period=0, checkpoint_period=20,
+    )  # fmt: skip
+    with pytest.raises(Exception, match="was moved or removed"):
+        launch(experiment, num_actors=1, num_evaluators=0, engine="threads")
+    assert not vanishing.exists()
