@@ -90,7 +90,8 @@ class Adder(abc.ABC):
     forgets an unfinished episode: what has been written stays, nothing more of it is.
 
     An adder of a batch of N environments takes leaves ``[N, ...]``, `add_first` once and then `add` at every
-    step; an environment whose step type is FIRST has just been reset, and its action means nothing.
+    step; an environment whose step type is FIRST has just been reset, and its action means nothing. Where a batch says
+    that it `begins_apart`, each environment has an adder of its own, which is not called while it waits (`types.WAIT`).
     """
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ import tree
 from agentkit import specs
 from agentkit.counting import Counter
 from agentkit.errors import ConfigError
-from agentkit.types import FIRST, LAST, Nest
+from agentkit.types import FIRST, LAST, MID, Nest
 
 Log = Callable[[dict[str, float]], None]
 Check = Callable[[dm_env.TimeStep, Nest, int], None]
@@ -283,7 +283,8 @@ class EnvironmentLoop(_Loop):
 class BatchedEnvironmentLoop(_LoopOfMany):
     """Runs N environments together, with one policy call for all; each counts its own episodes.
 
-    An environment that ended is reset by the next call, which counts no step for it.
+    An environment that ended is reset by the next call, which counts no step for it, nor for one that waits meanwhile
+    (`types.WAIT`).
 
     Attributes:
         resumable: True if `save` and `restore` put the environment back in mid-episode.
@@ -294,6 +295,8 @@ class BatchedEnvironmentLoop(_LoopOfMany):
     def _begin_counts(self) -> None:
         super()._begin_counts()
         self._timestep: dm_env.TimeStep | None = None
+        self._action: Nest = None
+        self._begins_apart: bool = getattr(self._environment, "begins_apart", False)
 
     def step(self) -> list[dict[str, float]] | None:
         """Takes one step in every environment; returns the records of the episodes that ended, or None."""
@@ -305,13 +308,15 @@ class BatchedEnvironmentLoop(_LoopOfMany):
             self._actor.observe_first(self._timestep)
             for observer in self._observers:
                 observer.observe_first(self._environment, self._timestep)
-        action = self._actor.select_action(self._timestep.observation)
+        # Where the next step only begins episodes, nobody acts: an action would count in a policy's schedule or memory.
+        only_begins = self._begins_apart and bool((self._timestep.step_type == LAST).any())
+        action = self._action if only_begins else self._actor.select_action(self._timestep.observation)
         timestep = self._environment.step(action)
         if self._check is not None:
             self._check(timestep, action, self.num_steps + len(self._lengths))
         self._actor.observe(action, timestep)
-        self._timestep = timestep
-        moved = timestep.step_type != FIRST  # [N]
+        self._timestep, self._action = timestep, action
+        moved = (timestep.step_type == MID) | (timestep.step_type == LAST)  # [N]
         np.add(self._returns, timestep.reward, out=self._returns, where=moved)
         self._lengths += moved
         self.num_steps += int(np.count_nonzero(moved))

@@ -11,7 +11,7 @@ import tree
 
 from agentkit.core import Adder
 from agentkit.errors import CheckpointError
-from agentkit.types import FIRST, Nest
+from agentkit.types import FIRST, WAIT, Nest
 
 _STEP_TYPES = tuple(dm_env.StepType)
 
@@ -43,12 +43,12 @@ class SplitAdder(Adder):
             adder.add_first(element(timestep, i))
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
-        """See `core.Adder`; an environment whose step type is FIRST begins an episode."""
-        is_first = np.asarray(next_timestep.step_type) == FIRST
+        """See `core.Adder`; an environment of step type FIRST begins an episode, and one of WAIT does nothing."""
+        step_types = np.asarray(next_timestep.step_type).tolist()
         for i, adder in enumerate(self._adders):
-            if is_first[i]:
+            if step_types[i] == FIRST:
                 adder.add_first(element(next_timestep, i))
-            else:
+            elif step_types[i] != WAIT:
                 adder.add(index(action, i), element(next_timestep, i), index(extras, i))
 
     def reset(self) -> None:

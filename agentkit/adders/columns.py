@@ -11,7 +11,7 @@ import numpy as np
 from agentkit import core
 from agentkit.adders.base import read
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.types import FIRST, Nest
+from agentkit.types import FIRST, WAIT, Nest
 
 
 @final
@@ -58,8 +58,9 @@ class ColumnsAdder(core.Adder):
         """Adds a step with its columns."""
         found = {"t": self._t, "episode": self._episode, "environment": self._environment, **self._read_info()}
         self._adder.add(action, next_timestep, with_columns(extras, {name: found[name] for name in self._names}))
-        begins = np.asarray(next_timestep.step_type) == FIRST  # Of a batch only.
-        self._t = np.where(begins, 0, self._t + 1).astype(np.int32)
+        step_type = np.asarray(next_timestep.step_type)
+        begins = step_type == FIRST  # Of a batch only, as WAIT.
+        self._t = np.where(begins, 0, self._t + (step_type != WAIT)).astype(np.int32)
         self._episode = self._episode + begins.astype(np.int32)
 
     def reset(self) -> None:

@@ -50,7 +50,9 @@ class BatchedEnvironment(Batch):
     Specs are those of one environment. A time step holds arrays: `step_type` int32 ``[N]``, reward
     and discount ``[N, ...]`` and observation leaves ``[N, ...]``. An element whose last step was
     LAST is reset by the next `step`: its action is ignored, its step type is FIRST, its reward 0
-    and its discount 1 (where a single environment gives None).
+    and its discount 1 (where a single environment gives None). A batch that can only be stepped as a whole and has
+    to be reset before, so that others wait meanwhile, says so by an attribute `begins_apart`: see `types.WAIT` and
+    `agentkit.envs.gymnasium_vector`.
 
     Attributes:
         failed: the number of the environment whose step or reset has raised; None so far.

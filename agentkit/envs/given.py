@@ -80,33 +80,43 @@ def make(
     wrappers: Sequence[registry.Wrapper] = (),
     num_envs: int | None = None,
     shared: bool = True,
+    single: bool = False,
 ) -> Any:
     """Makes an environment from what was handed in, ready for an agent.
 
+    A vector environment of gymnasium's is a batch already (`envs.gymnasium_vector.VectorEnvironment`).
+
     Args:
         environment: a class, or a function, which is given the seed if it has a parameter called ``seed`` (a lambda
-            of one parameter is given it, too); or an instance, which is copied.
+            of one parameter is given it, too), and `num_envs`, or 1, if it has one called ``num_envs``; or an instance,
+            which is copied.
         seed: of the environment.
         settings: arguments by name.
-        wrappers: applied in this order around each single environment.
-        num_envs: a batch of this many; None for a single one.
+        wrappers: applied in this order around each single environment, or around a vector environment.
+        num_envs: a batch of this many; None for a single one, or for all of a vector environment.
+        single: whether a vector environment is to be shown as its first one.
         shared: whether the run needs more than this one, so that an instance that cannot be copied is refused.
 
     Raises:
         ConfigError: no environment comes of it, or arguments are missing or unknown.
-        SpecError: it is a batch of environments.
+        SpecError: it is a batch of environments of another kind than gymnasium's.
     """
-    if num_envs is not None:
-        return make_members(environment, seed, range(num_envs), settings, wrappers=wrappers, shared=shared)
-    from agentkit.envs.resumable import ResumableEnvironment
-    from agentkit.envs.wrapping import wrap, wrap_inside
+    from agentkit.envs.resumable import episode_seed
+    from agentkit.envs.wrapping import wrap_inside
 
-    made = _copied(environment, shared) if is_instance(environment) else _called(environment, seed, settings)
-    made, wrappers = wrap_inside(made, wrappers)
-    made = wrap(_as_dm_env(made, seed, name_of(environment)), wrappers)
-    if hasattr(made, "reseed") and not getattr(made, "resumable", False):
-        return ResumableEnvironment(made, seed)
-    return made
+    first_seed = seed if num_envs is None else episode_seed(seed, 0)
+    made = _given(environment, first_seed, settings, shared, num_envs)
+    if _is_vector(made):
+        with contextlib.ExitStack() as stack:  # It may have processes.
+            stack.callback(made.close)
+            batch = _as_batch(made, seed, num_envs, single, name_of(environment))
+            batch, wrappers = wrap_inside(batch, wrappers)  # Refuses gymnasium's own.
+            batch = _fit_out(batch, seed, wrappers)
+            stack.pop_all()
+        return batch
+    if num_envs is None:
+        return _single(made, seed, name_of(environment), wrappers)
+    return make_members(environment, seed, range(num_envs), settings, wrappers=wrappers, shared=shared, first=made)
 
 
 def make_members(
@@ -117,6 +127,7 @@ def make_members(
     *,
     wrappers: Sequence[registry.Wrapper] = (),
     shared: bool = True,
+    first: Any = None,
 ) -> Any:
     """Makes some of the environments of a batch, as a batch of their own; equal to those of ``make(..., num_envs=N)``.
 
@@ -127,6 +138,10 @@ def make_members(
         settings: see `make`.
         wrappers: see `make`.
         shared: see `make`.
+        first: what came of the first one, where that is known already.
+
+    Raises:
+        ConfigError: one is a batch itself.
     """
     from agentkit.envs.batched import BatchedEnvironment
     from agentkit.envs.resumable import episode_seed
@@ -134,7 +149,16 @@ def make_members(
     with contextlib.ExitStack() as stack:  # Closes those there are if another cannot be made.
         several = []
         for i in members:
-            several.append(make(environment, episode_seed(seed, i), settings, wrappers=wrappers, shared=shared))
+            member_seed = episode_seed(seed, i)
+            if i > members.start or first is None:
+                first = _given(environment, member_seed, settings, shared, None)
+            if _is_vector(first):
+                first.close()
+                raise ConfigError(
+                    f"workers, ready: {name_of(environment)} is a vector environment, which steps its environments "
+                    "itself. Leave --workers and --ready out."
+                )
+            several.append(_single(first, member_seed, name_of(environment), wrappers))
             stack.callback(several[-1].close)
         batch = BatchedEnvironment(several, members.start)
         stack.pop_all()
@@ -147,6 +171,53 @@ def name_of(environment: object) -> str:
         return environment
     thing = type(environment) if is_instance(environment) else environment
     return str(getattr(thing, "__qualname__", None) or getattr(getattr(thing, "func", None), "__qualname__", thing))
+
+
+def _given(environment: Any, seed: int, settings: Mapping[str, Any], shared: bool, num_envs: int | None) -> Any:
+    """Returns what comes of an environment that was handed in, as it is."""
+    if is_instance(environment):
+        return _copied(environment, shared)
+    return _called(environment, seed, settings, num_envs)
+
+
+def _is_vector(made: Any) -> bool:
+    if "gymnasium" not in sys.modules:
+        return False
+    from agentkit.envs.gymnasium import is_vector_environment
+
+    return is_vector_environment(made)
+
+
+def _as_batch(made: Any, seed: int, num_envs: int | None, single: bool, name: str) -> dm_env.Environment:
+    """Gives a vector environment agentkit's convention of batches, ready for an agent."""
+    from agentkit.envs.gymnasium_vector import FirstOfVector, VectorEnvironment
+
+    batch = VectorEnvironment(made, seed)
+    if num_envs not in (None, batch.num_envs):
+        raise ConfigError(
+            f"num_envs: expected the {batch.num_envs} environments that the vector environment {name} has, found "
+            f"{num_envs}. Leave --num-envs out, or give the function a parameter num_envs."
+        )
+    return registry.prepare(FirstOfVector(batch) if single else batch, concatenate=False)
+
+
+def _single(made: Any, seed: int, name: str, wrappers: Sequence[registry.Wrapper]) -> Any:
+    """Makes a single environment ready for an agent, with its wrappers around it, gymnasium's own inside."""
+    from agentkit.envs.wrapping import wrap_inside
+
+    made, wrappers = wrap_inside(made, wrappers)
+    return _fit_out(_as_dm_env(made, seed, name), seed, wrappers)
+
+
+def _fit_out(made: Any, seed: int, wrappers: Sequence[registry.Wrapper]) -> Any:
+    """Puts the wrappers around an environment, and outermost what makes it resumable, if it can be."""
+    from agentkit.envs.resumable import ResumableEnvironment
+    from agentkit.envs.wrapping import wrap
+
+    made = wrap(made, wrappers)
+    if hasattr(made, "reseed") and not specs.is_batched(made) and not getattr(made, "resumable", False):
+        return ResumableEnvironment(made, seed)
+    return made
 
 
 def _copied(instance: Any, shared: bool) -> Any:
@@ -162,7 +233,7 @@ def _copied(instance: Any, shared: bool) -> Any:
         ) from error
 
 
-def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any]) -> Any:
+def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any], num_envs: int | None) -> Any:
     try:
         parameters = list(inspect.signature(make_one).parameters.values())
     except (ValueError, TypeError):  # Some classes written in C have none.
@@ -170,9 +241,11 @@ def _called(make_one: Callable[..., Any], seed: int, settings: Mapping[str, Any]
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in settings.keys() - names:
-            raise unknown_name(f"argument of the environment {name_of(make_one)}", name, names - {"seed"})
+            raise unknown_name(f"argument of the environment {name_of(make_one)}", name, names - {"seed", "num_envs"})
     if "seed" in names:
         settings = {"seed": seed, **settings}
+    if "num_envs" in names:
+        settings = {"num_envs": num_envs or 1, **settings}
     open_ones = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in settings]
     missing = [p for p in open_ones if p.default is p.empty]
     args: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,15 +52,43 @@ def load(name: str, **kwargs: Any) -> gymnasium.Env:
         ConfigError: `max_episode_steps` is no number of steps.
         MissingExtraError: if the environment needs a package that is not installed.
     """
+    _register(name)
+    kwargs.setdefault("disable_env_checker", True)
+    return _made(gymnasium.make, name, kwargs)
+
+
+def load_vector(name: str, num_envs: int, **kwargs: Any) -> gymnasium.vector.VectorEnv:
+    """Calls `gymnasium.make_vec(name, num_envs, **kwargs)` and explains its errors, as `load` does.
+
+    Raises:
+        ConfigError: a setting is impossible; and what `load` raises.
+    """
+    _register(name)
+    spec = gymnasium.registry.get(name)
+    if kwargs.get("vectorization_mode") in ("sync", "async") or getattr(spec, "vector_entry_point", None) is None:
+        kwargs.setdefault("disable_env_checker", True)  # A class of its own has no such argument.
+    try:
+        vector: gymnasium.vector.VectorEnv = _made(
+            functools.partial(gymnasium.make_vec, num_envs=num_envs), name, kwargs
+        )
+    except ValueError as error:  # The name of a mode.
+        raise ConfigError(f"gymnasium_vector:{name}: {error}.") from error
+    return vector
+
+
+def is_vector_environment(environment: object) -> bool:
+    """Returns whether this is a batch of gymnasium's kind."""
+    return isinstance(environment, gymnasium.vector.VectorEnv)
+
+
+def _made(make_it: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> Any:
+    """Returns what a function of gymnasium's makes; see `load`."""
     steps = kwargs.get("max_episode_steps")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or (steps < 1 and steps != -1)):
         raise ConfigError(f"max_episode_steps: expected at least 1, or -1 for no limit, found {steps!r}.")
-    if name.startswith("ALE/"):
-        register_atari()
-    kwargs.setdefault("disable_env_checker", True)
     try:
         with _quiet_mujoco():
-            environment: gymnasium.Env = gymnasium.make(name, **kwargs)
+            return make_it(name, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=5, cutoff=0.4)
         own = "One of your own is found once the module that registers it is imported (--import MODULE)."
@@ -82,7 +111,6 @@ def load(name: str, **kwargs: Any) -> gymnasium.Env:
         raise
     except ImportError as error:  # MuJoCo's v2 and v3 are in another package now.
         raise _missing(name, error) from error
-    return environment
 
 
 def _missing(name: str, error: Exception) -> MissingExtraError:
@@ -206,6 +234,11 @@ def _quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(handler)
 
 
+def _register(name: str) -> None:
+    if name.startswith("ALE/"):
+        register_atari()
+
+
 def register_atari() -> None:
     """Makes ALE's games known to gymnasium.
 
@@ -260,7 +293,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         if not isinstance(environment, gymnasium.Env) or hasattr(environment, "num_envs"):
             raise SpecError(
                 f"Expected a gymnasium.Env of one environment, found {type(environment).__name__}. "
-                "For a batch use envs.make(name, num_envs=N)."
+                "For a batch use envs.make(name, num_envs=N), or hand in a gymnasium.vector.VectorEnv."
             )
         _check_spaces(environment)
         self._environment = environment

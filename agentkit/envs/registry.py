@@ -41,13 +41,14 @@ SIMULATORS = {
     "dm_control_pixels": "cheetah/run",
     "envpool": "HalfCheetah-v4",
     "gymnasium": "HalfCheetah-v5",
+    "gymnasium_vector": "CartPole-v1",
     "metaworld": "reach",
     "minatar": "Breakout",
     "minigrid": "DoorKey-5x5",
     "robotics": "PointMaze_UMaze",
 }
 """Prefixes of simulators, each with the name of one of its environments."""
-GYMNASIUM_PREFIXES = ("gymnasium", "atari", "metaworld", "minigrid", "robotics")
+GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
 """Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
 
 _OF_SEVERAL_AGENTS = ("pettingzoo",)
@@ -71,17 +72,18 @@ def make(
     """Makes an environment, ready for an agent.
 
     Args:
-        name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``dm_control:cheetah/run``, ``bsuite:catch/0``,
-            ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a standard protocol ``atari:Breakout``,
-            ``minatar:Breakout``, ``minigrid:DoorKey-5x5``, ``robotics:PointMaze_UMaze``, ``metaworld:reach``,
-            ``dm_control_pixels:cheetah/run``; see `available`. A class, a function that makes an environment, and an
-            instance are taken, too: see `agentkit.envs.given`.
+        name: ``prefix:name``, e.g. ``gymnasium:HalfCheetah-v5``, ``gymnasium_vector:CartPole-v1``,
+            ``dm_control:cheetah/run``, ``bsuite:catch/0``, ``envpool:HalfCheetah-v4``, ``agentkit:catch``, or by a
+            standard protocol ``atari:Breakout``, ``minatar:Breakout``, ``minigrid:DoorKey-5x5``,
+            ``robotics:PointMaze_UMaze``, ``metaworld:reach``, ``dm_control_pixels:cheetah/run``; see `available`. A
+            class, a function that makes an environment, and an instance are taken, too, and so is a
+            `gymnasium.vector.VectorEnv`: see `agentkit.envs.given`.
         seed: seeds everything; the same seed gives the same episodes for the same actions.
         raw: True gives the simulator as it is, behind dm_env's interface only. False (the default) gives single
             precision, bounded continuous actions in [-1, 1] (clipped), dm_control's and EnvPool's dict observations as
             one vector, and `save`/`restore` in mid-episode (`ResumableEnvironment`) where it can be reseeded.
-        num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's own); None for a single one.
-            EnvPool is always a batch, of 1 by default.
+        num_envs: a batch of this many environments (`BatchedEnvironment`, or EnvPool's or gymnasium's own); None for a
+            single one. EnvPool is always a batch, of 1 by default; so is a vector environment that is handed in.
         evaluation: whether the episodes are to be judged by; told to a factory with a parameter of this name, as
             Atari's, which clips rewards in training only.
         workers: processes that the `num_envs` environments are shared out to (`envs.workers.WorkerBatchedEnvironment`);
@@ -115,7 +117,10 @@ def make(
         members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
         return _in_workers(members, num_envs, workers, ready)
     if not isinstance(name, str):
-        return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs)
+        return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs, single=evaluation)
+    if prefix == "gymnasium_vector" and num_envs is not None:
+        vector = _factory(prefix)(rest, seed, num_envs=num_envs, **kwargs)
+        return _fit_out(vector, name=name, raw=raw, wrappers=wrappers)
     return _make_named(name, seed, num_envs, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
 
 

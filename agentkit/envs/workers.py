@@ -54,6 +54,8 @@ def check_workers(environment: Any, num_envs: int | None, workers: int, ready: i
         )
     if is_envpool:
         raise ConfigError(f"workers: {environment} steps its environments in threads of its own. Leave --workers out.")
+    if isinstance(environment, str) and environment.startswith("gymnasium_vector:"):
+        raise ConfigError(f"workers: {environment} steps its environments itself. Leave --workers out.")
     check_ready(num_envs, ready)
     if ready is not None and -(-num_envs // workers) > _MAX_GROUPS:
         raise ConfigError(f"ready: expected at most {_MAX_GROUPS} environments for each worker. Raise --workers.")

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from agentkit.actors import ActorIndex, BatchedPolicyActor, CompiledPolicy, Policy, PolicyActor, ReadyPolicyActor
+from agentkit.actors.batches import SplitAdder
 from agentkit.actors.policy import ALONE
 from agentkit.adders import ColumnsAdder, TeeAdder
 from agentkit.agents.common.agent import Agent
@@ -31,6 +32,11 @@ def num_ready(environment: Any) -> int | None:
     return ready
 
 
+def _in_step(environment: Any) -> bool:
+    """Returns whether this is a batch of environments that all move at each step, by their own or to a new episode."""
+    return is_batched(environment) and not getattr(environment, "begins_apart", False)
+
+
 def make_adder(
     environment: Any, spec: EnvironmentSpec, destinations: Sequence[tuple[Agent, Replay]]
 ) -> Adder | list[Adder]:
@@ -52,6 +58,8 @@ def make_adder(
         raise ConfigError("columns: expected one learner of these steps, found several. Leave columns out.")
     if num_ready(environment) is not None:
         return [add_columns(environment, spec, make(None), number) for number in range(environment.num_envs)]
+    if is_batched(environment) and not _in_step(environment):
+        return add_columns(environment, spec, SplitAdder([make(None) for _ in range(environment.num_envs)]))
     return add_columns(environment, spec, make(environment.num_envs if is_batched(environment) else None))
 
 
@@ -77,13 +85,13 @@ def add_columns(environment: Any, spec: EnvironmentSpec, adder: Adder, number: i
     return ColumnsAdder(adder, spec.columns, lambda: environment.info_columns, num_envs=num_envs)
 
 
-def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec) -> list[Table]:
-    """Returns the tables of a process that fills them and draws from them in one thread."""
+def make_own_tables(experiment: ExperimentConfig, spec: EnvironmentSpec, environment: Any) -> list[Table]:
+    """Returns the tables of a process that fills them from an environment and draws from them in one thread."""
     tables = experiment.agent.make_tables(spec)
-    if experiment.ready is None:
+    if not is_batched(environment) or (_in_step(environment) and num_ready(environment) is None):
         return tables
     # A step of an environment ends two segments at most: where an episode ends, it fills two rows.
-    return [with_room(table, 2 * experiment.ready) for table in tables]
+    return [with_room(table, 2 * (num_ready(environment) or environment.num_envs)) for table in tables]
 
 
 def make_actor(

@@ -51,12 +51,14 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
     Attributes:
         agent: e.g. ``agents.registry.make("sac")`` or ``dqn.make_agent(dqn.Config(...))``.
         environment: a name for `agentkit.envs.make`; or a class, or a function ``(seed, **environment_settings)`` or
-            without a seed, that makes an environment of gymnasium's or dm_env's kind; or an instance, which is copied.
+            without a seed, that makes an environment of gymnasium's or dm_env's kind, or a vector environment of
+            gymnasium's; or an instance, which is copied.
         num_steps: environment steps to train for; a resumed run goes on until this many in all.
         seed: every random choice follows from it.
         replay: "in_process" or "reverb".
         run_directory: where logs and checkpoints go; None records nothing.
-        num_envs: environments stepped together by one batched actor; None for one, unbatched.
+        num_envs: environments stepped together by one batched actor; None for one, unbatched, or for as many as a
+            vector environment has that is handed in.
         workers: processes that the environments of an actor are shared out to; 0 steps them in its own, one after the
             other. The run is the same, bit for bit.
         ready: of environments in workers, or of EnvPool's, how many are acted for at a time, whichever are ready first;
@@ -183,7 +185,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
 
         Args:
             seed: of the environment.
-            num_envs: None for one.
+            num_envs: None for one, or for all of a vector environment that is handed in; an evaluation's is its first.
             evaluation: whether its returns are to be judged by: then it is without what is for training only, such as
                 `RewardScale` and the clipped rewards of ``atari:``.
 
@@ -196,9 +198,17 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
             return _checked(envs.make(self.environment, seed=seed, num_envs=num_envs, **settings))
         shared = self.evaluation_period != 0 or self.num_envs is not None
         made = given.make(
-            self.environment, seed, self.environment_settings, wrappers=wrappers, num_envs=num_envs, shared=shared
-        )
+            self.environment, seed, self.environment_settings, wrappers=wrappers, num_envs=num_envs, shared=shared,
+            single=evaluation and num_envs is None,
+        )  # fmt: skip
         return _checked(made)
+
+    def for_batch(self, environment: Any) -> ExperimentConfig:
+        """Returns the experiment with the `num_envs` of its environment, where it was handed in and is a batch."""
+        found: int | None = getattr(environment, "num_envs", None)
+        if isinstance(self.environment, str) or found in (None, self.num_envs):
+            return self
+        return dataclasses.replace(self, num_envs=found)
 
     def make_training_environment(self, seed: int) -> Any:
         """Makes what an actor acts in: one environment or a batch of `num_envs`, in `workers` where that is asked."""

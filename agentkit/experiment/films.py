@@ -71,7 +71,7 @@ def check_films(experiment: ExperimentConfig) -> None:
     film = _settings(_folder(experiment), 0)
     images: list[np.ndarray] = []
     drawing = filmed(experiment, lambda render: images.append(render()), film.size)
-    with contextlib.closing(drawing.make_environment(experiment.seed)) as environment:
+    with contextlib.closing(drawing.make_environment(experiment.seed, evaluation=True)) as environment:
         environment.reset()
 
 

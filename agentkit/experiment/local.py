@@ -36,7 +36,7 @@ from agentkit.experiment.prior_data import fill, read_fillings
 from agentkit.experiment.profile import Profile
 from agentkit.experiment.profile_table import write_table
 from agentkit.experiment.result import Result
-from agentkit.experiment.resuming import ResumeError, begin, prepare
+from agentkit.experiment.resuming import ResumeError, begin, check_num_envs, prepare
 from agentkit.experiment.run_lock import run_lock
 from agentkit.experiment.run_loggers import check_installed
 from agentkit.experiment.signals import StopOnSignal
@@ -238,8 +238,11 @@ def _build(
     profile: Profile | None,
 ) -> Training:
     """Makes every part and takes a checkpoint back; the stack closes writer, iterator, server, logs, environment."""
-    agent, plan = experiment.agent, experiment.agent.batch_plan
     environment, watch = _open_environment(experiment, stack, hooks)
+    experiment = experiment.for_batch(environment)
+    if found is not None:
+        check_num_envs(experiment, found)
+    agent, plan = experiment.agent, experiment.agent.batch_plan
     spec = make_environment_spec(environment)
     parts = check_fit(experiment, spec)
     check_memory(experiment, spec)
@@ -253,7 +256,7 @@ def _build(
     lacking = begin(experiment)
     choose_dispatch(parts.state)
     logs = _open_logs(experiment, stack, found, resume)
-    replay = _open_replay(experiment, stack, spec, found)
+    replay = _open_replay(experiment, stack, spec, environment, found)
     contents = {"replay": replay.save}
     short = short_runs.warnings_of(experiment)
     for message in filter(None, (lacking, initial.message, *fill(replay, fillings), *short)):
@@ -307,9 +310,10 @@ def _open_replay(
     experiment: ExperimentConfig,
     stack: contextlib.ExitStack,
     spec: EnvironmentSpec,
+    environment: Any,
     found: checkpoint.Checkpoint | None,
 ) -> Replay:
-    replay = stack.enter_context(_make_replay(experiment, spec))
+    replay = stack.enter_context(_make_replay(experiment, spec, environment))
     if found is not None:
         replay.restore(found.path / "replay")
     return replay
@@ -370,8 +374,8 @@ def choose_dispatch(state: Nest) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", size > _SMALL_STATE)
 
 
-def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec) -> Replay:
-    tables = make_own_tables(experiment, spec)
+def _make_replay(experiment: ExperimentConfig, spec: EnvironmentSpec, environment: Any) -> Replay:
+    tables = make_own_tables(experiment, spec, environment)
     if experiment.replay == "in_process":
         return InProcessReplay(tables, seed=experiment.seed)
     from agentkit.replay.reverb.single_process import (

@@ -49,7 +49,7 @@ def begin(experiment: ExperimentConfig) -> str | None:
     return identity.what_the_folder_lacks(experiment.describe())
 
 
-_FIXED = ("seed", "replay", "num_envs", "ready", "init_from", "data")
+_FIXED = ("seed", "replay", "ready", "init_from", "data")
 
 
 def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
@@ -66,11 +66,30 @@ def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> No
         if differs is None and saved.get(name) != now[name]:  # Runs of earlier versions have no `ready`.
             differs = name, saved.get(name), now[name]
     if differs is not None:
-        raise CheckpointError(
-            f"The checkpoint {found.path} was made with {differs[0]}={differs[1]}, and this experiment has "
-            f"{differs[2]}. Resume with the settings it was saved with, or start a new run."
-        )
+        raise _differs(found, *differs)
+    if experiment.num_envs is not None or isinstance(experiment.environment, str):
+        check_num_envs(
+            experiment, found
+        )  # Else a batch may be handed in, which is asked for its number once it is made.
     callback_record.check_same(saved.get("callbacks", []), now["callbacks"], found.path)
+
+
+def check_num_envs(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses another number of environments than the saved one.
+
+    Raises:
+        CheckpointError: it names both.
+    """
+    saved = found.state["experiment"].get("num_envs")
+    if saved != experiment.num_envs:
+        raise _differs(found, "num_envs", saved, experiment.num_envs)
+
+
+def _differs(found: checkpoint.Checkpoint, what: str, saved: object, now: object) -> CheckpointError:
+    return CheckpointError(
+        f"The checkpoint {found.path} was made with {what}={saved}, and this experiment has {now}. Resume with the "
+        "settings it was saved with, or start a new run."
+    )
 
 
 def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:

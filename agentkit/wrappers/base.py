@@ -68,7 +68,8 @@ class EnvironmentWrapper(dm_env.Environment):
             raise ConfigError(
                 f"{type(self).__name__} wraps one environment, found a batch of "
                 f"{environment.num_envs}. Wrap each environment and batch them afterwards: "
-                "envs.make(name, num_envs=N, wrappers=[...])."
+                "envs.make(name, num_envs=N, wrappers=[...]). A vector environment takes gymnasium's "
+                "wrappers where it is made: gymnasium.make_vec(..., wrappers=[...])."
             )
         self._environment = environment
 

@@ -105,7 +105,6 @@ def test_the_control_suites_own_environments():
         (handed_in.make, {}, ConfigError, "make needs target"),
         (handed_in.Thermostat, {"targt": 1.0}, UnknownNameError, "'targt'. Did you mean 'target'"),
         (lambda: 3, {}, SpecError, "found int"),
-        (lambda: gymnasium.make_vec("CartPole-v1", num_envs=2), {}, SpecError, "one environment, found"),
         ("CartPole-v1", {}, UnknownNameError, "Did you mean 'gymnasium:CartPole-v1'"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

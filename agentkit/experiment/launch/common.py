@@ -12,6 +12,7 @@ from agentkit import checkpoint
 from agentkit.distributed.context import NodeContext
 from agentkit.distributed.run_store_client import RunStoreError
 from agentkit.distributed.worker import report_error
+from agentkit.errors import ConfigError
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.step_watch import StepTimeoutError, StepWatch, environment_name
 from agentkit.specs import EnvironmentSpec, make_environment_spec
@@ -55,11 +56,19 @@ def find_spec(experiment: ExperimentConfig, beside: bool = False) -> Environment
     Args:
         experiment: whose.
         beside: see `StepWatch`; for a process that nobody supervises.
+
+    Raises:
+        ConfigError: it is a batch of another number of environments than the experiment says.
     """
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=beside))
         environment = watch.make(lambda: experiment.make_environment(experiment.seed, experiment.num_envs))
         stack.enter_context(contextlib.closing(environment))
+        if (found := experiment.for_batch(environment).num_envs) != experiment.num_envs:
+            raise ConfigError(
+                f"num_envs: {environment_name(experiment)} is a batch of {found} environments, which the other nodes "
+                f"of a launched program have to know. Give --num-envs {found} (num_envs={found})."
+            )
         return make_environment_spec(environment)
 
 

@@ -133,7 +133,7 @@ def gradient_node(
         tables = with_gradients(agent, queue_size).make_tables(spec)
         server = stack.enter_context(connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0))
         writer = server.writer(history=1)
-        local = stack.enter_context(InProcessReplay(make_own_tables(experiment, spec), seed=seed))
+        local = stack.enter_context(InProcessReplay(make_own_tables(experiment, spec, environment), seed=seed))
         batches = stack.enter_context(contextlib.closing(ReplayDataset(local, agent.batch_plan)))
         client = VariableClient(make_source(context, variables), timeout=120.0)
         adder = make_adder(environment, spec, [(agent, local)])
