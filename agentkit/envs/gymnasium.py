@@ -17,7 +17,15 @@ import numpy as np
 from agentkit import specs
 from agentkit.envs.gymnasium_values import explain, make_reader, take_reset, take_step
 from agentkit.envs.rendering import explain_import, prepare_mujoco, prepare_pygame
-from agentkit.errors import DISTRIBUTION, ConfigError, MissingExtraError, SpecError, missing_extra, unknown_name
+from agentkit.errors import (
+    DISTRIBUTION,
+    AgentkitError,
+    ConfigError,
+    MissingExtraError,
+    SpecError,
+    missing_extra,
+    unknown_name,
+)
 from agentkit.types import Nest
 
 try:
@@ -71,6 +79,8 @@ def load_vector(name: str, num_envs: int, **kwargs: Any) -> gymnasium.vector.Vec
         vector: gymnasium.vector.VectorEnv = _made(
             functools.partial(gymnasium.make_vec, num_envs=num_envs), name, kwargs
         )
+    except AgentkitError:
+        raise
     except ValueError as error:  # The name of a mode.
         raise ConfigError(f"gymnasium_vector:{name}: {error}.") from error
     return vector
