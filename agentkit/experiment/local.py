@@ -255,7 +255,7 @@ def _build(
     fillings = [] if found is not None else read_fillings(experiment, spec, policy.policy)
     lacking = begin(experiment)
     choose_dispatch(parts.state)
-    logs = _open_logs(experiment, stack, found, resume)
+    logs = _open_logs(experiment, stack, found, environment, resume)
     replay = _open_replay(experiment, stack, spec, environment, found)
     contents = {"replay": replay.save}
     short = short_runs.warnings_of(experiment)
@@ -320,14 +320,18 @@ def _open_replay(
 
 
 def _open_logs(
-    experiment: ExperimentConfig, stack: contextlib.ExitStack, found: checkpoint.Checkpoint | None, resume: bool
+    experiment: ExperimentConfig,
+    stack: contextlib.ExitStack,
+    found: checkpoint.Checkpoint | None,
+    environment: Any,
+    resume: bool,
 ) -> RunLogs:
     start = found.step if found is not None else 0
     logs = RunLogs(experiment, stack, resume_step=start if resume else None)
-    if resume and experiment.ready is not None:
+    if found is not None and not getattr(environment, "resumable", False):
+        why = "The environment cannot be saved" if experiment.ready is None else "Asynchronous (--ready)"
         logs.message(
-            "Asynchronous (--ready): every environment begins a new episode, and the run is not equal to an "
-            "uninterrupted one."
+            f"{why}: a new episode begins in every environment, and the run is not equal to an uninterrupted one."
         )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
     return logs

@@ -339,7 +339,7 @@ def test_a_launched_program_is_told_how_many():
 
 
 @pytest.mark.full
-def test_a_run_is_repeated_evaluated_and_resumed(tmp_path, monkeypatch):
+def test_a_run_is_repeated_evaluated_and_resumed(tmp_path, monkeypatch, capfd):
     first = run(experiment(make_three, run_directory=tmp_path / "a"))
     again = run(experiment(make_three, run_directory=tmp_path / "b"))
     assert first.updates > 0 and open_run(tmp_path / "a").config["num_envs"] == 3
@@ -350,8 +350,9 @@ def test_a_run_is_repeated_evaluated_and_resumed(tmp_path, monkeypatch):
     in_vector = evaluate(tmp_path / "a", 3, imports=["tests"])
     alone = {"environment": "gymnasium:CartPole-v1", "environment_settings": {"max_episode_steps": 20}}
     assert in_vector == evaluate(tmp_path / "a", 3, **alone)
-    longer = dataclasses.replace(experiment(make_three, run_directory=tmp_path / "a"), num_steps=300)
+    longer = dataclasses.replace(experiment(make_three, run_directory=tmp_path / "a", progress=True), num_steps=300)
     assert run(longer, resume=True).steps >= 300
+    assert "cannot be saved: a new episode begins in every environment" in "".join(capfd.readouterr())
     monkeypatch.setitem(sizes, "envs", 2)
     with pytest.raises(CheckpointError, match="num_envs=3, and this experiment has 2"):
         run(longer, resume=True)
