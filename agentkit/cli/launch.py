@@ -12,7 +12,7 @@ from typing import Any
 
 from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.cli.summary import finish
 from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment
 from agentkit.errors import ConfigError, missing_extra
@@ -99,7 +99,7 @@ def _show(run: Callable[..., Any], directory: Any, imports: Sequence[str] | None
     except ProgramError as error:
         # The traceback in it is the node's own; this process's would say nothing.
         print(f"agentkit: {error}", file=sys.stderr)
-        named = "".join(f" --import {package}" for package in imports or ())
-        say(f"Mend it, and go on with:\n  agentkit launch --resume {directory}{named}", sys.stderr)
+        go_on = command_line("launch", "--resume", directory, imports=imports)
+        say(f"Mend it, and go on with:\n  {go_on}", sys.stderr)
         return 1
     return finish(result, directory, "launch", imports)

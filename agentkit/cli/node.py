@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -139,7 +140,7 @@ def _host(arguments: argparse.Namespace, meeting: Meeting) -> int:
         place = f"--connect {host}:{address.rpartition(':')[2]}"
         print(f"Others join with: agentkit node learner|actor|evaluator {place}", end=" ")
         named = "".join(f" --import {package}" for package in packages_of(plan.describe()))
-        print(f"--run-id-file {Path(plan.run_directory) / 'run_id'}{named}", flush=True)
+        print(f"--run-id-file {shlex.quote(str(Path(plan.run_directory) / 'run_id'))}{named}", flush=True)
 
     reason = external.host_run(
         plan,

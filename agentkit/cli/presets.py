@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.cli.values import value_text
 from agentkit.errors import ConfigError
 
@@ -28,9 +28,9 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
             registry.check_name(arguments.env)  # Steps would not help.
         named = difflib.get_close_matches(arguments.env, _environments(arguments.agent), n=1, cutoff=0.8)
         where = f", as for {named[0]}" if named else f": agentkit show {arguments.agent} --env NAME"
+        example = command_line(command, arguments.agent, "--env", arguments.env, "--steps", "100k")
         raise ConfigError(
-            f"--steps is missing. Example: agentkit {command} {arguments.agent} --env {arguments.env} --steps 100k. "
-            f"It may be left out where {arguments.agent} has a preset{where}"
+            f"--steps is missing. Example: {example}. It may be left out where {arguments.agent} has a preset{where}"
         )
     return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TextIO
 
 _LEAST = 40
@@ -67,3 +69,13 @@ def rewrap(text: str, columns: int | None) -> str:
             blocks.append(line)
             indents.append(bullet.end() if bullet else depth)
     return "\n".join(hang(block, columns, indent) for block, indent in zip(blocks, indents, strict=True))
+
+
+def command_line(*words: object, imports: Sequence[str] | None = None) -> str:
+    """Returns a command of agentkit's to type into a shell, whatever is in its words, with its packages to import.
+
+    >>> command_line("plot", "my runs/a")
+    "agentkit plot 'my runs/a'"
+    """
+    named = [word for package in imports or () for word in ("--import", package)]
+    return shlex.join(["agentkit", *map(str, words), *named])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
 from agentkit.errors import ConfigError
 
@@ -91,11 +91,10 @@ def _run(plan: Any, seeds: Sequence[int], jobs: int, imports: Sequence[str] | No
 
     results = run_seeds(plan, seeds, jobs, resume=resume, check=False)
     folder = plan.run_directory
-    named = "".join(f" --import {package}" for package in imports or ())
     if all_finished(results):
-        say(f"Saved {folder}, {len(results)} runs. Next:\n  agentkit plot {folder}/seed*")
+        say(f"Saved {folder}, {len(results)} runs. Next:\n  {command_line('plot', folder)}/seed*")
         return 0
-    go_on = f"\n  agentkit train --resume {folder}{named}"
+    go_on = f"\n  {command_line('train', '--resume', folder, imports=imports)}"
     failed = [result for result in results if result.state == "failed"]
     for result in failed:
         say(f"agentkit: seed {result.seed} failed: {result.error}", sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.interrupts import interruptible
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.errors import ConfigError
 
 _BETWEEN_SECONDS = 1.0  # Speeds need two looks.
@@ -56,7 +56,7 @@ def scale(arguments: argparse.Namespace) -> int:
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"{arguments.run} was asked for {arguments.actors} actors and has {found} after "
-                    f"{_SCALE_SECONDS:g} s. See: agentkit status {arguments.run}"
+                    f"{_SCALE_SECONDS:g} s. See: {command_line('status', arguments.run)}"
                 )
             time.sleep(0.2)
     print(f"{arguments.run} has {found} actor{'' if found == 1 else 's'}.")
@@ -71,7 +71,8 @@ def stop(arguments: argparse.Namespace) -> int:
     """
     with connected(arguments.run) as board:
         board.command("stop", reason="asked by 'agentkit stop'")
-    say(f"Asked {arguments.run} to save and stop. Go on later with:\n  agentkit launch --resume {arguments.run}")
+    go_on = command_line("launch", "--resume", arguments.run)
+    say(f"Asked {arguments.run} to save and stop. Go on later with:\n  {go_on}")
     return 0
 
 
@@ -84,7 +85,7 @@ def connected(run: str) -> Iterator[Any]:
     """
     from agentkit.distributed import RunStoreError, connect_to_run
 
-    advice = f"If it was killed, go on with: agentkit launch --resume {run}"
+    advice = f"If it was killed, go on with: {command_line('launch', '--resume', run)}"
     try:
         board = connect_to_run(Path(run))
     except (RunStoreError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

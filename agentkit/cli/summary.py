@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.errors import AgentkitError
 
 
@@ -22,8 +22,7 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         command: the one that trained: "train", "launch", "offline".
         imports: packages that each command on the run needs to be told.
     """
-    named = "".join(f" --import {package}" for package in imports or ())
-    resume = f"agentkit {command} --resume {directory}{named}"
+    resume = command_line(command, "--resume", directory, imports=imports)
     word = "update" if command == "offline" else "step"
     if result.interrupted:
         say(f"Stopped at {word} {result.steps:,} and saved. Go on with:\n  {resume}")
@@ -39,8 +38,8 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
     twice = int(float(f"{2 * result.steps:.2g}"))  # Of a program that ended at 3,007 steps: 6,000.
     print(f"Saved {directory}. Next:")
     best = " --checkpoint best" if (Path(directory) / "best").exists() else ""  # As `callbacks.keep_best` keeps it.
-    print(f"  agentkit evaluate {directory}{named}{best}")
-    print(f"  agentkit plot {directory}")
+    print(f"  {command_line('evaluate', directory, imports=imports)}{best}")
+    print(f"  {command_line('plot', directory)}")
     print(f"  {resume} --{word}s {twice:_}")
     return 0
 

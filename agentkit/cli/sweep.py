@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from agentkit.cli.environments import import_packages
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.parser import parse
-from agentkit.cli.screen import say
+from agentkit.cli.screen import command_line, say
 from agentkit.cli.sweep_file import SweepFile, make_plan, read_sweep_file, text_of
 from agentkit.errors import AgentkitError, ConfigError, missing_extra
 
@@ -55,7 +54,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     with _TableWatcher(directory) as watcher:
         result = run_sweep(plan, directory, arguments.jobs or file.jobs, watcher)
     say(_describe_best(file, result.trials, directory))
-    again = f"agentkit sweep {shlex.quote(str(arguments.file))}"
+    again = command_line("sweep", arguments.file)
     if result.interrupted:
         say(f"Stopped and saved. Go on with:\n  {again}")
         return INTERRUPTED
@@ -77,7 +76,7 @@ def _status(file: SweepFile, directory: Path) -> int:
     from agentkit.experiment.sweeps.trials import BEGUN, SweepFolder
 
     if not directory.is_dir():
-        raise ConfigError(f"{directory} has no sweep yet. Begin it with: agentkit sweep {file.path}")
+        raise ConfigError(f"{directory} has no sweep yet. Begin it with: {command_line('sweep', file.path)}")
     from agentkit.loggers.runs_table import as_text
 
     folder = SweepFolder(directory)
@@ -97,7 +96,7 @@ def _describe_best(file: SweepFile, records: Sequence[Any], directory: Path) -> 
     best = best_of(records)
     if best is None:
         return f"{len(records)} trials ({counts}); none has finished." if records else "No trial has begun."
-    command = shlex.join(["agentkit", "train", *file.words(best.parameters)])
+    command = command_line("train", *file.words(best.parameters))
     return (
         f"{len(records)} trials ({counts}). All: {directory}/results.csv\n"
         f"Best: trial {best.number} with {file.sweep.get('metric', 'last')} return {best.value:.1f}\n  {command}"

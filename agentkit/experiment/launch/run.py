@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
+from shlex import quote
 from typing import Any, final
 
 from agentkit import checkpoint
@@ -200,7 +201,7 @@ def resume_launch(
     saved = record.get("launch")
     if saved is None:
         raise ConfigError(
-            f"The run {run_directory} was not launched. Go on with: agentkit train --resume {run_directory}"
+            f"The run {run_directory} was not launched. Go on with: agentkit train --resume {quote(str(run_directory))}"
         )
     if unknown := saved.keys() - {field.name for field in dataclasses.fields(LaunchConfig)}:
         raise ConfigError(f"The run {run_directory} was launched with {sorted(unknown)}, unknown to this version.")
@@ -249,7 +250,9 @@ def _refuse_second_supervisor(directory: pathlib.Path) -> None:
         connect_to_run(directory, timeout=1.0).close()
     except AgentkitError:
         return  # None is there, it was killed, or another run has its port now.
-    raise ConfigError(f"A program runs in {directory} now (see: agentkit status {directory}). Stop it first.")
+    raise ConfigError(
+        f"A program runs in {directory} now (see: agentkit status {quote(str(directory))}). Stop it first."
+    )
 
 
 def _check_saved(status: dict[str, Any]) -> None:
