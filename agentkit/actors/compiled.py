@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentkit.actors.policy import Policy, unchanged
+from agentkit.child import check_not_forked
 from agentkit.types import FIRST, LAST, Nest
 
 _ONE_THREAD = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -118,4 +119,5 @@ def act_in_each(policy: Policy, params: Any, key: Any, observation: Nest, state:
 
 def compiled(policy: Policy | CompiledPolicy) -> CompiledPolicy:
     """Returns a policy as one that can be compiled; itself if it is."""
+    check_not_forked()
     return policy if isinstance(policy, CompiledPolicy) else CompiledPolicy(policy)

@@ -16,6 +16,7 @@ import tree
 from agentkit.actors.policy import Policy, first_state
 from agentkit.agents.common.agent import Agent
 from agentkit.checkpoint import Checkpoint
+from agentkit.child import check_not_forked
 from agentkit.errors import ConfigError, SpecError, says_what_was_meant
 from agentkit.experiment import identity
 from agentkit.experiment.config import ExperimentConfig
@@ -103,6 +104,7 @@ class LoadedPolicy:
             explore: whether `policy` acts as in training.
             origin: the run that it is of; None where nothing is known of it.
         """
+        check_not_forked()
         self.agent = agent
         self.environment_spec = file.environment_spec
         self.explore, self.origin = explore, origin
@@ -145,7 +147,9 @@ class LoadedPolicy:
         Raises:
             SpecError: the observation has another structure, shape or kind, or numbers that are not finite, or choices
                 that there are not.
+            ConfigError: this process was forked from one that had used JAX.
         """
+        check_not_forked()
         observation, batch_size = self._read(observation)
         if state is None:
             self._key, init_key, key = jax.random.split(self._key, 3)

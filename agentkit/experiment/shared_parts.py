@@ -17,6 +17,7 @@ import numpy as np
 
 from agentkit.actors import CompiledPolicy
 from agentkit.agents.common.agent import Agent
+from agentkit.child import check_not_forked
 from agentkit.errors import SpecError
 from agentkit.experiment import identity
 from agentkit.experiment.codes import parse
@@ -100,7 +101,9 @@ def make_parts(agent: Agent, environment_spec: EnvironmentSpec) -> AgentParts:
 
     Raises:
         SpecError: the agent cannot take such an environment.
+        ConfigError: this process was forked from one that had used JAX.
     """
+    check_not_forked()
     if not _is_hashable(agent) or not is_agentkits(identity.describe_agent(agent, 1)["agent_parts"]):
         return AgentParts(agent, environment_spec)
     for parts in _kept:
