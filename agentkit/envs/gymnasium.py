@@ -16,7 +16,7 @@ import numpy as np
 
 from agentkit import specs
 from agentkit.envs.gymnasium_values import explain, make_reader, take_reset, take_step
-from agentkit.envs.rendering import explain_import, prepare_mujoco, prepare_pygame
+from agentkit.envs.rendering import explain_import, prepare_gymnasium, prepare_pygame
 from agentkit.errors import (
     DISTRIBUTION,
     AgentkitError,
@@ -386,7 +386,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             MissingExtraError: what it draws with is not installed.
         """
         if not self._ready_to_draw:
-            prepare_mujoco(getattr(self._environment.unwrapped, "model", None))
+            prepare_gymnasium(self._environment.unwrapped)
             self._ready_to_draw = True
         try:
             frame: Any = self._environment.render()

@@ -13,6 +13,7 @@ import tree
 from agentkit import specs
 from agentkit.envs.batched import check_actions
 from agentkit.envs.gymnasium import is_vector_environment, load_vector, space_to_spec
+from agentkit.envs.rendering import prepare_gymnasium
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import FIRST, LAST, MID, WAIT, Nest
 
@@ -89,6 +90,7 @@ class VectorEnvironment(dm_env.Environment):
         self._observation: Nest = None  # The newest; None before the first reset.
         self._firsts: Nest = None  # Of the episodes to begin, where gymnasium has given them already.
         self._info: Mapping[str, Any] = {}
+        self._ready_to_draw = False
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -209,6 +211,10 @@ class VectorEnvironment(dm_env.Environment):
 
     def render(self) -> np.ndarray:
         """Returns the image of the first environment; needs ``render_mode="rgb_array"`` when it is made."""
+        if not self._ready_to_draw:
+            for each in getattr(self._environment.unwrapped, "envs", ()):
+                prepare_gymnasium(each.unwrapped)
+            self._ready_to_draw = True
         frames = self._environment.render()
         if frames is None or not len(frames) or not isinstance(frames[0], np.ndarray):
             raise SpecError(

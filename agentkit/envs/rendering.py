@@ -56,6 +56,30 @@ def prepare_mujoco(model: Any, pixels: int = _SHADOW_SIZE) -> str | None:
     return backend
 
 
+def prepare_gymnasium(environment: Any) -> None:
+    """Makes a gymnasium environment without its wrappers ready to be drawn; call it before its first image.
+
+    See `prepare_mujoco`. Where MuJoCo's free camera would stay behind, as in HalfCheetah, Ant and Swimmer of gymnasium
+    1.4, the model's own camera that follows is taken, unless the environment was made with another view.
+    """
+    model = getattr(environment, "model", None)
+    prepare_mujoco(model)
+    renderer = getattr(environment, "mujoco_renderer", None)
+    if getattr(renderer, "camera_id", None) != _FREE_CAMERA:  # No MuJoCo, or it was made with a camera.
+        return
+    given = getattr(getattr(environment, "spec", None), "kwargs", {})
+    if _VIEWS & given.keys() or "trackbodyid" in (renderer.default_cam_config or {}):
+        return
+    for number, mode in enumerate(model.cam_mode):
+        if mode in _FOLLOWING:
+            renderer.camera_id = number
+            return
+
+
+_VIEWS = {"camera_id", "camera_name", "default_camera_config"}
+_FREE_CAMERA = -1
+_FOLLOWING = (1, 2)  # MuJoCo's mjCAMLIGHT_TRACK and mjCAMLIGHT_TRACKCOM.
+
 _picked: list[str] = []
 
 

@@ -11,6 +11,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from agentkit import envs, specs  # noqa: E402
 from agentkit.envs.gymnasium import GymnasiumEnvironment, space_to_spec  # noqa: E402
+from agentkit.envs.rendering import prepare_gymnasium  # noqa: E402
 from agentkit.errors import MissingExtraError, SpecError, UnknownNameError  # noqa: E402
 from agentkit.testing.environment import BatchedEnvironmentContract, EnvironmentContract  # noqa: E402
 
@@ -419,3 +420,35 @@ def test_what_draws_and_is_missing_is_named(monkeypatch):
     environment.reset()
     with pytest.raises(MissingExtraError, match=r"gymnasium:FrozenLake-v1 needs .*'agentkit-rl\[gymnasium\]'"):
         environment.render()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "follows"),
+    [
+        ("HalfCheetah-v5", {}, True),
+        ("HalfCheetah-v5", {"default_camera_config": {"distance": 9.0}}, False),
+        ("Ant-v5", {}, True),
+        ("Hopper-v5", {}, False),  # Its free camera is bound to the body.
+        ("Reacher-v5", {}, False),
+    ],
+)
+def test_the_models_camera_follows_where_the_free_one_would_stay_behind(monkeypatch, name, settings, follows):
+    environment = envs.make(f"gymnasium:{name}", render_mode="rgb_array", **settings).gymnasium_environment.unwrapped
+    if environment.mujoco_renderer.camera_id != -1:
+        return  # Gymnasium before 1.4 takes that camera itself.
+    monkeypatch.setattr("agentkit.envs.rendering.prepare_mujoco", lambda model: None)
+    prepare_gymnasium(environment)
+    assert environment.mujoco_renderer.camera_id == (0 if follows else -1)
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_it_follows_before_the_first_image(monkeypatch, num_envs):
+    monkeypatch.setattr("agentkit.envs.rendering.prepare_mujoco", lambda model: None)
+    prefix = "gymnasium" if num_envs is None else "gymnasium_vector"
+    environment = envs.make(f"{prefix}:HalfCheetah-v5", num_envs=num_envs, render_mode="rgb_array")
+    inside = environment.gymnasium_environment
+    each = [inside.unwrapped] if num_envs is None else [one.unwrapped for one in inside.unwrapped.envs]
+    for one in each:
+        monkeypatch.setattr(one, "render", lambda one=one: np.full((2, 2, 3), one.mujoco_renderer.camera_id, np.uint8))
+    environment.reset()
+    np.testing.assert_array_equal(environment.render(), np.zeros((2, 2, 3), np.uint8))
