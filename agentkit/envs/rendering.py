@@ -62,9 +62,9 @@ def prepare_gymnasium(environment: Any) -> None:
     See `prepare_mujoco`. Where MuJoCo's free camera would stay behind, as in HalfCheetah, Ant and Swimmer of gymnasium
     1.4, the model's own camera that follows is taken, unless the environment was made with another view.
     """
-    model = getattr(environment, "model", None)
+    model: Any = getattr(environment, "model", None)
     prepare_mujoco(model)
-    renderer = getattr(environment, "mujoco_renderer", None)
+    renderer: Any = getattr(environment, "mujoco_renderer", None)
     if getattr(renderer, "camera_id", None) != _FREE_CAMERA:  # No MuJoCo, or it was made with a camera.
         return
     given = getattr(getattr(environment, "spec", None), "kwargs", {})
