@@ -191,11 +191,12 @@ def _environments(last: str) -> list[str]:
     from agentkit import envs
 
     names = list(envs.available())
-    if last.startswith("gymnasium:"):
+    prefix = last.partition(":")[0]
+    if prefix in ("gymnasium", "gymnasium_vector") and ":" in last:
         with contextlib.suppress(AgentkitError):  # It is not installed.
             from agentkit.envs.gymnasium import registered_names
 
-            names += [f"gymnasium:{name}" for name in registered_names()]
+            names += [f"{prefix}:{name}" for name in registered_names()]
     return names
 
 
