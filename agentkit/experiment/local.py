@@ -331,7 +331,7 @@ def _open_logs(
     if found is not None and not getattr(environment, "resumable", False):
         why = "The environment cannot be saved" if experiment.ready is None else "Asynchronous (--ready)"
         logs.message(
-            f"{why}: a new episode begins in every environment, and the run is not equal to an uninterrupted one."
+            f"{why}: every environment begins a new episode, and the run is not equal to an uninterrupted one."
         )
     logs.message(f"Device: {describe_devices(experiment.devices)}")
     return logs

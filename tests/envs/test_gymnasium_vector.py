@@ -352,7 +352,7 @@ def test_a_run_is_repeated_evaluated_and_resumed(tmp_path, monkeypatch, capfd):
     assert in_vector == evaluate(tmp_path / "a", 3, **alone)
     longer = dataclasses.replace(experiment(make_three, run_directory=tmp_path / "a", progress=True), num_steps=300)
     assert run(longer, resume=True).steps >= 300
-    assert "cannot be saved: a new episode begins in every environment" in "".join(capfd.readouterr())
+    assert "cannot be saved: every environment begins a new episode" in "".join(capfd.readouterr())
     monkeypatch.setitem(sizes, "envs", 2)
     with pytest.raises(CheckpointError, match="num_envs=3, and this experiment has 2"):
         run(longer, resume=True)
