@@ -10,7 +10,7 @@ import tempfile
 import hypothesis
 import pytest
 
-from tests import compile_cache, report, tiers
+from tests import compile_cache, leaks, margins, report, tiers
 
 # One CPU device, whatever the machine has: results then do not depend on where the tests run.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -51,9 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Adds what chooses the tier, and what writes reports."""
+    """Adds what chooses the tier, writes reports, and finds leaked files."""
     config.pluginmanager.register(tiers)
     config.pluginmanager.register(report.Report(config))
+    config.pluginmanager.register(leaks.Leaks())
+    if config.getoption("--full"):
+        config.pluginmanager.register(margins.Margins())
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

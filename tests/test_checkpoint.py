@@ -14,6 +14,8 @@ import agentkit
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.both_stacks
+
 STATE = {
     "int": 3,
     "big": 2**80,

@@ -101,7 +101,7 @@ def shortened(command: str) -> str:
 
 
 @pytest.mark.both_stacks
-@pytest.mark.slow
+@pytest.mark.full
 def test_readme_commands_run(tmp_path):
     pytest.importorskip("gymnasium")
     bin_folder = tmp_path / "bin"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "decisions"
 FILES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")

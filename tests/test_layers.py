@@ -12,6 +12,8 @@ import pytest
 
 from agentkit.cli.parser import COMMANDS
 
+pytestmark = pytest.mark.both_stacks
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # A row imports lower rows only; names within a row do not import each other (but for row 0, in which

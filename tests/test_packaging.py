@@ -13,8 +13,6 @@ import pytest
 import agentkit
 from agentkit.errors import DISTRIBUTION
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

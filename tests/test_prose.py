@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "agentkit").rglob("*.py"))
 SHARE = 0.95

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/agents/sac.md", "docs/agents/dqn.md", "docs/offline.md"]

@@ -11,8 +11,6 @@ import pytest
 import agentkit
 from agentkit.agents import registry
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "hooks" / "pages.py")
 pages = importlib.util.module_from_spec(SPEC)

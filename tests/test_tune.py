@@ -52,7 +52,7 @@ def tune(monkeypatch, tmp_path):
     ray.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of many kinds.
 @pytest.mark.ray
 def test_a_trial_reports_its_evaluations_and_goes_on_from_its_checkpoint(tune, tmp_path):

@@ -10,6 +10,8 @@ from agentkit import checkpoint, core
 from agentkit.actors import BatchedPolicyActor, Policy, PolicyActor, stateless_policy
 from agentkit.errors import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(7)
 FIRST, MID, LAST = dm_env.StepType
 

@@ -6,6 +6,8 @@ import pytest
 from agentkit.actors import epsilon_greedy_policy, explore
 from agentkit.actors.step_count import steps_taken
 
+pytestmark = pytest.mark.both_stacks
+
 KEYS = jax.random.split(jax.random.PRNGKey(0), 20_000)
 Q = jnp.array([0.0, 3.0, 1.0])
 

@@ -34,6 +34,8 @@ from agentkit.specs import make_environment_spec
 from agentkit.types import FIRST, LAST, MID
 from tests.actors.served import FakeAdder
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(3)
 
 
@@ -136,6 +138,7 @@ def test_actors_by_hand_are_spread_without_knowing_how_many_there_are() -> None:
     assert first == [ActorIndex(i, 256) for i in (0, 128, 64, 192, 128)]
 
 
+@pytest.mark.full
 def test_environments_that_step_together_count_the_steps_of_all() -> None:
     """20 random steps of 4 environments are 5 of each, and epsilon falls by the steps of all four."""
     network = lambda params, observation: jnp.zeros((observation.shape[0], 2))  # noqa: E731

@@ -7,6 +7,8 @@ from agentkit.actors import Policy, deterministic_policy, gaussian_noise_policy
 from agentkit.actors.step_count import steps_taken
 from agentkit.errors import ConfigError
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(0)
 
 

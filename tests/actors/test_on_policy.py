@@ -12,6 +12,8 @@ from agentkit import networks as nets
 from agentkit import specs
 from agentkit.actors import PolicyVariables, stochastic_policy, with_normalized_observations
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(0)
 SCALAR = specs.Array((), np.float32)
 SPEC = specs.EnvironmentSpec(
@@ -24,6 +26,7 @@ def make(core_size: int | None) -> nets.PolicyValue:
     return nets.recurrent_policy_value(SPEC, (8,), 0.7, core_size)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("core_size", [None, 4])
 def test_it_samples_and_says_with_which_density(core_size: int | None) -> None:
     networks = make(core_size)

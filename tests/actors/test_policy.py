@@ -1,8 +1,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from agentkit.actors import Policy, stateless_policy
+
+pytestmark = pytest.mark.both_stacks
 
 
 def test_a_feed_forward_policy_has_neither_state_nor_extras() -> None:

@@ -12,8 +12,6 @@ from agentkit.core import Adder
 from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import ConfigError
 
-pytestmark = pytest.mark.one_stack
-
 NUM_ENVS, READY = 5, 2
 LENGTHS = (3, 1, 4, 2, 5)
 """Steps of the episodes of each environment."""

@@ -42,6 +42,8 @@ from tests.actors.served import (
     serving,
 )
 
+pytestmark = pytest.mark.both_stacks
+
 
 @pytest.mark.parametrize("observations", [SCALAR, OBSERVATIONS])
 @pytest.mark.parametrize("num_envs", [None, 1, 3])

@@ -28,6 +28,8 @@ from tests.actors.served import (
     serving,
 )
 
+pytestmark = pytest.mark.both_stacks
+
 # Refusals ---------------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from agentkit.actors import clipped_gaussian_policy, mode_policy, sampling_policy
 from agentkit.networks import Categorical, DiagonalNormal
+
+pytestmark = pytest.mark.both_stacks
 
 KEYS = jax.random.split(jax.random.PRNGKey(0), 400)
 OBSERVATION = np.float32([0.25, -3.0])

@@ -12,8 +12,6 @@ from agentkit.testing.adder import RecordingWriter, assert_items, make_table
 from agentkit.testing.adder_cases import EXTRAS_SPEC, NESTED_SPEC, SPEC, Episode, play
 from agentkit.types import has_action, has_observation
 
-pytestmark = pytest.mark.one_stack
-
 
 def adder_of(length, spec=SPEC, extras_spec=(), **settings):
     writer = RecordingWriter([make_table(EpisodeAdder.layout(spec, length, extras_spec))], EpisodeAdder.history())

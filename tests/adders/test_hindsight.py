@@ -12,6 +12,8 @@ from agentkit.testing import adder_cases as cases
 from agentkit.testing.adder import AdderContract, RecordingWriter, assert_items, make_table
 from agentkit.types import Transition
 
+pytestmark = pytest.mark.both_stacks
+
 GOAL = specs.Array((1,), np.float32)
 SPEC = cases.SPEC._replace(observations={"achieved_goal": GOAL, "desired_goal": GOAL, "observation": cases.FLOAT})
 WANTED = 99.0

@@ -13,6 +13,8 @@ from agentkit.testing import adder_cases as cases
 from agentkit.testing.adder import RecordingWriter, assert_items, make_table
 from agentkit.testing.adder_cases import SPEC, Episode
 
+pytestmark = pytest.mark.both_stacks
+
 
 def recorder(spec=SPEC, n=1, extras_spec=()):
     return RecordingWriter([make_table(NStepAdder.layout(spec, extras_spec))], NStepAdder.history(n))

@@ -23,6 +23,8 @@ from agentkit.testing.adder_cases import (
     steps_of,
 )
 
+pytestmark = pytest.mark.both_stacks
+
 FIRST, MID, LAST = dm_env.StepType
 
 

@@ -13,11 +13,10 @@ from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import Training, rows_of
 
-pytestmark = pytest.mark.one_stack
-
 UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False, "normalize_values": False}
 
 
+@pytest.mark.full
 class TestA2c(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {**on_policy_settings.REFUSED, "rms_decay": 1.5, "rms_epsilon": 0.0}
@@ -51,6 +50,7 @@ def expected_gradient(config: a2c.Config, weights: by_hand.Weights, batch: Any, 
     return by_hand.total(gradients, factors)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("lambda_", [0.7, 1.0])
 @pytest.mark.parametrize("kind", by_hand.SPECS)
 def test_an_update_is_one_step_of_rmsprop_on_the_gradient_by_hand(kind: str, lambda_: float) -> None:
@@ -107,6 +107,7 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
     assert steps[0] > 100 * steps[1]
 
 
+@pytest.mark.full
 def test_the_learning_rate_falls_to_zero() -> None:
     config = a2c.Config(**on_policy_settings.SMALL, learning_rate=Linear(0.01, 0.0, 2 * 48))
     training = Training(a2c.make_agent(config), "agentkit:catch", 3)
@@ -114,7 +115,7 @@ def test_the_learning_rate_falls_to_zero() -> None:
     np.testing.assert_allclose(rates, [0.01, 0.005, 0.0], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = a2c.Config(hidden_sizes=(32, 32), segment_length=8, learning_rate=5e-3, rms_decay=0.9)
     learns(a2c.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)

@@ -18,8 +18,6 @@ from agentkit.learning import Linear
 from agentkit.testing.learning import learns
 from tests.agents.spaces import NUM_ACTIONS, Rules
 
-pytestmark = pytest.mark.one_stack
-
 DISCRETE = [name for name in registry.names() if "discrete" in registry.about(name).actions]
 CONTINUOUS = [name for name in registry.names() if registry.about(name).actions == ("continuous",)]
 SMALL = {
@@ -45,7 +43,7 @@ def small(name: str) -> Agent:
 
 
 # Evaluations step one environment.
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "num_envs"), [*((name, 3) for name in DISCRETE), ("dqn", None), ("ppo", None)])
 def test_an_agent_keeps_to_the_rules(name: str, num_envs: int | None, tmp_path: pathlib.Path) -> None:
     experiment = ExperimentConfig(
@@ -113,6 +111,7 @@ def test_the_best_next_action_is_one_that_may_be_taken() -> None:
     np.testing.assert_allclose(error, [1.0 + 0.5 * 2.0])
 
 
+@pytest.mark.full
 def test_a_policy_is_that_of_the_legal_actions_alone() -> None:
     logits, mask = jnp.array([[0.3, -1.0, 2.0, 0.1]]), jnp.array([[True, False, True, False]])
     policy = nets.Categorical(nets.mask_illegal(logits, {"action_mask": mask}))
@@ -143,7 +142,7 @@ def test_two_masks_are_refused() -> None:
         nets.action_mask({"a": {"action_mask": jnp.array([[1]])}, "b": {"action_mask": jnp.array([[1]])}})
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "agent",
     [

@@ -12,8 +12,6 @@ from agentkit.testing.agent import AgentContract
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
@@ -66,11 +64,13 @@ class Contract(AgentContract):
             np.testing.assert_array_equal(leaf, learned[1][name], name)
 
 
+@pytest.mark.full
 class TestContinuousBc(Contract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 class TestDiscreteBc(Contract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
@@ -114,7 +114,7 @@ def test_it_explores_by_chance_and_is_judged_without(name: str) -> None:
     assert np.all(np.abs(explored) <= (2 if name == "catch" else 1))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_is_as_good_as_who_made_the_data() -> None:
     """The scripted expert's returns: 1 on catch, about -0.53 on the point mass, where 11 is lost at random."""
     config = bc.Config(hidden_sizes=(32, 32), learning_rate=3e-3, batch_size=64, updates_per_call=10)

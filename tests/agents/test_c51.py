@@ -14,9 +14,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestC51(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -57,6 +56,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.1)
 
 
+@pytest.mark.full
 def test_the_returns_of_a_chain_that_gambles_are_learned_as_a_distribution() -> None:
     """Half of the rewards are 0 and half are 1: so is the network's opinion, where a mean would be 0.5."""
     agent = c51.make_agent(c51.Config(hidden_sizes=(16,), num_atoms=3, vmin=0.0, vmax=1.0, learning_rate=1e-2))
@@ -72,7 +72,7 @@ def test_the_returns_of_a_chain_that_gambles_are_learned_as_a_distribution() -> 
     np.testing.assert_allclose(probabilities, [0.5, 0.0, 0.5], atol=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = c51.Config(
         num_atoms=21,

@@ -17,8 +17,6 @@ from agentkit.testing.adder import RecordingWriter, make_table
 from agentkit.testing.adder_cases import SPEC, Episode, observation, steps_of
 from agentkit.types import ReplaySample
 
-pytestmark = pytest.mark.one_stack
-
 
 def test_what_complete_episodes_refuse():
     with pytest.raises(UnknownNameError, match="complete_episodes"):
@@ -28,6 +26,7 @@ def test_what_complete_episodes_refuse():
 AGENTS = {reinforce: {"num_minibatches": 1, "num_value_epochs": 1}, impala: {}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", AGENTS, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_padding_is_not_learned_from(module: types.ModuleType) -> None:
     """Two episodes of 3 and 5 steps give the same update with room for 6 steps and for 9."""
@@ -55,6 +54,7 @@ def test_padding_is_not_learned_from(module: types.ModuleType) -> None:
     assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(*map(jax.tree.leaves, (before, tight)), strict=True))
 
 
+@pytest.mark.full
 def test_reinforce_learns_from_whole_episodes_and_resumes(tmp_path):
     settings = {"hidden_sizes": (4,), "num_minibatches": 1, "num_value_epochs": 1}
     config = reinforce.Config(batch_mode="complete_episodes", segment_length=9, batch_size=4, **settings)

@@ -55,7 +55,6 @@ def functions_before_gradients(agent: Any, environment: str) -> list[list[Functi
     return [[step for step in path if step[1] != "make_update"] for path in found]
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", registry.names())
 def test_few_functions_are_between_an_update_and_its_gradients(name: str) -> None:
     paths = functions_before_gradients(registry.make(name), environment_of(name))
@@ -86,12 +85,10 @@ def equal_bodies(files: dict[str, str]) -> list[str]:
     return found
 
 
-@pytest.mark.one_stack
 def test_no_two_agents_share_a_function_body() -> None:
     assert equal_bodies({name: registry.file(name).read_text() for name in registry.names()}) == []
 
 
-@pytest.mark.one_stack
 def test_shared_bodies_are_found() -> None:
     body = "\n".join(f"    x{i} = {i}" for i in range(8))
     files = {"a": f'def f():\n    """Says one thing."""\n{body}\n', "b": f'def g():\n    """Another."""\n{body}\n'}

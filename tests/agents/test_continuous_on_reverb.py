@@ -20,7 +20,7 @@ MIN_SIZE = 50
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": MIN_SIZE, "replay_size": 1_000}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

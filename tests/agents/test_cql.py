@@ -13,11 +13,10 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 class TestCql(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -51,6 +50,7 @@ class TestCql(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """A uniform policy's actions are the data's: nothing is to be pressed down in the mean over actions."""
@@ -96,6 +96,7 @@ def _batch() -> ReplaySample:
     )
 
 
+@pytest.mark.full
 def test_the_penalty_is_the_integral_less_the_datas_value() -> None:
     """With many samples the estimate is the integral of exp q over [-1, 1], found by quadrature."""
     critics = (jnp.float32(1.5), jnp.float32(-2.0))
@@ -124,6 +125,7 @@ def test_targets_are_without_entropy_unless_asked_for() -> None:
     assert abs(plain.loss - soft.loss) > 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weight", [0.0, 3.0])
 def test_the_critics_minimise_the_td_loss_and_the_weighted_penalty(weight: float) -> None:
     agent = cql.make_agent(cql.Config(hidden_sizes=(8,), num_sampled_actions=4, cql_weight=weight))
@@ -152,7 +154,7 @@ def test_importance_sampling_finds_the_integral() -> None:
     np.testing.assert_allclose(found, [np.log((np.exp(2) - np.exp(-2)) / 2)], atol=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_more_than_the_data_show() -> None:
     config = cql.Config(
         hidden_sizes=(32, 32), learning_rate=3e-3, policy_learning_rate=3e-3, tau=0.02, batch_size=64,

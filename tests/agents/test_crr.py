@@ -14,11 +14,10 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import LossOutput, ReplaySample, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 class TestCrr(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -50,6 +49,7 @@ def test_other_weights_are_refused() -> None:
         crr.Config(weights="exponential")  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = crr.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
@@ -121,7 +121,7 @@ def test_critics_and_policy_draw_with_keys_of_their_own_at_each_update() -> None
     assert len(set(found)) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("weights", ["exp", "binary"])
 def test_it_learns_more_than_the_data_show(weights: Any) -> None:
     config = crr.Config(

@@ -12,11 +12,10 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
+@pytest.mark.full
 class TestD4pg(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -61,6 +60,7 @@ def _on_chain(**changes: Any) -> Any:
     return d4pg.make_agent(d4pg.Config(**{**usual, **learning, **changes}))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("given", [{}, {"n_step": 1}, settings.PRIORITIZED], ids=["5 steps", "1 step", "prioritized"])
 def test_the_critics_mean_finds_the_values_of_a_chain(terminates: bool, given: dict[str, Any]) -> None:
@@ -69,6 +69,7 @@ def test_the_critics_mean_finds_the_values_of_a_chain(terminates: bool, given: d
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 
 
+@pytest.mark.full
 def test_the_critic_finds_the_distribution_of_a_chains_returns() -> None:
     """Returns of the chain are certain: 0.8^3, 0.8^2, 0.8 and 1 lie on or between two atoms, 0.1 apart."""
     agent = _on_chain(vmin=0.0, vmax=2.0, num_atoms=21)
@@ -82,6 +83,7 @@ def test_the_critic_finds_the_distribution_of_a_chains_returns() -> None:
     np.testing.assert_allclose(probabilities, expected, atol=0.05)
 
 
+@pytest.mark.full
 def test_priorities_are_the_divergences_and_the_loss_weighs_them() -> None:
     agent = _on_chain(prioritized=True, importance_exponent=0.5)
     nets = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))
@@ -101,7 +103,7 @@ def test_priorities_are_the_divergences_and_the_loss_weighs_them() -> None:
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean(weights * divergence), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = d4pg.Config(
         hidden_sizes=(32, 32),

@@ -12,9 +12,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestDdpg(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -41,6 +40,7 @@ class TestDdpg(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
     config = ddpg.Config(hidden_sizes=(32,), discount=0.8, tau=0.1, batch_size=64, critic_learning_rate=3e-3)
@@ -49,6 +49,7 @@ def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
     np.testing.assert_allclose(q, values(0.8, terminates), atol=0.05)
 
 
+@pytest.mark.full
 def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     """Paper, eq. 6: the mean over states of grad_a q(s, policy(s)) times grad_theta policy(s)."""
     agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,)))
@@ -87,7 +88,7 @@ def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean(weights * np.square(errors)), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = ddpg.Config(
         hidden_sizes=(32, 32),

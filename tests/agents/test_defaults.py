@@ -10,8 +10,6 @@ import pytest
 from agentkit import envs, specs
 from agentkit.agents import a2c, ddpg, droq, impala, npg, ppo, redq, reinforce, td3, trpo
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
@@ -58,7 +56,7 @@ def test_learning_begins_where_random_actions_end(module: Any) -> None:
     assert np.flatnonzero(np.any(one != other, axis=1))[0] == first
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("core_size", "shares"), [(None, False), (4, True)])
 def test_impalas_value_leaves_the_policy_alone_where_there_is_no_memory(core_size: int | None, shares: bool) -> None:
     agent = impala.make_agent(impala.Config(core_size=core_size))

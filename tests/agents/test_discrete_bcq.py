@@ -11,11 +11,10 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 class TestDiscreteBcq(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {**settings.VALUE_REFUSED, "threshold": 1.5}
@@ -43,7 +42,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_more_than_the_data_show() -> None:
     config = discrete_bcq.Config(hidden_sizes=(32, 32), batch_size=64, target_update_period=50, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.CATCH, 200, [0.0, 0.3])

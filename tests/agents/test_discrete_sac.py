@@ -14,11 +14,10 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 class TestDiscreteSac(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {**settings.SOFT_REFUSED, "target_entropy_ratio": 1.1}
@@ -32,6 +31,7 @@ class TestDiscreteSac(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("temperature", [1e-6, 0.5])
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_soft_values_of_a_chain(terminates: bool, temperature: float) -> None:
@@ -123,7 +123,7 @@ def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_do
     assert (new.log_alpha > state.log_alpha) == rises
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = discrete_sac.Config(
         batch_size=64,

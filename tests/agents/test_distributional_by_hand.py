@@ -12,8 +12,6 @@ from agentkit import networks as nets
 from agentkit.agents import c51, iqn, qr_dqn, rainbow
 from agentkit.types import ReplaySample, SampleInfo, Transition
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 NUM_STATES, NUM_ACTIONS, NUM_ATOMS = 6, 3, 5
 ATOMS = np.linspace(-2.0, 2.0, NUM_ATOMS, dtype=np.float32)
@@ -58,6 +56,7 @@ def projected(reward: float, discount: float, probabilities: np.ndarray) -> np.n
     return found
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("module", [c51, rainbow], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_categorical_losses_and_priorities(module: ModuleType) -> None:
     """C51 takes its target's best action, Rainbow the online network's, which is another one here."""
@@ -95,6 +94,7 @@ def quantile_losses(
     return np.array(found)
 
 
+@pytest.mark.full
 def test_qr_dqns_loss_and_priorities() -> None:
     num_quantiles, delta = 4, 0.7
     online, target = tables(num_quantiles, NUM_ACTIONS)
@@ -108,6 +108,7 @@ def test_qr_dqns_loss_and_priorities() -> None:
     check_gradients(loss, online, target)
 
 
+@pytest.mark.full
 def test_iqns_loss_and_priorities() -> None:
     """Quantiles are straight lines in tau; which fractions were drawn for which network is seen in its calls."""
     online, target = tables(2, NUM_ACTIONS)

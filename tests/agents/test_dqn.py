@@ -10,6 +10,7 @@ from agentkit.testing.learning import learns
 from tests.agents import settings
 
 
+@pytest.mark.both_stacks
 class TestDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -30,7 +31,7 @@ class TestDqn(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = dqn.Config(
         n_step=3,

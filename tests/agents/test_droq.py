@@ -13,12 +13,11 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
+@pytest.mark.full
 class TestDroq(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {**settings.SOFT_REFUSED, "dropout_rate": 1.0, "policy_delay": 0}
@@ -39,6 +38,7 @@ def _on_chain(**changes: Any) -> Any:
     return droq.make_agent(droq.Config(**{**usual, **no_entropy, **changes}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     networks, state = learned(_on_chain(dropout_rate=0.0), Chain(terminates), num_updates=1_500)
@@ -53,6 +53,7 @@ def _setup(**changes: Any) -> tuple[Any, Any, Any]:
     return networks, state, droq.make_losses(networks, agent.config)
 
 
+@pytest.mark.full
 def test_values_are_drawn_where_units_drop_and_certain_where_none_does() -> None:
     for rate, spread in ((0.0, False), (0.3, True)):
         networks, state, _ = _setup(dropout_rate=rate)
@@ -62,6 +63,7 @@ def test_values_are_drawn_where_units_drop_and_certain_where_none_does() -> None
         assert spread or np.all(draws == draws[0])
 
 
+@pytest.mark.full
 def test_each_critic_and_each_item_drops_units_of_its_own() -> None:
     """Equal parameters and equal items: any difference is dropout's. The policy sees the mean of both critics."""
     networks, state, losses = _setup(dropout_rate=0.3)
@@ -75,6 +77,7 @@ def test_each_critic_and_each_item_drops_units_of_its_own() -> None:
     assert np.ptp(networks.critic.apply(critic, KEY, same, ACTIONS)) > 1e-3
 
 
+@pytest.mark.full
 def test_targets_are_the_smaller_of_two_draws_that_drop_units_of_their_own() -> None:
     """Of equal target critics: below the mean of one draw by some of its deviation."""
     networks, state, losses = _setup(dropout_rate=0.3, prioritized=True)
@@ -117,7 +120,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     np.testing.assert_allclose(output.loss, np.mean(weights * 0.5 * np.sum(errors**2, axis=0)), rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     """In half of the steps that SAC's test takes."""
     config = droq.Config(

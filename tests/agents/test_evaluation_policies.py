@@ -10,7 +10,6 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import registry
 from tests.agents.spaces import environment_of
 
-pytestmark = pytest.mark.one_stack  # The same on both.
 KEYS = jax.random.split(jax.random.PRNGKey(0), 512)
 
 
@@ -28,6 +27,7 @@ def actions(name: str, evaluation: bool) -> np.ndarray:
     return np.unique(np.asarray(found), axis=0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", registry.names())
 def test_the_policy_that_acts_explores_and_the_one_that_is_judged_does_not(name: str) -> None:
     assert len(actions(name, evaluation=True)) == 1

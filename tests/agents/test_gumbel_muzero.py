@@ -14,8 +14,6 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Step
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
@@ -107,6 +105,7 @@ def _learner(**changes: Any) -> tuple[Any, Any, Any]:
     return agent, networks, agent.make_update(networks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
     """An episode that terminates after four states, or that is cut off somewhere on a ring."""
@@ -129,7 +128,7 @@ def test_it_finds_the_values_and_rewards_of_a_chain(terminates: bool) -> None:
     np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), expected, atol=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_rescaled_atoms_hold_small_and_large_returns() -> None:
     """Rewards of 100 a step, gamma 0.8: the default support finds values of 100 and more, and 0 and 1 beside them."""
     sequence = _sequence(8, (0,), [100.0] * 9, [1] * 9)
@@ -149,6 +148,7 @@ def test_rescaled_atoms_hold_small_and_large_returns() -> None:
         np.testing.assert_allclose(networks.to_value(jnp.log(probabilities + 1e-30)), value, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.full
 def test_the_model_knows_what_follows_its_own_predictions() -> None:
     """Unrolled from the first state alone it predicts the chain's rewards to the end."""
     sequence = _sequence(4, (0,), [0, 0, 0, 1, 0], [1, 1, 1, 0, 0])
@@ -164,6 +164,7 @@ def test_the_model_knows_what_follows_its_own_predictions() -> None:
     np.testing.assert_allclose(rewards, [0, 0, 0, 1], atol=0.1)
 
 
+@pytest.mark.full
 def test_the_model_predicts_what_each_action_leads_to() -> None:
     """Rewards that are the action taken one step before: only a state that remembers it can say so."""
     actions = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]], np.int32)
@@ -180,6 +181,7 @@ def test_the_model_predicts_what_each_action_leads_to() -> None:
         np.testing.assert_allclose(gumbel_muzero.nets.categorical_mean(reward, networks.atoms), [action], atol=0.1)
 
 
+@pytest.mark.full
 def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     """With the model unrolled over it, what stands in an episode's final row has no part in the loss."""
     agent, networks, _ = _learner(unroll_length=4, n_step=4)
@@ -198,6 +200,7 @@ def test_rows_behind_the_end_of_an_episode_teach_nothing_about_it() -> None:
     assert any(np.any(a != b) for a, b in pairs)  # Without the end between them, it had.
 
 
+@pytest.mark.full
 def test_the_models_states_reach_from_zero_to_one() -> None:
     spec = specs.make_environment_spec(envs.make("agentkit:catch"))
     networks = gumbel_muzero.make_networks(spec, Config(hidden_sizes=(8,), model_size=6))
@@ -209,6 +212,7 @@ def test_the_models_states_reach_from_zero_to_one() -> None:
         assert np.all((np.max(states, axis=-1) > 0.99) & (np.max(states, axis=-1) < 1.0))
 
 
+@pytest.mark.full
 def test_the_search_prefers_what_the_model_says_is_better() -> None:
     """A network that knows of two actions and nothing else: the search finds the one with the reward."""
     agent, networks, _ = _learner(num_simulations=8)
@@ -242,7 +246,7 @@ def test_without_mctx_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         agent.make_policy(networks)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = Config(
         hidden_sizes=(32,), model_size=32, num_atoms=21, vmin=-1.5, vmax=1.5, rescale_values=False,
@@ -251,6 +255,7 @@ def test_it_learns_catch() -> None:
     learns(make_agent(config), "agentkit:catch", num_steps=6_000, threshold=0.6)
 
 
+@pytest.mark.full
 def test_the_losses_are_those_of_the_targets() -> None:
     """The reported losses, from scratch for one sequence: cross-entropies at every row, and nothing else."""
     agent, networks, _ = _learner(unroll_length=1, n_step=2)
@@ -271,6 +276,7 @@ def test_the_losses_are_those_of_the_targets() -> None:
         np.testing.assert_allclose(output.metrics[name], number, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_each_step_of_the_model_halves_the_gradient_and_later_losses_share_a_weight() -> None:
     """A model whose state is its parameter, and that never changes it: three rows with 3, 2 and 1 losses ahead."""
     agent, networks, _ = _learner(unroll_length=3, n_step=1, value_cost=2.0)

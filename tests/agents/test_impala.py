@@ -23,8 +23,6 @@ from agentkit.variables import VariableClient, VariableStore
 from agentkit.wrappers.base import EnvironmentWrapper
 from tests.agents import on_policy_settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 FLOAT = specs.Array((), np.float32)
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "segment_length": 6}
@@ -108,16 +106,18 @@ class _ImpalaOfImages(_ImpalaContract):
         return _PicturesAndStates(envs.make("agentkit:point_mass", seed=seed))
 
 
+@pytest.mark.full
 class TestImpalaFeedForward(_ImpalaContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is compiled anew; of images, without which there is no choice of a torso, and of a state beside them."""
         _ImpalaOfImages().test_every_setting_changes_what_the_agent_does()
 
 
+@pytest.mark.full
 class TestImpalaRecurrent(_ImpalaContract):
     test_every_setting_changes_what_the_agent_does = None  # type: ignore[assignment]  # Those of continuous actions do.
 
@@ -163,6 +163,7 @@ class Training:
         return {name: float(value) for name, value in output.metrics.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize(
     ("name", "core_size"), [("agentkit:catch", 4), ("agentkit:point_mass", 4), ("agentkit:catch", None)]
@@ -229,6 +230,7 @@ def by_hand(networks: Any, config: impala.Config, params: Any, data: Any) -> dic
     return {"policy_loss": np.mean(policy), "value_loss": np.mean(squares), "entropy": np.mean(entropy)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("last_discount", [0.0, 1.0])
 @pytest.mark.parametrize(("name", "core_size"), [("agentkit:catch", 4), ("agentkit:point_mass", None)])
 def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, last_discount: float) -> None:
@@ -251,6 +253,7 @@ def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, las
     assert output.metrics["kl"] > 1e-4
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("core_size", [None, 4])
 def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
     """But for its value, which is bootstrapped from after truncation."""
@@ -297,6 +300,7 @@ def test_a_segment_begins_with_the_stored_state() -> None:
     assert all(shifted(row) == usual for row in range(1, 7))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("core_size", [None, 8])
 @pytest.mark.parametrize("terminates", [True, False])
 def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None) -> None:
@@ -320,6 +324,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, core_size: int | None)
     np.testing.assert_allclose(value, values(0.8, terminates), atol=0.15)
 
 
+@pytest.mark.full
 def test_values_are_learned_of_returns_normalised_by_the_statistics_of_all_targets() -> None:
     training = Training("agentkit:catch", None, segment_length=25, normalize_observations=False)
     batch = training.next_batch()
@@ -340,6 +345,7 @@ def test_values_are_learned_of_returns_normalised_by_the_statistics_of_all_targe
     np.testing.assert_allclose(metrics["policy_loss"], policy_losses.mean(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_observations_are_normalised_for_policy_and_value() -> None:
     """By the statistics that the actor acted with: a batch is taken into them after it was learned from."""
     training = Training("agentkit:point_mass", None, normalize_values=False)
@@ -367,6 +373,7 @@ def test_the_queue_is_as_long_as_the_settings_say() -> None:
         impala.make_agent(impala.Config(**SMALL, queue_size=3)).with_num_envs(4).make_tables(spec)
 
 
+@pytest.mark.full
 def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
     found = []
     for entropy_cost in (0.0, 10.0):
@@ -376,13 +383,13 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
     assert found[1] > found[0] + 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
     config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=3e-3, discount=0.95)
     learns(impala.make_agent(config), "agentkit:memory_chain", num_steps=18_000, threshold=0.9, num_envs=8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_a_core_it_stays_at_chance_there() -> None:
     """Where the core learned the task: every answer is a guess, so the mean of 200 is within 4 standard errors of 0."""
     config = impala.Config(hidden_sizes=(32,), learning_rate=3e-3, discount=0.95)
@@ -391,7 +398,7 @@ def test_without_a_core_it_stays_at_chance_there() -> None:
     assert max(returns) < 0.29
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = impala.Config(segment_length=10, learning_rate=3e-3, discount=0.95)
     learns(impala.make_agent(config), "agentkit:catch", num_steps=30_000, threshold=0.8, num_envs=8)

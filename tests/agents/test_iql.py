@@ -13,13 +13,12 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 REFUSED = {**settings.OFF_POLICY_REFUSED, "tau": 1.5, "temperature": 0.0, "max_weight": 0.0}
 CHANGES = {**settings.OFF_POLICY_CHANGES, "learning_rate": 1e-2, "tau": 0.5, "temperature": 0.01, "max_weight": 0.5}
 
 
+@pytest.mark.full
 class TestIql(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {**REFUSED, "expectile": 1.0}
@@ -31,6 +30,7 @@ class TestIql(AgentContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Leaves out what data sets are read with: `tests/experiment/test_offline.py` has that."""
         with pytest.MonkeyPatch.context() as patch:
@@ -38,6 +38,7 @@ class TestIql(AgentContract):
             super().test_every_setting_changes_what_the_agent_does()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_critics_and_value_find_the_values_of_a_chain(terminates: bool) -> None:
     config = iql.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=1e-3, expectile=0.5)
@@ -87,6 +88,7 @@ def test_the_critics_loss_by_hand_and_priorities_are_the_first_ones_absolute_err
     np.testing.assert_allclose(found.priorities, np.abs(o + a - target), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_value_and_critics_step_at_once_and_the_policy_sees_both() -> None:
     """The critics' target has the value from before its step; the policy's loss critics and value from after."""
     agent = iql.make_agent(iql.Config(hidden_sizes=(8,)))
@@ -118,7 +120,7 @@ def test_the_policys_loss_by_hand() -> None:
     np.testing.assert_allclose(found[1], -np.mean(weights * (a - 0.1) / std**2), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_more_than_the_data_show() -> None:
     config = iql.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])

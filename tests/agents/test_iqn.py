@@ -16,9 +16,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestIqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -55,6 +54,7 @@ class TestIqn(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
@@ -108,7 +108,7 @@ def test_each_batch_draws_its_own_fractions() -> None:
     assert first == again != other
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = iqn.Config(
         n_step=3,

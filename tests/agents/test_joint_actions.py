@@ -14,8 +14,6 @@ from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.learning import learns
 from tests.agents.spaces import Hands
 
-pytestmark = pytest.mark.one_stack
-
 JOINT = [name for name in registry.names() if "joint" in registry.about(name).actions]
 OTHERS = [name for name in registry.names() if name not in JOINT]
 KEY = jax.random.PRNGKey(0)
@@ -25,7 +23,7 @@ def test_which_agents_take_them() -> None:
     assert JOINT == ["a2c", "impala", "npg", "ppo", "reinforce", "trpo"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "num_envs"), [*((name, 3) for name in JOINT), ("ppo", None)])
 def test_an_agent_acts_and_learns(name: str, num_envs: int | None) -> None:
     """Each action is checked by `Hands` against its spec."""
@@ -134,7 +132,7 @@ def test_gymnasium_spaces_arrive_whole() -> None:
     assert result.updates > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_with_both_hands() -> None:
     """8 is perfect; chance gets about 4.6."""
     config = ppo.Config(segment_length=128, learning_rate=3e-3, discount=0.0, entropy_cost=0.0)

@@ -47,6 +47,7 @@ def test_dqns_loss_and_priorities(prioritized: bool, double: bool, delta: float 
         assert output.priorities is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("double", [True, False])
 def test_dqns_target_is_of_the_actions_that_may_be_taken_next(double: bool) -> None:
     """In the observation that follows, whichever may be taken now."""

@@ -14,12 +14,11 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
+@pytest.mark.full
 class TestMpo(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -62,6 +61,7 @@ class TestMpo(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 5])
 def test_the_critic_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
@@ -172,7 +172,7 @@ def test_the_policy_begins_at_its_deviation_and_evaluation_takes_the_clipped_mea
     assert np.all(np.abs(explored) <= 1.0) and np.all(np.abs(np.std(explored, axis=0) - 0.35) < 0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = mpo.Config(
         hidden_sizes=(32, 32),

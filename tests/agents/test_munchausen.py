@@ -15,9 +15,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestMunchausenDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -91,7 +90,7 @@ def test_its_loss_is_that_of_the_example() -> None:
     np.testing.assert_allclose(jax.jit(loss)(params, target, batch, jax.random.PRNGKey(0)).loss, expected, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = munchausen_dqn.Config(
         batch_size=64,

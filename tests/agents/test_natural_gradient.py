@@ -109,6 +109,7 @@ def divergence_from(policy, params):
     return lambda new: jnp.mean(old.kl(policy(new)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_products_with_the_fisher_matrix(name):
     policy, fisher, params = CASES[name]
@@ -122,6 +123,7 @@ def test_products_with_the_fisher_matrix(name):
         np.testing.assert_allclose(ravel_pytree(found)[0], matrix @ column, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_the_natural_gradient(name):
     policy, fisher, params = CASES[name]

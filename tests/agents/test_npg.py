@@ -15,11 +15,10 @@ from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import Training, rows_of
 
-pytestmark = pytest.mark.one_stack
-
 UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False, "normalize_values": False}
 
 
+@pytest.mark.full
 class TestNpg(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {
@@ -30,7 +29,7 @@ class TestNpg(AgentContract):
     }
     changes: ClassVar = {**on_policy_settings.FITTED_CHANGES, "step_size": 0.3, "cg_iterations": 2, "damping": 0.5}
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -139,7 +138,7 @@ def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(nam
     assert error(after) < metrics["value_loss"] < error(before.variables.params)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = npg.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
     learns(npg.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)

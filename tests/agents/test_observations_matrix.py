@@ -80,7 +80,7 @@ def make_agent(agent: str, kind: str) -> Any:
     return r2d2.make_agent(r2d2.Config(**replay, **sequences, **plain, epsilon=0.5))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "agent"), cells("learns"))
 def test_it_learns_a_task_that_needs_every_part(kind: str, agent: str) -> None:
     num_steps, num_envs = (4_000, 8) if agent == "PPO" else (900, None)
@@ -101,7 +101,7 @@ def outputs(made: Any, observation: Any) -> Any:
     return made.apply(made.init(key), observation)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "agent"), cells("sees all"))
 def test_it_sees_every_part(kind: str, agent: str) -> None:
     """Convolutions of large images take too long to be learned by here."""

@@ -13,8 +13,6 @@ from agentkit import envs, specs
 from agentkit.agents import registry
 from agentkit.types import ReplaySample, SampleInfo
 
-pytestmark = pytest.mark.one_stack
-
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "agents"
 SECTIONS = ["Paper", "Differences from the paper", "Settings that matter", "Metrics", "Run it", "Results"]
 ENVIRONMENTS = {"discrete": "agentkit:catch", "continuous": "agentkit:point_mass"}

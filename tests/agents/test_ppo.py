@@ -66,6 +66,7 @@ class _PpoContract(AgentContract):
         return ppo.make_agent(ppo.Config(**{**SMALL, **settings}))
 
 
+@pytest.mark.both_stacks
 class TestPpoDiscrete(_PpoContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     steps_before_learning = 12  # A segment of 16 rows has 15 steps, with the end of an episode.
@@ -75,11 +76,10 @@ class TestPpoDiscrete(_PpoContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
-@pytest.mark.one_stack
 class TestPpoContinuous(_PpoContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -468,7 +468,7 @@ def test_on_reverb_it_trains_bit_for_bit_as_in_process(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_from_actors_in_other_processes() -> None:
     """The same agent, launched: as many segments are learned from as the actors' steps make."""
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=1e-3, num_minibatches=2)

@@ -14,8 +14,6 @@ from agentkit.agents.common.prioritized import PRIORITY_EPSILON, importance_weig
 from agentkit.replay.base import check_priorities
 from agentkit.types import ReplaySample, SampleInfo, Transition
 
-pytestmark = pytest.mark.one_stack
-
 INFO = SampleInfo(np.full(64, 1 / 64), np.full(64, 64), np.ones(64), np.ones(64, np.int32))
 
 

@@ -13,9 +13,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestQrDqn(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -66,7 +65,7 @@ def test_the_quantiles_of_random_rewards_are_learned() -> None:
     np.testing.assert_allclose(quantiles, [1.0, 3.0, 5.0, 7.0], atol=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = qr_dqn.Config(
         n_step=3,

@@ -23,8 +23,6 @@ from agentkit.types import ReplaySample, SampleInfo, Step
 from agentkit.variables import VariableClient, VariableStore
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 SMALL: dict[str, Any] = {
     **settings.SMALL_VALUES,
@@ -73,7 +71,7 @@ class TestR2d2(AgentContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:catch", seed=seed)
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -305,20 +303,20 @@ def memory_config(**changes: Any) -> r2d2.Config:
     return r2d2.Config(**{**settings, **changes})
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_a_task_that_needs_memory() -> None:
     agent = r2d2.make_agent(memory_config())
     learns(agent, "agentkit:memory_chain", num_steps=1_500, threshold=0.9)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_an_attention_memory_it_learns_it_too() -> None:
     """Of as many rows as the bit is ago; seed 0 needed 300 steps."""
     agent = r2d2.make_agent(memory_config(core=nets.GTrXL(memory_length=6)))
     learns(agent, "agentkit:memory_chain", num_steps=900, threshold=0.9)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_an_attention_memory_that_is_too_short_it_stays_at_chance() -> None:
     """Where the bit is five rows ago; the mean of 200 guesses is within 4 standard errors of 0."""
     agent = r2d2.make_agent(memory_config(core=nets.GTrXL(memory_length=4)))

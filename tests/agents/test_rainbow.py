@@ -14,9 +14,8 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestRainbow(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = {
@@ -126,7 +125,7 @@ def test_it_explores_by_noise_and_is_judged_without() -> None:
     assert 0 < share[False] < 1 and share[True] in (0.0, 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = rainbow.Config(
         num_atoms=21,

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_r2d2_learns_from_a_server() -> None:
     settings: dict[str, Any] = {
         "core_size": 8,
@@ -31,7 +31,7 @@ def test_r2d2_learns_from_a_server() -> None:
     assert result.steps == 300 and result.updates >= 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_recurrent_sac_learns_from_a_server_with_an_attention_memory() -> None:
     """Whose stored state is a nest of rows and a count."""
     settings: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_recurrent_sac_learns_from_a_server_with_an_attention_memory() -> None:
     assert result.steps == 300 and result.updates >= 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_impala_learns_from_actors_that_run_ahead() -> None:
     """Launched: as many segments are learned from as the actors' steps make, but for those that wait at the end."""
     config = impala.Config(hidden_sizes=(32,), core_size=32, learning_rate=1e-3, discount=0.95, queue_size=16)

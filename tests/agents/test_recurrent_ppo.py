@@ -21,9 +21,8 @@ from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import KEY, Training, rows_of
 from tests.agents.test_ppo import CHANGES, REFUSED, SMALL
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestRecurrentPpo(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {**REFUSED, "num_minibatches": 3}
@@ -40,7 +39,7 @@ class TestRecurrentPpo(AgentContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -248,13 +247,13 @@ def test_only_parameters_of_the_core_are_added_by_it() -> None:
 CONFIG = ppo.Config(hidden_sizes=(32,), segment_length=32, num_minibatches=2, discount=0.95)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_a_core_it_learns_a_task_that_needs_memory() -> None:
     agent = ppo.make_agent(dataclasses.replace(CONFIG, core_size=32))
     learns(agent, "agentkit:memory_chain", num_steps=3_000, threshold=0.9, num_envs=8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_a_core_it_stays_at_chance_there() -> None:
     """Where the core learned the task: every answer is a guess, so the mean of 200 is within 4 standard errors of 0."""
     settings: dict[str, Any] = {"num_steps": 3_000, "num_envs": 8, "num_episodes": 200, "seeds": (0,)}

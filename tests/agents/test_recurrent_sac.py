@@ -25,8 +25,6 @@ from agentkit.types import ReplaySample, SampleInfo, Step
 from agentkit.variables import VariableClient, VariableStore
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 SMALL: dict[str, Any] = {
     **settings.SMALL,
@@ -41,6 +39,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 class TestRecurrentSac(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -76,7 +75,7 @@ class TestRecurrentSac(AgentContract):
     def make_environment(self, seed: int) -> Any:
         return envs.make("agentkit:point_mass", seed=seed)
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -299,7 +298,7 @@ def test_actors_remember_within_an_episode_and_begin_with_uniform_actions() -> N
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """With a temperature so small that entropy is worth nothing."""
@@ -355,7 +354,7 @@ def recall(seed: int) -> dm_env.Environment:
     return Recall(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_a_task_that_needs_memory() -> None:
     config = recurrent_sac.Config(
         hidden_sizes=(32,),
@@ -376,7 +375,7 @@ def test_it_learns_a_task_that_needs_memory() -> None:
     learns(recurrent_sac.make_agent(config), recall, num_steps=1_500, threshold=0.8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_plain_sac_stays_at_chance_there() -> None:
     """Every answer is a guess."""
     config = sac.Config(

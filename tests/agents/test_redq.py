@@ -14,12 +14,11 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
+@pytest.mark.full
 class TestRedq(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {
@@ -155,7 +154,7 @@ def test_the_critics_of_an_ensemble_begin_differently() -> None:
     assert q.shape == (3, 4) and np.all(np.std(q, axis=0) > 1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     """In half of the steps that SAC's test takes."""
     config = redq.Config(

@@ -13,11 +13,10 @@ from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import rows_of
 
-pytestmark = pytest.mark.one_stack
-
 UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False, "normalize_values": False}
 
 
+@pytest.mark.full
 class TestReinforce(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = on_policy_settings.FITTED_REFUSED
@@ -79,7 +78,7 @@ def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
     assert np.all(moved[1].critic["linear"]["w"] <= 2.1e-3) and np.all(moved[20].critic["linear"]["w"] > 4e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = reinforce.Config(hidden_sizes=(32, 32), segment_length=20, learning_rate=1e-2)
     learns(reinforce.make_agent(config), "agentkit:catch", num_steps=20_000, threshold=0.8, num_envs=8)

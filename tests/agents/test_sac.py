@@ -18,6 +18,7 @@ KEY = jax.random.PRNGKey(0)
 STATES, ACTIONS = np.eye(4, dtype=np.float32), np.zeros((4, 1), np.float32)
 
 
+@pytest.mark.both_stacks
 class TestSac(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = settings.SOFT_REFUSED
@@ -31,7 +32,6 @@ class TestSac(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """With a temperature so small that entropy is worth nothing."""
@@ -50,7 +50,6 @@ def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
         np.testing.assert_allclose(q, values(0.8, terminates), atol=0.1)
 
 
-@pytest.mark.one_stack
 def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors() -> None:
     """The soft value of one sampled action, by the smaller critic; importance weights on both squared errors."""
     config = sac.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5)

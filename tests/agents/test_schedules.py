@@ -19,8 +19,6 @@ from agentkit.types import ReplaySample, SampleInfo
 from tests.agents.spaces import environment_of
 from tests.agents.test_dqn import TestDqn as _DqnContract
 
-pytestmark = pytest.mark.one_stack
-
 SCHEDULED: dict[str, Any] = {
     "prioritized": True,
     "learning_rate": Linear(1e-2, 1e-4, 100),

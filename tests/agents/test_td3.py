@@ -14,8 +14,6 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, SampleInfo, Transition
 from tests.agents import settings
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 
 
@@ -115,7 +113,7 @@ def test_the_twins_share_nothing() -> None:
     assert sum(touched) == len(touched) // 2 > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = td3.Config(
         hidden_sizes=(32, 32),

@@ -13,9 +13,8 @@ from agentkit.testing.chain import Chain, learned, values
 from agentkit.types import ReplaySample, Transition
 from tests.agents import offline_data, settings
 
-pytestmark = pytest.mark.one_stack
 
-
+@pytest.mark.full
 class TestTd3Bc(AgentContract):
     unsuitable_environment = "agentkit:catch"
     refused: ClassVar = {**settings.TD3_REFUSED, "value_weight": -1.0}
@@ -123,7 +122,7 @@ def test_the_size_of_rewards_does_not_matter_to_the_policy() -> None:
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_more_than_the_data_show() -> None:
     config = td3_bc.Config(hidden_sizes=(32, 32), learning_rate=3e-3, tau=0.02, batch_size=64, updates_per_call=10)
     data = offline_data.make_episodes(offline_data.POINT_MASS, 100, [0.0, 0.3])

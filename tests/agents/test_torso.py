@@ -34,7 +34,6 @@ def shapes(agent: Any, spec: specs.EnvironmentSpec) -> Any:
     return [jax.eval_shape(part.init, KEY) for part in parts]
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", registry.names())
 def test_all_networks_of_every_agent_begin_with_the_torso(name: str) -> None:
     """Else layers behind it would be larger where the observation is."""
@@ -49,7 +48,6 @@ def test_all_networks_of_every_agent_begin_with_the_torso(name: str) -> None:
     assert jax.tree.leaves(plain) != jax.tree.leaves(larger), "the check would pass whatever the torso"
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_the_stock_torso_handed_in_changes_no_bit(name: str) -> None:
     module = registry.module(name)

@@ -14,11 +14,10 @@ from agentkit.testing.learning import learns
 from tests.agents import on_policy_settings
 from tests.agents.on_policy_training import Training, rows_of
 
-pytestmark = pytest.mark.one_stack
-
 ENVIRONMENTS = ["agentkit:catch", "agentkit:point_mass"]
 
 
+@pytest.mark.full
 class TestTrpo(AgentContract):
     unsuitable_environment = on_policy_settings.UNSUITABLE
     refused: ClassVar = {
@@ -38,7 +37,7 @@ class TestTrpo(AgentContract):
         "max_backtracks": Change(1, {"max_kl": 50.0}),
     }
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_every_setting_changes_what_the_agent_does(self) -> None:
         """Each is traced anew."""
         super().test_every_setting_changes_what_the_agent_does()
@@ -163,7 +162,7 @@ def test_a_line_search_that_fails_changes_nothing(objective: Any) -> None:
         assert (found.fraction, found.gain, found.kl) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = trpo.Config(hidden_sizes=(32, 32), segment_length=32, discount=0.9, learning_rate=3e-3)
     learns(trpo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)

@@ -16,8 +16,6 @@ from agentkit.agents import cql, crr, d4pg, ddpg, discrete_sac, droq, iql, mpo, 
 from agentkit.networks import ActorCriticNetworks, Network
 from agentkit.types import LossOutput, ReplaySample
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 NETWORKS = ActorCriticNetworks(
     Network(lambda key: jnp.float32(1.0), None), Network(lambda key: jax.random.uniform(key), None), (1,)

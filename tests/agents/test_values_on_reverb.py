@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["c51", "iqn", "munchausen_dqn", "qr_dqn", "rainbow"])
 def test_it_learns_from_a_server(name: str) -> None:
     settings: dict[str, Any] = {"hidden_sizes": (16,), "batch_size": 8, "min_replay_size": 50, "replay_size": 1_000}

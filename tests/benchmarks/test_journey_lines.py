@@ -17,7 +17,6 @@ def _counter():
     return module
 
 
-@pytest.mark.one_stack
 def test_the_table_has_the_lines_that_are_counted():
     pytest.importorskip("ruff")  # Of the extra dev.
     counter = _counter()
@@ -28,7 +27,6 @@ def test_the_table_has_the_lines_that_are_counted():
     assert said == counted and max(counted.values()) <= 15
 
 
-@pytest.mark.one_stack
 def test_where_lines_are_broken_does_not_count_and_an_environment_neither():
     pytest.importorskip("ruff")
     counter = _counter()

@@ -8,8 +8,6 @@ import pytest
 from agentkit import checkpoint
 from agentkit.cli import main
 
-pytestmark = pytest.mark.one_stack
-
 RUN = Path("runs/dqn-agentkit_catch-seed0")
 SMALL = ["--set", "hidden_sizes=4", "--set", "min_replay_size=32", "--set", "batch_size=8", "--eval-episodes", "1"]
 CATCH = ["train", "dqn", "--env", "agentkit:catch", *SMALL, "--eval-every", "40", "--checkpoint-every", "40"]

@@ -14,8 +14,6 @@ from agentkit.cli.completion import complete
 from agentkit.cli.looking_commands import SHELLS
 from agentkit.cli.parser import COMMANDS
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -11,8 +11,6 @@ from agentkit.cli.parser import parse
 from agentkit.errors import ConfigError
 from agentkit.experiment import UntrustedCodeError, read_config
 
-pytestmark = pytest.mark.one_stack
-
 FILE = """
 env = "agentkit:catch"
 steps = "0.04k"

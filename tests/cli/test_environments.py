@@ -16,6 +16,8 @@ from agentkit.wrappers import registry
 from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.step_limit import StepLimit
 
+pytestmark = pytest.mark.both_stacks
+
 SMALL = ["--set", "hidden_sizes=4", "--set", "min_replay_size=10", "--set", "batch_size=4", "--eval-every", "0"]
 
 

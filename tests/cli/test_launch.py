@@ -15,6 +15,8 @@ from agentkit.cli import main
 from agentkit.loggers import read_csv
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.both_stacks
+
 ROOT = Path(__file__).resolve().parents[2]
 CATCH = ["launch", "dqn", "--env", "agentkit:catch"]
 SMALL = ["--set", "hidden_sizes=16", "--set", "min_replay_size=32", "--set", "batch_size=8"]
@@ -53,7 +55,7 @@ def pids_of(folder):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_whole_run_and_its_resumption(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "600", "--seed", "3", "--eval-episodes", "2", "--actors", "1"]
     process = start(words, tmp_path)
@@ -76,7 +78,7 @@ def test_a_whole_run_and_its_resumption(tmp_path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
     try:
@@ -100,7 +102,7 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_second_ctrl_c_kills(tmp_path):
     process = start([*CATCH, *SMALL, *LONG], tmp_path)
     try:
@@ -121,7 +123,7 @@ def test_a_second_ctrl_c_kills(tmp_path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_node_that_cannot_be_mended_ends_it_with_its_own_traceback(tmp_path):
     # The launching process can make it, and the nodes cannot.
     code = """

@@ -9,6 +9,8 @@ from agentkit.cli.parser import parse
 from agentkit.distributed import RunStore
 from agentkit.errors import ConfigError
 
+pytestmark = pytest.mark.both_stacks
+
 SECRET = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 

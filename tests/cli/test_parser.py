@@ -4,6 +4,7 @@ from agentkit.cli.parser import options, parse
 from agentkit.errors import ConfigError, UnknownNameError
 
 
+@pytest.mark.both_stacks
 def test_the_whole_train_line():
     words = "train sac --env gymnasium:Pendulum-v1 --steps 100_000 --seed 0 --set a=1 --set b=2 --num-envs 4"
     arguments = parse(words.split())
@@ -16,6 +17,7 @@ def test_the_whole_train_line():
     assert arguments.set == ["a=1", "b=2"] and arguments.num_envs == 4 and arguments.replay is None
 
 
+@pytest.mark.both_stacks
 def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     """An option that one of them lacks would be a second copy of the block."""
     train, launch, host = (vars(parse(words.split())) for words in ("train", "launch", "node replay"))
@@ -29,11 +31,13 @@ def test_train_launch_and_node_replay_share_the_options_of_an_experiment():
     assert all(values[name] is None for values in (train, launch, host) for name in shared - {"command"})
 
 
+@pytest.mark.both_stacks
 def test_the_words_of_a_node():
     arguments = parse(["node", "actor", "--connect", "host:7700", "--run-id-file", "secret", "--index", "3"])
     assert (arguments.command, arguments.role, arguments.connect, arguments.index) == ("node", "actor", "host:7700", 3)
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
@@ -79,6 +83,7 @@ def test_mistakes(words, error, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["train", "--help"], ["plot", "-h"], ["node", "-h"], ["node", "actor", "-h"]]
 )
@@ -89,7 +94,6 @@ def test_help_ends_well(words, capsys):
     assert "agentkit" in capsys.readouterr().out
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("command", ["train", "launch", "offline"])
 def test_the_help_of_a_long_command_has_each_option_once_and_in_a_section(command, capsys):
     with pytest.raises(SystemExit):

@@ -171,7 +171,6 @@ def test_what_cannot_be_drawn(tmp_path, capsys):
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.one_stack
 def test_folders_of_seeds_and_sweeps_stand_for_their_runs_and_strays_are_left_out(tmp_path, capsys):
     """As ``runs/*`` gives them."""
     single = make_run(tmp_path / "runs" / "single")

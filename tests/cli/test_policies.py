@@ -9,8 +9,6 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.cli import main, watch
 
-pytestmark = pytest.mark.one_stack
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

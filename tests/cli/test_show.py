@@ -106,7 +106,6 @@ def test_an_unknown_agent_is_one_line(capsys):
     assert "Did you mean 'sac'" in error and error.count("\n") == 1
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("columns", [None, 80, 120])
 def test_the_network_in_an_environment_fits_the_terminal_and_adds_up(columns, capsys, monkeypatch):
     if columns is not None:
@@ -125,7 +124,6 @@ def test_the_network_in_an_environment_fits_the_terminal_and_adds_up(columns, ca
     assert table[-1] == ["total", f"{24 + 36 + 40 + 9}"]
 
 
-@pytest.mark.one_stack
 def test_the_encoder_of_images_is_shown_once_before_what_shares_it(capsys):
     words = ["--wrapper", "pixels(size=16)", "--set", "hidden_sizes=8"]
     assert main(["show", "td3", "--env", "agentkit:point_mass", *words]) == 0

@@ -13,6 +13,8 @@ from agentkit.distributed import Program, Role, Supervisor
 from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.threads import ThreadEngine
 
+pytestmark = pytest.mark.both_stacks
+
 
 def _serve(context):
     context.ready()

@@ -7,8 +7,6 @@ from agentkit.cli.parser import parse
 from agentkit.cli.sweep_file import make_plan, read_sweep_file
 from agentkit.cli.train import new_experiment
 
-pytestmark = pytest.mark.one_stack
-
 FILE = """
 agent = "dqn"
 env = "agentkit:catch"

@@ -10,8 +10,6 @@ from agentkit.cli import main
 from agentkit.cli.views import find_views
 from agentkit.errors import ConfigError
 
-pytestmark = pytest.mark.one_stack
-
 
 def views_of(*words: str) -> dict[str, View]:
     return find_views(argparse.Namespace(view=list(words) or None))

@@ -21,7 +21,7 @@ from agentkit.experiment.offline import run_offline
 from agentkit.wrappers.step_limit import StepLimit
 
 tfds = pytest.importorskip("tensorflow_datasets")
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]  # TensorFlow alone takes seconds to load.
+pytestmark = [pytest.mark.tensorflow, pytest.mark.full]  # TensorFlow alone takes seconds to load.
 
 
 def play(max_steps: int, seed: int) -> tuple[list[dict[str, Any]], Episode]:

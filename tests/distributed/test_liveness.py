@@ -17,6 +17,8 @@ from agentkit.distributed.restarts import Restarts, TooManyRestartsError
 from agentkit.distributed.worker import RunAddress
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.both_stacks
+
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
 
 

@@ -4,6 +4,8 @@ from agentkit.distributed import Handle, Program, RestartPolicy, Role
 from agentkit.distributed.program import resolve
 from agentkit.errors import ConfigError, UnknownNameError
 
+pytestmark = pytest.mark.both_stacks
+
 
 def target(context, *args, **kwargs):
     pass

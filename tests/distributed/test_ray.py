@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE))  # So that the nodes' processes can import it, too
 import ray_nodes  # noqa: E402
 
 # Ray is not imported here: it would keep this process's mode. Each takes seconds, or starts the cluster, which does.
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.full]
 
 QUICK = RestartPolicy(first_delay_seconds=0.05)
 

@@ -13,6 +13,8 @@ from agentkit.distributed.ray import RayEngine, RayVariables
 from agentkit.distributed.ray_cluster import RayStartError, start_private
 from agentkit.errors import ConfigError, MissingExtraError
 
+pytestmark = pytest.mark.both_stacks
+
 ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 

@@ -19,6 +19,8 @@ from agentkit.distributed import (
 from agentkit.distributed.run_store_server import MAX_LINE, MAX_STRANGERS
 from agentkit.errors import ConfigError
 
+pytestmark = pytest.mark.both_stacks
+
 RUN = "a-secret"
 
 

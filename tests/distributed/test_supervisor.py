@@ -30,6 +30,8 @@ from agentkit.distributed.worker import EXIT_ERROR, RunAddress, run_node
 from agentkit.errors import ConfigError
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.both_stacks
+
 QUICK = RestartPolicy(max_restarts=5, first_delay_seconds=0.05, max_delay_seconds=0.2)
 
 

@@ -10,8 +10,6 @@ from agentkit.envs.atari import make
 from agentkit.errors import ConfigError, RawFramesWarning, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
-pytestmark = pytest.mark.one_stack
-
 
 class TestBreakout(EnvironmentContract):
     num_steps = 12

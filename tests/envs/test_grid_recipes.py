@@ -8,7 +8,6 @@ from agentkit.cli import main
 from agentkit.errors import SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
-pytestmark = pytest.mark.one_stack
 SMALL = [
     "--set", "hidden_sizes=4", "--set", "min_replay_size=8", "--set", "batch_size=4", "--steps", "48",
     "--eval-every", "48", "--eval-episodes", "1",
@@ -99,7 +98,7 @@ def test_minigrids_observations_say_all_that_the_task_says():
         envs.make("minigrid:DoorKey-5x")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "setting"), [("minatar:Breakout", "sticky_action_prob=0.2"), ("minigrid:DoorKey-5x5", "max_steps=20")]
 )

@@ -10,8 +10,6 @@ from agentkit.cli import main
 from agentkit.errors import UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
-pytestmark = pytest.mark.one_stack
-
 GOAL = slice(-3, None)
 
 

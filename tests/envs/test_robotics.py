@@ -10,9 +10,6 @@ from agentkit import envs
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract
 
-pytestmark = pytest.mark.one_stack
-
-
 # Fetch and the Shadow hand take no newer mujoco than .ci/smoke has.
 OF_OLDER_MUJOCO = ["FetchReach", "HandReach"] if importlib.metadata.version("mujoco").startswith("3.3.") else []
 

@@ -50,15 +50,18 @@ def lines_of_code(source: str) -> int:
     return sum(bool(line.strip()) for node in edits for line in ast.unparse(node).splitlines())
 
 
+@pytest.mark.both_stacks
 def test_the_edits_are_those_that_have_a_budget() -> None:
     assert {path.stem for path in EDITS.glob("*.py")} - {"__init__"} == set(BUDGETS)
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("name", BUDGETS)
 def test_an_edit_is_few_lines(name: str) -> None:
     assert lines_of_code((EDITS / f"{name}.py").read_text()) <= BUDGETS[name][0]
 
 
+@pytest.mark.both_stacks
 def test_lines_are_counted() -> None:
     source = '"""Says."""\nimport x\n\ndef f(a):\n    """Returns."""\n    # why\n    return g(\n        a,\n    )\n'
     assert lines_of_code(source) == 2
@@ -66,7 +69,6 @@ def test_lines_are_counted() -> None:
     assert lines_of_code("def make_agent():\n    x = 1\n    return x\n") == 2
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_path, monkeypatch) -> None:
     agent = importlib.import_module(f"examples.edits.{name}").make_agent(BUDGETS[name][1])
@@ -94,7 +96,6 @@ def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_pat
     assert experiment.evaluate(tmp_path / "run", num_episodes=1)["steps"] == 120
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", BUDGETS)
 def test_the_page_shows_the_edit_as_it_is(name: str) -> None:
     source = (EDITS / f"{name}.py").read_text()

@@ -49,10 +49,12 @@ def last_number(name, output):
     return float(found.group(1))
 
 
+@pytest.mark.both_stacks
 def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES} == set(PRINTS)
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_fits_on_a_page_and_teaches(path):
     text = path.read_text()
@@ -62,14 +64,14 @@ def test_fits_on_a_page_and_teaches(path):
     assert "--num_steps" in text
 
 
-@pytest.mark.slow
+@pytest.mark.both_stacks
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["custom_network", "dqn_by_hand", "munchausen_dqn", "reinforce_with_baseline"])
 def test_learns_catch(name):
     assert last_number(name, run(name)) >= PRINTS[name][1]
 
 
-@pytest.mark.one_stack
-@pytest.mark.slow
+@pytest.mark.full
 def test_attention_over_a_window_remembers_what_dqn_does_not():
     """The right answer is worth 1; without memory it is chance, whose mean is 0."""
     output = run("attention_window")
@@ -78,15 +80,15 @@ def test_attention_over_a_window_remembers_what_dqn_does_not():
     assert last_number("attention_window", output) >= PRINTS["attention_window"][1]
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize("library", ["flax", "equinox"])
 def test_a_torso_of_another_library_learns_catch(library):
     pytest.importorskip(library)
     assert last_number(f"{library}_torso", run(f"{library}_torso")) >= PRINTS[f"{library}_torso"][1]
 
 
-@pytest.mark.slow
+@pytest.mark.both_stacks
+@pytest.mark.full
 @pytest.mark.parametrize("library", ["flax", "equinox"])
 def test_a_run_with_a_torso_of_another_library_goes_on_from_its_folder_to_the_same_bits(library, tmp_path, monkeypatch):
     pytest.importorskip(library)
@@ -114,8 +116,7 @@ def test_a_run_with_a_torso_of_another_library_goes_on_from_its_folder_to_the_sa
     assert experiment.evaluate(tmp_path / "halves", num_episodes=1)["steps"] == 90
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_hindsight_solves_what_dqn_does_not(seed):
     """10 bits: -4 is perfect, -10 is never. A third of the steps is enough with hindsight."""
@@ -125,23 +126,26 @@ def test_hindsight_solves_what_dqn_does_not(seed):
     assert last_number("hindsight", output) >= PRINTS["hindsight"][1]
 
 
+@pytest.mark.both_stacks
 def test_new_environment_is_controlled():
     assert 0.0 < last_number("new_environment", run("new_environment")) < 2.0
 
 
+@pytest.mark.both_stacks
 def test_num_steps_is_read():
     output = run("munchausen_dqn", "--num_steps", "700")
     assert "after 700 steps" in output
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_prioritized_replay_on_reverb():
     output = run("prioritized_replay_on_reverb")
     assert "sampler Prioritized(exponent=0.6)" in output
     assert last_number("prioritized_replay_on_reverb", output) >= 0.5
 
 
+@pytest.mark.both_stacks
 @pytest.mark.both_stacks
 def test_the_reverb_example_without_reverb_says_what_to_install():
     if importlib.util.find_spec("reverb") is not None:

@@ -21,8 +21,7 @@ def lines_of_code(path):
     return len(ast.unparse(tree).replace("\n\n", "\n").strip().splitlines())
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_an_own_gymnasium_class(tmp_path):
     pytest.importorskip("gymnasium")
     assert lines_of_code(SCRIPT) <= 15

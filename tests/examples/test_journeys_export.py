@@ -11,7 +11,6 @@ import pytest
 import agentkit
 from agentkit.agents import dqn
 
-pytestmark = pytest.mark.one_stack
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "journeys"
 
 

@@ -9,7 +9,7 @@ from agentkit.loggers import read_csv
 
 pytest.importorskip("gymnasium")
 
-pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 JOURNEYS = pathlib.Path(__file__).resolve().parents[2] / "examples" / "journeys"
 

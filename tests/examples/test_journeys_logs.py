@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[2]
 JOURNEYS = ROOT / "examples" / "journeys"
 

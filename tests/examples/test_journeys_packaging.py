@@ -10,7 +10,7 @@ import pytest
 
 from agentkit import checkpoint
 
-pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "journeys" / "resume.py"

@@ -17,7 +17,7 @@ from agentkit.experiment.jobs import read_progress
 from agentkit.loggers import read_csv
 from tests.processes import is_alive
 
-pytestmark = [pytest.mark.one_stack, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOURNEYS = ROOT / "examples" / "journeys"

@@ -15,6 +15,8 @@ import pytest
 
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.both_stacks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANS = sorted((ROOT / "examples" / "plans").glob("*.py"))
 TESTED = {"dqn_and_ppo", "synchronous", "two_learners", "gradients_by_actors", "sharded_replay", "watcher"}
@@ -89,7 +91,7 @@ def test_fits_on_a_page_and_is_in_the_table(path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
     output = run("synchronous", "--num_steps", "250")
     pattern = r"{} +\(.*\): ([\d.]+) samples per insert, target (\d+).*\n +lacked ([\d.]+) updates on average, (\d+) at"
@@ -103,7 +105,7 @@ def test_synchronous_keeps_the_ratio_and_the_newest_parameters():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_both_learners_learn_from_one_actor():
     output = run("two_learners")
     (active, updates), (passive, others) = (
@@ -117,7 +119,7 @@ def test_both_learners_learn_from_one_actor():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_ppo_and_dqn_learn_from_one_actor():
     output = run("dqn_and_ppo")
     for name, least in (("ppo", 40), ("dqn", 500)):  # PPO's updates are few and long.
@@ -127,7 +129,7 @@ def test_ppo_and_dqn_learn_from_one_actor():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_gradients_by_actors_learn():
     output = run("gradients_by_actors")
     (sent,), (applied,) = find(r"'gradients': (\d+)", output), find(r"'updates': (\d+)", output)
@@ -138,7 +140,7 @@ def test_gradients_by_actors_learn():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_shard_holds_and_gives_its_part():
     output = run("sharded_replay")
     pattern = r"(?m)^{}transitions: (\d+) items; (\d+) samples of (\d+) inserts: ([\d.]+) each, target ([\d.]+)"
@@ -153,7 +155,7 @@ def test_every_shard_holds_and_gives_its_part():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
     path = tmp_path / "waits.csv"
     output = run("watcher", "--path", str(path))
@@ -165,7 +167,7 @@ def test_the_watcher_raises_its_alarm_and_writes_who_waits(tmp_path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_ctrl_c_ends_a_plan_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "waits.csv"
     process = start("watcher", "--updates_per_step", "1", "--num_steps", "100000000", "--path", str(path))

@@ -10,7 +10,7 @@ from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig, launch
 from tests.experiment import reporting
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 
 def test_an_actor_knows_its_place_and_loads_nothing_that_it_does_not_need(tmp_path):

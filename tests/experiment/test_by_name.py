@@ -16,8 +16,6 @@ from agentkit.experiment.preset_table import Falling, Preset
 from agentkit.wrappers.step_limit import StepLimit
 from tests.envs import handed_in
 
-pytestmark = pytest.mark.one_stack
-
 SMALL = {"hidden_sizes": (4,), "min_replay_size": 8, "batch_size": 4, "evaluation_period": 0, "progress": False}
 CATCH = Preset(
     "dqn", ("agentkit:ca*",), "a test", 48, {"learning_rate": Falling(1e-2), "discount": 0.5}, num_envs=2,

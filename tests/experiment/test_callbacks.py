@@ -30,8 +30,6 @@ from agentkit.experiment.callback_record import MissingCallbackWarning
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Count, OwnError, fail_on, grow, make_scaled, stop_on
 
-pytestmark = pytest.mark.one_stack
-
 SMALL = dqn.Config(hidden_sizes=(4,), batch_size=4, min_replay_size=10, replay_size=200, n_step=1)
 
 

@@ -10,6 +10,8 @@ from agentkit.distributed import NodeContext, NodeTakenError, RunStore, RunStore
 from agentkit.distributed.context import NodeId
 from agentkit.experiment.launch import external
 
+pytestmark = pytest.mark.both_stacks
+
 RUN = "0123456789abcdef"
 
 

@@ -88,7 +88,7 @@ def learned(folder):
     return [float(row["wrong"]) for row in rows], max(float(row["seen"]) for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "settings",
     [
@@ -106,7 +106,6 @@ def test_they_reach_the_loss(tmp_path: pathlib.Path, settings: dict) -> None:
     assert wrong and not any(wrong) and seen == 4
 
 
-@pytest.mark.one_stack
 def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) -> None:
     def contents(folder):
         experiment = read_config(folder, environment=Ladder)
@@ -129,7 +128,6 @@ def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) ->
     assert len(shown) == 8  # One number of each episode of each environment.
 
 
-@pytest.mark.one_stack
 def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1, num_epochs=1))
     made = agentkit.ExperimentConfig(agent, Ladder, 20, columns=("t", "info.success"), evaluation_period=0, num_envs=2)
@@ -140,7 +138,6 @@ def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     assert agentkit.run(made).updates == 1
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -14,6 +14,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, run
 from agentkit.experiment.devices import describe_devices
 
+pytestmark = pytest.mark.both_stacks
+
 SETUP = """
 import pathlib
 import sys
@@ -63,7 +65,7 @@ def on_two_devices(code: str, *arguments: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_devices_learn_what_one_learns(tmp_path: pathlib.Path) -> None:
     code = NOTE_DEVICES.format(module=".local") + textwrap.dedent("""
         ends = [run(make_experiment(f"{sys.argv[1]}/{devices}", devices)) for devices in (None, 2)]
@@ -84,7 +86,7 @@ def test_two_devices_learn_what_one_learns(tmp_path: pathlib.Path) -> None:
     on_two_devices(code, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_devices_learn_from_data_what_one_learns(tmp_path: pathlib.Path) -> None:
     code = NOTE_DEVICES.format(module=".offline") + textwrap.dedent("""
         from tests.agents import offline_data

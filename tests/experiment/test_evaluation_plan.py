@@ -16,8 +16,6 @@ from agentkit.experiment.config_json import experiment_from_record
 from agentkit.experiment.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
 from agentkit.experiment.local import ActAndLearn
 
-pytestmark = pytest.mark.one_stack
-
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=20, batch_size=2, updates_per_step=0.1))
 
 

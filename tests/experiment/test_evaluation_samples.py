@@ -2,7 +2,6 @@
 
 import dm_env
 import numpy as np
-import pytest
 
 import agentkit
 from agentkit import specs
@@ -11,8 +10,6 @@ from agentkit.cli import main
 from agentkit.experiment import Evaluator, read_config
 from agentkit.learning import Linear
 from agentkit.variables import VariableStore
-
-pytestmark = pytest.mark.one_stack
 
 
 class Counted(dm_env.Environment):

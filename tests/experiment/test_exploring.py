@@ -19,6 +19,8 @@ from agentkit.experiment.launch.exploring import explored, find_start, restored_
 from agentkit.specs import make_environment_spec
 from tests.experiment.launched import Launched
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(0)
 SECRET = "0123456789abcdef"
 
@@ -105,7 +107,7 @@ LINE = re.compile(r"goes on from step ([\d,]+) of its exploration, with seeds of
 
 
 @pytest.mark.reverb
-@pytest.mark.slow  # Starts a program twice.
+@pytest.mark.full  # Starts a program twice.
 def test_killed_and_resumed_actors_explore_on(tmp_path):
 
     def beginnings(run):

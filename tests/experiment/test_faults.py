@@ -16,7 +16,7 @@ from agentkit.experiment.launch.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 ROLES = ("actor-0", "evaluator-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0  # Start, and for SIGSTOP the 20 s until its silence is noticed, on a busy machine.
@@ -103,7 +103,7 @@ def test_a_program_whose_worker_or_supervisor_was_killed_goes_on_and_leaves_nobo
     assert checkpoint.read_latest(run / "checkpoints").step >= saved.step + 300
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     with Launched(tmp_path, 700, "--actors", "1", "--eval-every", "0", "--checkpoint-every", "300") as program:
         assert program.end() == 0, program.output()
@@ -133,7 +133,7 @@ def test_a_node_that_dies_too_often_ends_the_program_by_name(tmp_path):
         assert "actor-0 was killed by SIGKILL; 1 restarts in 600 s did not help" in program.log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_resumed_program_clears_away_what_a_killed_one_left(tmp_path):
     """The parameters in shared memory, and the files of a replay server that was killed."""
 

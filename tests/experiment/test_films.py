@@ -19,7 +19,6 @@ from agentkit.experiment import evaluate
 from agentkit.loggers import read_csv
 from agentkit.wrappers.film import Film, FilmWriter
 
-pytestmark = pytest.mark.one_stack
 ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
 CONFIG = dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8)

@@ -14,7 +14,7 @@ from agentkit import checkpoint
 from agentkit.loggers import read_csv
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 MEGABYTES = 24
 SETTINGS = ("--actors", "1", "--eval-every", "0", "--checkpoint-every", "200", "--set", "replay_size=2000")
@@ -86,7 +86,7 @@ def test_training_outlives_a_full_disk_and_saves_again_when_there_is_room(disk):
         assert not list((program.directory / "checkpoints").glob(".*"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_last_checkpoint_that_finds_no_room_is_told(disk, tmp_path):
     with Launched(disk, 10_000_000, *SETTINGS, terminal=tmp_path) as program:
         program.wait_for(lambda s: len(saved(program)) > 1)

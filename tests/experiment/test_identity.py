@@ -546,7 +546,7 @@ def test_impossible_environments_are_refused(settings, message):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_launched_run_of_own_parts_goes_on_from_its_folder(strange):
     experiment = strange.experiment()
     LAUNCHING.launch(experiment, num_actors=1, num_evaluators=0)

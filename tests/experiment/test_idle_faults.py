@@ -15,7 +15,7 @@ pytest.importorskip("reverb")
 from agentkit import checkpoint
 from tests.experiment.launched import ROOT, Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 ROLES = ("actor-0", "learner-0", "replay-0")
 LIMIT_SECONDS = 300.0
@@ -111,7 +111,7 @@ def test_nodes_that_wait_for_an_environment_survive_every_signal(tmp_path):
     assert all(row["updates_redone"] == 0 for row in table if row["role"] != "learner-0"), table
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_actors_that_wait_for_a_stopped_learner_survive(tmp_path):
     """SIGSTOP of the learner: the rate limit soon holds the actor, which is then killed; 20 s later all go on."""
     with Sleepy(tmp_path) as program:
@@ -125,7 +125,7 @@ def test_actors_that_wait_for_a_stopped_learner_survive(tmp_path):
         print("all go on after", goes_on(program), "s")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_supervisor_that_was_stopped_for_a_while_goes_on(tmp_path):
     """Longer than its nodes wait for it: they save, leave, and are started again; nothing is lost but time."""
     with Sleepy(tmp_path) as program:

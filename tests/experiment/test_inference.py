@@ -16,7 +16,7 @@ from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 from agentkit.experiment.launch.inference import inference_role
 from tests.experiment.launched import Launched
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 START_SECONDS = 400.0
 """How long a program may take to start on a busy machine."""
@@ -31,7 +31,7 @@ def steps_of(status, name):
     return status["nodes"][name]["counts"].get("steps", 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_servers_share_three_actors_to_the_end(tmp_path):
     with Launched(tmp_path, 1500, "--actors", "3", "--inference", "2", "--eval-every", "500") as program:
         status = program.wait_for(
@@ -88,7 +88,7 @@ def test_a_program_goes_on_when_its_server_is_killed(tmp_path):
         assert not [process for process in processes if process.is_running()]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_actors_that_wait_for_a_server_stop_when_they_are_told(tmp_path):
     with Launched(tmp_path, 1_000_000, "--actors", "1", "--inference", "1", "--eval-every", "0") as program:
         program.wait_for(lambda status: steps_of(status, "actor-0") > 50, START_SECONDS)
@@ -100,7 +100,7 @@ def test_actors_that_wait_for_a_server_stop_when_they_are_told(tmp_path):
     assert time.monotonic() - start < 30.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["threads", "processes"])
 def test_actors_that_step_several_environments(engine):
     seen = {}

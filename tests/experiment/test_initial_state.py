@@ -22,6 +22,8 @@ from agentkit.learning import Linear
 from agentkit.wrappers.reward_scale import RewardScale
 from tests.agents import offline_data
 
+pytestmark = pytest.mark.both_stacks
+
 POINT_MASS = offline_data.POINT_MASS
 EPISODES = offline_data.make_episodes(POINT_MASS, 20, [1.0, 0.7])
 SMALL: dict[str, Any] = {"hidden_sizes": (16,), "batch_size": 16, "min_replay_size": 16}
@@ -72,7 +74,7 @@ def scaled(folder: pathlib.Path) -> dict[str, Any]:
     return {"wrappers": [functools.partial(RewardScale, scale=scale)]} if scale != 1.0 else {}
 
 
-@pytest.mark.parametrize("name", ["iql", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cql", "td3_bc"))])
+@pytest.mark.parametrize("name", ["iql", *(pytest.param(name, marks=pytest.mark.full) for name in ("cql", "td3_bc"))])
 def test_an_offline_run_goes_on_online_with_all_that_it_had(
     trained: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, name: str
 ) -> None:

@@ -18,8 +18,6 @@ from agentkit.callbacks.best import KeepBest, Rank
 from agentkit.errors import CheckpointError, ConfigError, UnknownNameError
 from tests.experiment.best_writer import Experiment, policy_of
 
-pytestmark = pytest.mark.one_stack
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -81,8 +81,7 @@ def _files(folder: pathlib.Path) -> dict[str, np.ndarray | bytes]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize("agent", sorted(_CASES))
 def test_killed_again_and_again_equals_uninterrupted(agent: str, tmp_path: pathlib.Path) -> None:
     process = _train(agent, tmp_path / "whole")
@@ -125,8 +124,7 @@ def test_killed_again_and_again_equals_uninterrupted(agent: str, tmp_path: pathl
         assert _column(reference / "logs" / log, columns) == _column(folder / "logs" / log, columns)
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_batched_environments_resume_with_equal_files(tmp_path: pathlib.Path) -> None:
     """Logs and each file of the last checkpoint: all but the times in them."""
     for name, lives in (("whole", (0,)), ("killed", (290, 0))):

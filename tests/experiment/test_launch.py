@@ -17,7 +17,7 @@ from agentkit.experiment import evaluate
 from tests.experiment.launched import Launched
 from tests.test_ports import another_host, needs_namespaces
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 
 def rows(path):
@@ -74,7 +74,7 @@ def test_a_setting_that_cannot_work_ends_at_once_with_its_reason(tmp_path):
     assert time.monotonic() - start < 60.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @needs_namespaces
 @pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_no_port_of_a_program_is_open_to_other_machines(tmp_path, engine):

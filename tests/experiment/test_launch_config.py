@@ -6,6 +6,8 @@ from agentkit.agents import dqn
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
 
+pytestmark = pytest.mark.both_stacks
+
 
 @pytest.mark.parametrize("number", [-1, 1.5, float("nan"), float("inf")])
 def test_impossible_numbers_of_gpus_are_refused(number):
@@ -45,7 +47,7 @@ def test_gpus_are_reserved_for_the_learner_alone(number):
 
 @pytest.mark.reverb
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_gpu_that_no_machine_has_is_refused_at_once(tmp_path):
     from tests.experiment.launched import Launched
 

@@ -23,6 +23,8 @@ from agentkit.experiment.launch.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 
+pytestmark = pytest.mark.both_stacks
+
 SECRET = "0123456789abcdef"
 SPEC = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 

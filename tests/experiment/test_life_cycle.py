@@ -22,6 +22,8 @@ from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, local, resume, run
 from agentkit.replay import InProcessReplay
 
+pytestmark = pytest.mark.both_stacks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = {"hidden_sizes": (16,), "batch_size": 8, "n_step": 3, "min_replay_size": 20, "replay_size": 500}
 
@@ -90,7 +92,7 @@ def wait_for(process: subprocess.Popen, condition: Any) -> None:
 # --- in a process of its own -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=[pytest.mark.reverb, pytest.mark.slow])])
+@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=[pytest.mark.reverb, pytest.mark.full])])
 def test_an_error_in_mid_episode_ends_the_program(replay: str, tmp_path: pathlib.Path) -> None:
     trouble = """
 def trouble(count):
@@ -149,7 +151,7 @@ def test_a_closed_terminal_saves_and_a_reader_that_has_gone_ends_nothing(tmp_pat
     assert found is not None and found.step > 50
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_full_disk_ends_nothing_but_the_last_checkpoint(tmp_path: pathlib.Path) -> None:
     """It is full from step 110 to 230, and from step 270 on. No file can then be longer than 100 bytes."""
     filled = """
@@ -180,7 +182,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_line_and_leaves_no_folder(tmp
     assert "cannot be written to: File too large. Free some space" in line and "Traceback" not in errors
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_folder_that_can_only_be_read_is_evaluated_and_plotted(tmp_path: pathlib.Path) -> None:
     agent, words = make_agent(), {"evaluation_episodes": 1, "evaluation_period": 40, "run_directory": tmp_path / "run"}
     run(ExperimentConfig(agent, "agentkit:catch", 80, **words))

@@ -23,8 +23,6 @@ from agentkit.experiment.restoring import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
 
-pytestmark = pytest.mark.one_stack
-
 SAC = sac.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=8, num_random_steps=0)
 R2D2 = r2d2.Config(
     hidden_sizes=(8,), core_size=8, min_replay_size=4, batch_size=2, sequence_length=6, sequence_period=3, burn_in=2

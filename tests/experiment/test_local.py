@@ -17,6 +17,8 @@ from agentkit.experiment import ChangedCodeWarning, ExperimentConfig, Result, re
 from agentkit.learning import Linear
 from agentkit.loggers import read_csv
 
+pytestmark = pytest.mark.both_stacks
+
 MIN_SIZE = 20
 
 

@@ -14,8 +14,6 @@ from agentkit.agents import dqn, registry, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import AgentkitError
 
-pytestmark = pytest.mark.one_stack
-
 TRAIN = "agentkit:catch"
 
 

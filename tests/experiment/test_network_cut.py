@@ -20,7 +20,7 @@ from tests.experiment.other_host import other_host
 from tests.launch.test_by_hand import free_port
 from tests.test_ports import another_host, needs_namespaces
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow, needs_namespaces]
+pytestmark = [pytest.mark.reverb, pytest.mark.full, needs_namespaces]
 
 DQN = "dqn --env agentkit:catch --set hidden_sizes=16 --set min_replay_size=100 --set updates_per_step=0.1"
 LOOP = "until agentkit node learner {}; do echo starts again >&2; sleep 1; done"
@@ -144,7 +144,7 @@ def cut_for(run, other, seconds, node):
     return row
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("away", ["actor-0", "learner-0"])
 def test_a_cut_network_heals(run, away):
     """For less than the 15 s that a node waits for its store, and for longer: then it is started again by its loop."""

@@ -16,6 +16,8 @@ from agentkit.learning.finite import all_finite
 from agentkit.specs import make_environment_spec
 from tests.experiment import faulty
 
+pytestmark = pytest.mark.both_stacks
+
 SMALL = {
     "dqn": {"hidden_sizes": (8,), "min_replay_size": 32, "batch_size": 8, "n_step": 1, "huber_delta": None},
     "sac": {"hidden_sizes": (8,), "min_replay_size": 32, "batch_size": 8, "num_random_steps": 40},
@@ -151,7 +153,7 @@ def test_another_word_is_refused():
 
 
 @pytest.mark.reverb
-@pytest.mark.slow  # A program of processes starts.
+@pytest.mark.full  # A program of processes starts.
 def test_a_launched_run_ends_with_the_actors_words_and_no_restart(tmp_path):
     from agentkit import launch
     from agentkit.distributed import ProgramError

@@ -16,8 +16,6 @@ from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.fit import check_fit
 from tests.experiment.test_own_networks import spec_for
 
-pytestmark = pytest.mark.one_stack
-
 HERE = r"\(.*test_own_functions.py, line \d+\)"
 
 

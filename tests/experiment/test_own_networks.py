@@ -16,8 +16,6 @@ from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.experiment.fit import check_fit
 
-pytestmark = pytest.mark.one_stack
-
 Change = Callable[[jax.Array], jax.Array]
 
 

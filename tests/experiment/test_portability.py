@@ -5,10 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.one_stack
-
 ROOT = Path(__file__).resolve().parents[2]
 
 WITHOUT = """

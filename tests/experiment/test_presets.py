@@ -14,8 +14,6 @@ from agentkit.errors import UnknownNameError
 from agentkit.experiment.preset_table import PRESETS, Falling, Preset
 from agentkit.experiment.presets import find, summary
 
-pytestmark = pytest.mark.one_stack
-
 
 def label(preset):
     return f"{preset.agent}-{preset.environments[0]}"

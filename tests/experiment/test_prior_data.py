@@ -72,6 +72,7 @@ def assert_same(found: Any, expected: Any) -> None:
 # --- replay begins with a file ---------------------------------------------------------------------
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_what_replay_holds_are_the_files_transitions(data: pathlib.Path, n_step: int) -> None:
     agent = make_agent(n_step=n_step)
@@ -87,6 +88,7 @@ def test_what_replay_holds_are_the_files_transitions(data: pathlib.Path, n_step:
     assert f"6 episodes of {data}: {NUM_STEPS} steps, {len(store)} items" in message
 
 
+@pytest.mark.both_stacks
 def test_sequences_have_a_memory_that_has_seen_nothing(data: pathlib.Path) -> None:
     config = r2d2.Config(
         hidden_sizes=(8,), core_size=4, batch_size=2, burn_in=2, sequence_length=4, sequence_period=2,
@@ -99,6 +101,7 @@ def test_sequences_have_a_memory_that_has_seen_nothing(data: pathlib.Path) -> No
     assert all(np.all(leaf == 0) for leaf in tree.flatten(items.extras))
 
 
+@pytest.mark.both_stacks
 def test_rewards_are_those_that_training_gives(data: pathlib.Path) -> None:
     """Wrappers for training only change the data's rewards, in their order; evaluations have neither."""
     wrappers = [functools.partial(RewardScale, scale=3.0), ClipReward, functools.partial(RewardScale, scale=0.5)]
@@ -108,6 +111,7 @@ def test_rewards_are_those_that_training_gives(data: pathlib.Path) -> None:
     np.testing.assert_allclose(after, 0.5 * np.clip(3.0 * before, -1.0, 1.0))
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize(("num_items", "first"), [(20, 20), (54, 20), (10, 10)])
 def test_data_bear_on_the_size_and_not_on_the_rate(num_items: int, first: int) -> None:
     """Learning begins as it would have where the items that it waits for were the run's own."""
@@ -152,6 +156,7 @@ def _first(episodes: Any, num_steps: int) -> Any:
     return found
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("shared", [False, True], ids=["one table", "two tables"])
 def test_stopped_and_resumed_it_ends_as_if_never_stopped(
     data: pathlib.Path, tmp_path: pathlib.Path, shared: bool
@@ -191,6 +196,7 @@ def test_reverb_learns_as_often_and_goes_on_so(data: pathlib.Path, tmp_path: pat
 # --- batches from two tables -----------------------------------------------------------------------
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("num_updates", [1, 3])
 def test_a_batch_has_its_share_of_either_table(num_updates: int) -> None:
     layout = make_agent().make_tables(make_environment_spec(agentkit.envs.make(CATCH, seed=0)))[0].layout
@@ -210,6 +216,7 @@ def test_a_batch_has_its_share_of_either_table(num_updates: int) -> None:
     assert [replay.info(name).num_sampled for name in ("own", "prior")] == [5 * num_updates, 3 * num_updates]
 
 
+@pytest.mark.both_stacks
 def test_the_data_stay_and_the_agents_own_steps_say_how_often_it_learns(data: pathlib.Path) -> None:
     plain, mixed = make_agent(), with_prior_data(make_agent(), data, share=0.25)
     assert mixed.batch_plan == BatchPlan("transitions", 8, 1, "prior_data", 2) and plain.batch_plan.num_own == 8
@@ -233,7 +240,6 @@ def _dive(num_episodes: int) -> list[datasets.Episode]:
     return recorder.episodes
 
 
-@pytest.mark.one_stack
 def test_sac_learns_what_it_would_not_find_alone() -> None:
     """The treasure of deep sea, which a random policy finds once in 256 episodes, in 50 episodes: for three seeds."""
     config = discrete_sac.Config(
@@ -253,6 +259,7 @@ def test_sac_learns_what_it_would_not_find_alone() -> None:
 # --- refusals --------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize(
     ("agent", "settings", "message"),
     [
@@ -271,12 +278,14 @@ def test_data_that_do_not_fit_are_refused_before_there_is_a_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.both_stacks
 def test_a_planners_own_words_are_in_no_data(data: pathlib.Path) -> None:
     pytest.importorskip("mctx")
     with pytest.raises(ConfigError, match="says beside each action"):
         agentkit.run(make_experiment(gumbel_muzero.make_agent(), data=data))
 
 
+@pytest.mark.both_stacks
 def test_impossible_shares_and_agents_are_refused(data: pathlib.Path) -> None:
     for share in (0.0, 1.0, 0.01, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="share must be above 0 and below 1"):
@@ -292,6 +301,7 @@ def test_impossible_shares_and_agents_are_refused(data: pathlib.Path) -> None:
             prepare_launch(make_experiment(agent, **settings), False, {})
 
 
+@pytest.mark.both_stacks
 def test_the_command_says_what_it_is_missing(
     data: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

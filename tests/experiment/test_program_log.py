@@ -11,6 +11,8 @@ from agentkit.experiment.logs import ProgramLog
 from agentkit.loggers import read_csv, read_jsonl
 from tests.loggers.test_program_table import make_node, make_status
 
+pytestmark = pytest.mark.both_stacks
+
 ROLES = ("replay", "learner", "actor", "evaluator")
 
 
@@ -114,7 +116,7 @@ def tags(event_pb2, path):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_launched_program_logs_itself_and_goes_on_after_a_resume(tmp_path, engine):
     from tests.experiment.launched import Launched

@@ -69,7 +69,7 @@ class Watch:
         return environment
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_dqn_learns_catch() -> None:
     config = dqn.Config(
         learning_rate=2e-3,

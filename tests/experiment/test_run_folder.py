@@ -50,7 +50,6 @@ def test_what_is_missing_is_said(folder, tmp_path, monkeypatch):
         agentkit.open_run(folder).log("learner")
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("words", [["--run-id", "S3CRET" * 3, "--seed", "1"], ["--run-id=" + "S3CRET" * 3]])
 def test_a_runs_config_keeps_no_secret_and_outlives_a_power_failure(words, tmp_path, monkeypatch):
     """It is on the disk, and so are the names of its folder and of the folder around that, once it is written."""

@@ -14,6 +14,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.launch import external
 from agentkit.experiment.run_lock import run_lock
 
+pytestmark = pytest.mark.both_stacks
+
 HOLD = """
 import multiprocessing, sys, time
 from agentkit.experiment.run_lock import run_lock

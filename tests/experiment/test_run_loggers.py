@@ -15,6 +15,8 @@ from agentkit.experiment import ExperimentConfig, launch, read_config, resume, r
 from agentkit.experiment.run_loggers import RunLoggers, make_logger
 from agentkit.loggers import read_csv, read_jsonl
 
+pytestmark = pytest.mark.both_stacks
+
 SMALL = dqn.Config(hidden_sizes=(8,), min_replay_size=16, batch_size=8)
 
 

@@ -8,6 +8,8 @@ from agentkit.distributed import Program, Role
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.experiment import run_program
 
+pytestmark = pytest.mark.both_stacks
+
 
 def judge(context):
     context.ready()

@@ -10,8 +10,6 @@ from agentkit.agents import dqn, ppo
 from agentkit.envs.base import Environment
 from agentkit.errors import ConfigError, SpecError
 
-pytestmark = pytest.mark.one_stack
-
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
 
 

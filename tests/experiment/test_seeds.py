@@ -45,8 +45,7 @@ def interrupt_when(condition):
     return thread
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp_path):
     mended = tmp_path / "mended"
 
@@ -87,8 +86,7 @@ def test_a_group_is_stopped_and_resumed_and_each_run_is_as_it_would_be_alone(tmp
     assert (first / "config.json").stat().st_mtime_ns == began  # Nothing ran again.
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
     words = ["--env", "agentkit:catch", "--steps", "40", "--seeds", "3", "--eval-every", "0", "--out", str(tmp_path)]
     assert main(["train", "dqn", *words]) == 0
@@ -97,6 +95,7 @@ def test_the_command_line_goes_on_with_a_group_by_its_folder(tmp_path):
     assert read_progress(group / "seed3").steps == 60
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31], ["0"]])
 def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, seeds):
     with pytest.raises(ConfigError, match="seed"):
@@ -104,6 +103,7 @@ def test_impossible_seeds_are_refused_before_there_is_a_folder(tmp_path, seeds):
     assert not (tmp_path / "group").exists()
 
 
+@pytest.mark.both_stacks
 def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
     (tmp_path / "group.json").write_text(json.dumps({"seeds": [0, 1], "jobs": 1, "experiment": {}}))
     with pytest.raises(ConfigError, match="has a group of seeds in it already"):
@@ -116,6 +116,7 @@ def test_a_group_is_not_overwritten_and_keeps_its_seeds(tmp_path):
         run_seeds(experiment(tmp_path / "other"), [0], resume=True)
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -136,6 +137,7 @@ def test_bad_words_are_one_line_and_leave_no_folder(tmp_path, monkeypatch, capsy
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("num_rows", [1, 12, 2_000])
 def test_progress_is_read_from_the_end_of_a_log(tmp_path, num_rows):
     (tmp_path / "logs").mkdir()

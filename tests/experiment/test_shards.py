@@ -12,7 +12,7 @@ from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.replay import replay_node
 from agentkit.loggers.program_table import all_tables
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 
 def run(folder, num_steps, totals=None):
@@ -35,7 +35,7 @@ def run(folder, num_steps, totals=None):
     return first[0], last
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_shards_are_saved_and_come_back(tmp_path):
     _, ended = run(tmp_path, 1_500)
     sizes = {name: table["size"] for name, table in all_tables(ended).items()}

@@ -19,8 +19,6 @@ from agentkit.experiment.shared_parts import find_policy, make_parts
 from agentkit.learning import Loss
 from agentkit.types import LossOutput
 
-pytestmark = pytest.mark.one_stack
-
 SMALL = {"hidden_sizes": (5,), "min_replay_size": 20, "batch_size": 8}
 CATCH = specs.make_environment_spec(envs.make("agentkit:catch", seed=0))
 

@@ -10,6 +10,8 @@ from agentkit.distributed import NodeContext, RunStore, RunStoreClient
 from agentkit.distributed.context import NodeId
 from agentkit.experiment.launch.step_goal import StepGoal
 
+pytestmark = pytest.mark.both_stacks
+
 SECRET = "a-secret"
 
 

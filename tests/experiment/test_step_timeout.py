@@ -38,6 +38,7 @@ class Hanging:
         self.inner.close()
 
 
+@pytest.mark.both_stacks
 def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
     before = signal.getsignal(signal.SIGUSR2)
     with StepWatch("mine:Slow-v0", 0.5) as watch:
@@ -52,6 +53,7 @@ def test_a_call_that_takes_too_long_is_interrupted_by_an_error_with_the_name():
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
+@pytest.mark.both_stacks
 def test_ctrl_c_does_not_reach_the_process_beside():
     """A terminal sends it to all processes of its group; that one would end with a traceback."""
     with StepWatch("mine:Slow-v0", 10.0, beside=True) as watch:
@@ -67,6 +69,7 @@ with step_watch.StepWatch("deaf", 0.5, on_stuck=lambda message: print("told:", m
 """
 
 
+@pytest.mark.both_stacks
 def test_a_call_that_does_not_hear_ends_its_process():
     done = subprocess.run(
         [sys.executable, "-c", DEAF],
@@ -89,7 +92,6 @@ with step_watch.StepWatch("frozen", 1.5, beside=True) as watch:
 """
 
 
-@pytest.mark.one_stack
 def test_a_call_that_keeps_the_interpreter_from_the_first_moment_ends_its_process():
     start_time = time.monotonic()
     done = subprocess.run(
@@ -104,6 +106,7 @@ def test_a_call_that_keeps_the_interpreter_from_the_first_moment_ends_its_proces
     assert "It kept the interpreter meanwhile" in done.stderr
 
 
+@pytest.mark.both_stacks
 def test_an_environment_that_cannot_be_made_in_time_is_refused_before_there_is_a_folder(tmp_path, capsys):
     def make(name, seed):
         time.sleep(600)
@@ -117,7 +120,8 @@ def test_an_environment_that_cannot_be_made_in_time_is_refused_before_there_is_a
     assert "Traceback" not in said and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow  # Imports and compiles in a process of its own, and waits.
+@pytest.mark.both_stacks
+@pytest.mark.full  # Imports and compiles in a process of its own, and waits.
 @pytest.mark.parametrize(
     ("hang", "code"),
     [
@@ -149,7 +153,7 @@ class Hanging(EnvironmentWrapper):
 
 
 @pytest.mark.reverb
-@pytest.mark.slow  # Starts a program, and waits until it notices.
+@pytest.mark.full  # Starts a program, and waits until it notices.
 def test_a_launched_program_names_what_hangs_and_is_stopped_at_once(tmp_path, monkeypatch):
     bed = tmp_path / "asleep"
     (tmp_path / "hanging.py").write_text(HANGING.format(bed=str(bed)))

@@ -82,6 +82,7 @@ def assert_equal(one, other):
             np.testing.assert_array_equal(value, theirs[path], err_msg=path)
 
 
+@pytest.mark.both_stacks
 def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped(tmp_path):
     _, whole = train(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -95,8 +96,7 @@ def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped
     assert_equal(resumed, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize("agent", AGENTS)
 def test_asynchronous_runs_learn_and_are_resumed_at_new_episodes(agent, tmp_path, capfd):
     result, found = train(tmp_path, agent, workers=2, ready=2)
@@ -111,6 +111,7 @@ def test_asynchronous_runs_learn_and_are_resumed_at_new_episodes(agent, tmp_path
     assert "every environment begins a new episode" in "".join(capfd.readouterr())
 
 
+@pytest.mark.both_stacks
 def test_a_callback_that_keeps_hold_of_environments_is_refused(tmp_path):
     class Wraps(Callback):
         def wrap(self, environment):
@@ -121,6 +122,7 @@ def test_a_callback_that_keeps_hold_of_environments_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.both_stacks
 def test_a_callback_of_steps_is_refused_where_environments_are_not_stepped_together(tmp_path):
     class Counts(Callback):
         def on_step(self, run, step):
@@ -131,7 +133,6 @@ def test_a_callback_of_steps_is_refused_where_environments_are_not_stepped_toget
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.one_stack
 def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_it_draws(monkeypatch):
     config = a2c.Config(hidden_sizes=(8,), segment_length=1, batch_size=5)
     experiment = ExperimentConfig(

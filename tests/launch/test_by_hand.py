@@ -16,7 +16,7 @@ pytest.importorskip("reverb")
 
 from agentkit.loggers import read_csv
 
-pytestmark = [pytest.mark.reverb, pytest.mark.slow]
+pytestmark = [pytest.mark.reverb, pytest.mark.full]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
@@ -160,7 +160,7 @@ def test_actors_by_hand_end_with_their_loop_and_give_up_in_the_end(run, tmp_path
     assert run.wait("usage", 10) == 2 and "Usage" in run.log("usage")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_killed_host_goes_on_by_the_same_command(run, tmp_path):
     """As a scheduler does it: the very same words again."""
     port = free_port()
@@ -188,7 +188,7 @@ def steps_at_the_end(log):
     return int(found[1].replace(",", ""))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_machine(run, tmp_path):
     script = (sys.executable, LAUNCH / "one_machine.py", "--env", "agentkit:catch", "--run", "RUN", "--actors", "1")
     run("first", *script, "--steps", "1500")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.both_stacks
+
 LAUNCH = Path(__file__).resolve().parents[2] / "launch"
 SCRIPTS = ["actors_by_hand.sh", "slurm.sbatch"]
 

@@ -17,7 +17,7 @@ pytest.importorskip("reverb")
 
 pytestmark = [
     pytest.mark.reverb,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(
         not all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))) or os.getuid() != 0,
         reason="needs SLURM (Debian's slurm-wlm and munge) and root, who alone may start it",

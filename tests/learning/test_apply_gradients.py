@@ -10,6 +10,8 @@ from agentkit.errors import ConfigError
 from agentkit.learning import adam, apply_gradients, periodic, sgd
 from agentkit.types import LossOutput, ReplaySample
 
+pytestmark = pytest.mark.both_stacks
+
 
 def make_update(optimizer=None, target_update=None):
     def loss(params, target_params, batch, key):

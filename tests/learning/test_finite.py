@@ -6,6 +6,8 @@ import pytest
 
 from agentkit.learning import finite
 
+pytestmark = pytest.mark.both_stacks
+
 
 @pytest.mark.parametrize("number", [1.0, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -22,6 +22,8 @@ from agentkit.learning import Learner, LearnerCallbacks, Update, UpdateOutput, p
 from agentkit.types import DrawnBatch, LossOutput, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
+pytestmark = pytest.mark.both_stacks
+
 KEY = jax.random.PRNGKey(3)
 SIZE = 4
 

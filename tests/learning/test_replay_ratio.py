@@ -6,6 +6,8 @@ from agentkit.core import BatchPlan
 from agentkit.errors import ConfigError
 from agentkit.learning import rate_limit
 
+pytestmark = pytest.mark.both_stacks
+
 
 def _drive(plan: BatchPlan, updates_per_insert: float, min_size: int, num_inserts: int) -> list[int]:
     """Updates after each insert, taking turns as the single process does."""

@@ -7,6 +7,8 @@ import pytest
 from agentkit.errors import ConfigError
 from agentkit.learning.schedules import Cosine, Linear, Piecewise, value_at
 
+pytestmark = pytest.mark.both_stacks
+
 COUNTS = [0, 1, 7, 50, 99, 100, 101, 10_000]
 
 

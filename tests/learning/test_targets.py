@@ -6,6 +6,8 @@ import pytest
 from agentkit.errors import ConfigError
 from agentkit.learning import periodic, polyak
 
+pytestmark = pytest.mark.both_stacks
+
 
 def test_periodic_copies_every_third_update() -> None:
     follow = jax.jit(periodic(3))

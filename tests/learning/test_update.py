@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from agentkit.learning import Linear, adam, optimizer_step, periodic, polyak, sgd, tell_counts
 from agentkit.types import LossOutput, ReplaySample
+
+pytestmark = pytest.mark.both_stacks
 
 KEY = jax.random.PRNGKey(3)
 X = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]], np.float32)

@@ -14,8 +14,6 @@ from agentkit.errors import AgentkitError
 from agentkit.networks.cores import Core, initial_core_state, make_core
 from tests.networks.test_recurrent import assert_close
 
-pytestmark = pytest.mark.one_stack
-
 B, T, F, D = 2, 7, 3, 4
 KEY = jax.random.PRNGKey(0)
 RNG = np.random.default_rng(0)
@@ -26,7 +24,7 @@ def make(core: Core) -> nets.RecurrentNetwork:
     return nets.recurrent_network(lambda o: o, lambda features, o: hk.Linear(2)(features), D, spec, core)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("core", ["gru", nets.GTrXL(memory_length=3, num_layers=2)], ids=["gru", "gtrxl"])
 def test_unrolling_is_stepping_with_a_new_state_at_each_start(core: Core) -> None:
     """Over more rows than the memory has, from a state that is none of an episode's start."""
@@ -63,7 +61,7 @@ def _seen(state: Any) -> Any:
     return state._replace(inputs=np.where(is_seen[:, None, :, None], state.inputs, 0.0))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_a_row_is_remembered_for_as_long_as_the_memory_is_and_not_longer(num_layers: int) -> None:
     """Of L layers each sees 3 rows further back than the one below."""
@@ -85,7 +83,7 @@ def test_a_row_is_remembered_for_as_long_as_the_memory_is_and_not_longer(num_lay
     np.testing.assert_array_equal(np.any(again != fresh, axis=(0, 2)), [t in (1, 2) for t in range(9)])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_larger_the_gates_bias_the_closer_is_a_layer_to_the_identity() -> None:
     x, distances = jnp.float32(RNG.normal(size=(B, F))), []
     for bias in (0.0, 2.0, 30.0):

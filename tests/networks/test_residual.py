@@ -22,7 +22,7 @@ def some_images(shape: tuple[int, ...], size: int = 2) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (size, *shape), np.uint8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [(84, 84, 4), (9, 13, 2)])
 def test_images_of_any_size_become_256_features(shape: tuple[int, ...]) -> None:
     params = jax.jit(parameters, static_argnums=0)(shape)
@@ -98,7 +98,7 @@ def features_by_hand(params: Any, image: np.ndarray) -> np.ndarray:
     return np.maximum(np.maximum(x, 0).reshape(-1) @ linear["w"] + linear["b"], 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [(8, 12, 3), (11, 9, 1)])
 def test_its_features_are_those_of_the_figure_worked_out_in_numpy(shape: tuple[int, ...]) -> None:
     """Even and odd sizes, with biases that are not 0."""

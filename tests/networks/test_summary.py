@@ -43,7 +43,6 @@ def test_each_part_of_an_observation_is_described_as_it_is_encoded() -> None:
     assert describe_inputs(specs.Array((), np.float32)) == [("observation", "float32", "1 number as it is")]
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", registry.names())
 def test_every_parameter_of_every_agent_is_counted_once(name: str) -> None:
     made = registry.make(name).make_networks(spec_of(name, 4))

@@ -11,6 +11,8 @@ from agentkit.errors import ConfigError, ReplayTimeoutError
 from agentkit.replay import Fifo, InProcessReplay, Lockstep, Queue, Select, Table, queue_table, row_layout
 from agentkit.testing.replay import make_step, pair_table, write_pairs
 
+pytestmark = pytest.mark.both_stacks
+
 BACKENDS = ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)]
 
 

@@ -7,6 +7,8 @@ from agentkit.errors import ConfigError
 from agentkit.replay import Fifo, MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from agentkit.testing.replay import pair_table
 
+pytestmark = pytest.mark.both_stacks
+
 
 @pytest.mark.parametrize(
     "make, words",

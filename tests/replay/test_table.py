@@ -8,6 +8,8 @@ from agentkit.errors import ConfigError
 from agentkit.replay import FromInline, FromStep, Layout, Prioritized, Select
 from agentkit.testing.replay import pair_layout, pair_table, sequence_layout
 
+pytestmark = pytest.mark.both_stacks
+
 STEP = {"a": specs.Array((2,), np.float32), "b": specs.Array((), np.int32)}
 
 

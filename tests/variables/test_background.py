@@ -6,6 +6,8 @@ import pytest
 from agentkit.errors import ConfigError
 from agentkit.variables import BackgroundPublisher, VariableStore
 
+pytestmark = pytest.mark.both_stacks
+
 LONG = 20.0
 
 

@@ -9,6 +9,8 @@ from agentkit.core import VariableSource, Versioned
 from agentkit.errors import ConfigError, UnknownNameError, VariablesTimeoutError
 from agentkit.variables import VariableClient, VariableStore
 
+pytestmark = pytest.mark.both_stacks
+
 
 class Counted(VariableSource):
     """A store that counts how often it is asked."""

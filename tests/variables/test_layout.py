@@ -12,6 +12,8 @@ from agentkit import nests
 from agentkit.errors import SpecError, UnknownNameError
 from agentkit.variables import layout
 
+pytestmark = pytest.mark.both_stacks
+
 
 class Pair(NamedTuple):
     mean: np.ndarray

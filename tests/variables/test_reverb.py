@@ -207,7 +207,7 @@ def test_a_strangers_letter_is_no_crash(content, message):
             time.sleep(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_nothing_is_left_behind(tmp_path):
     code = """
     import numpy as np
@@ -225,7 +225,7 @@ def test_nothing_is_left_behind(tmp_path):
 # --- parameters in it --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_no_reader_ever_sees_a_torn_tree():
     port = free_port()
     publisher = start("publish", "reverb", port, CHILD, 2_000, 0)
@@ -240,7 +240,7 @@ def test_no_reader_ever_sees_a_torn_tree():
         publisher.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_readers_survive_a_publisher_killed_at_any_instant():
     """Four times here, as Reverb starts slowly; each learner goes on from an older checkpoint."""
     port, rng, held = free_port(), random.Random(0), -1

@@ -20,6 +20,8 @@ from agentkit.errors import ConfigError, VariablesTimeoutError
 from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, remove_shared_memory
 from agentkit.variables.shared_memory import shared_memory_path
 
+pytestmark = pytest.mark.both_stacks
+
 HAMMER = pathlib.Path(__file__).with_name("hammer.py")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -60,6 +62,7 @@ def test_no_reader_ever_sees_a_torn_tree(path, size, times):
         publisher.communicate()
 
 
+@pytest.mark.full
 def test_a_publisher_killed_at_any_instant_leaves_a_whole_version(path):
     """And readers go on at once, with it and with the next learner, which restarted lower."""
     rng, held, source = random.Random(0), -1, SharedMemorySource(path)

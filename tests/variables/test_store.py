@@ -6,6 +6,8 @@ import pytest
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.variables import VariableStore
 
+pytestmark = pytest.mark.both_stacks
+
 
 def held(store: VariableStore, *names: str) -> tuple[int, dict]:
     found = store.get(names or ["policy"])

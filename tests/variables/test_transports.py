@@ -10,6 +10,8 @@ import pytest
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, VariableClient
 
+pytestmark = pytest.mark.both_stacks
+
 LONG = 60.0
 
 

@@ -23,8 +23,6 @@ from agentkit.wrappers.one_hot import OneHot
 from agentkit.wrappers.registry import find
 from agentkit.wrappers.reward_scale import RewardScale
 
-pytestmark = pytest.mark.one_stack
-
 
 class Listener(dm_env.Environment):
     """Remembers its last action; the reward is 3, the observation a nest with a choice."""
@@ -198,6 +196,7 @@ def test_a_scale_is_above_0():
             RewardScale(Catch(), scale)
 
 
+@pytest.mark.full
 def test_evaluations_have_the_environments_own_rewards(tmp_path):
     """The bandit pays 1 for the right arm; config.json rebuilds the wrapper, and evaluations go without it."""
     agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=8, batch_size=4))

@@ -28,8 +28,6 @@ from agentkit.wrappers.soft_horizon import SoftHorizon
 from agentkit.wrappers.step_limit import StepLimit
 from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
 
-pytestmark = pytest.mark.one_stack
-
 
 class Clock(Environment):
     """Shows the time since its reset and a number of the episode; terminates after `length` steps."""

@@ -73,8 +73,7 @@ def with_scaled_policy_loss(name: str, scale: jax.Array) -> Any:
     return make(name, {"policy_delay": 1}, make_losses=make_losses)
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["td3", "mpo"])  # Losses apart, and one loss.
 def test_the_policys_loss_does_not_reach_the_encoder(name: str) -> None:
     """Another loss of the policy changes the policy, and not one bit of the encoder; the critics' loss does."""
@@ -97,7 +96,7 @@ def test_the_policys_loss_does_not_reach_the_encoder(name: str) -> None:
     assert differ(*halves(after.agent.opt_states))
 
 
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_the_encoders_step_is_adams_on_the_critics_loss_of_the_shifted_images() -> None:
     """All by hand: both shifts, the features, the loss with its gradient, and the first step of Adam."""
     agent, batch = make("sac", {"learning_rate": 1e-2}, drq.Config(max_shift=2)), a_batch()
@@ -142,6 +141,7 @@ def test_targets_train_nobody(field: str) -> None:
     assert state.encoder == (1 - vectors.sum() if field == "observation" else 1)
 
 
+@pytest.mark.full
 def test_policies_see_the_images_as_they_are_through_the_published_encoder() -> None:
     agent = make("sac", {"num_random_steps": 0})
     networks = agent.make_networks(IMAGES)
@@ -210,7 +210,6 @@ def test_other_settings_take_the_place_of_the_defaults() -> None:
         drq.Config(max_shift=-1)
 
 
-@pytest.mark.one_stack
 @pytest.mark.parametrize("name", ["cql", "crr", "droq", "iql", "redq", "td3_bc"])
 def test_other_agents_with_critics_take_it(name: str) -> None:
     agent = make(name, {}, drq.Config())
@@ -274,7 +273,7 @@ def _train(folder: Path, die_at: float = float("inf"), resume: bool = False) -> 
     return found.state["learner"]["state"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_from_images_is_resumed_to_the_bit_and_its_policy_loaded(tmp_path: Path) -> None:
     whole = _train(tmp_path / "whole")
     with pytest.raises(_KilledError):
@@ -318,22 +317,19 @@ def learner(name: str, **config: Any) -> Any:
     return make(name, {**LEARNING, **OF_EACH[name]}, drq.Config(trunk_size=20, **config))
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_sac_learns_from_images() -> None:
     """The best is about -0.5, random play -6, and the encoder as it was at first gives -2.5."""
     learns(learner("sac"), drawn_point_mass, num_steps=1_500, threshold=-1.5)
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "num_steps"), [("td3", 2_000), ("d4pg", 2_500), ("mpo", 4_000), ("ddpg", 4_000)])
 def test_its_siblings_learn_from_images(name: str, num_steps: int) -> None:
     learns(learner(name), drawn_point_mass, num_steps=num_steps, threshold=-2.0, seeds=(0,))
 
 
-@pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_nothing_is_learned_behind_an_encoder_without_a_gradient() -> None:
     with pytest.raises(AssertionError, match="Expected an evaluation return"):
         learns(learner("sac", learning_rate=1e-30), drawn_point_mass, num_steps=1_500, threshold=-2.0, seeds=(0,))

@@ -29,8 +29,6 @@ from agentkit.types import ReplaySample, Step, Transition
 from tests.agents.offline_data import CATCH, POINT_MASS, make_episodes
 from tests.experiment.resumed import check_resumes
 
-pytestmark = pytest.mark.one_stack
-
 KEY = jax.random.PRNGKey(0)
 CONTINUOUS = specs.BoundedArray((2,), np.float32, -1.0, 1.0, "action")
 DISCRETE = specs.DiscreteArray(3, dtype=np.int32, name="action")
@@ -139,6 +137,7 @@ def test_without_any_slope_the_penalty_has_a_gradient_that_is_finite() -> None:
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.full
 def test_pixels_are_told_apart_in_units_of_their_range() -> None:
     """Slopes, and so the penalty, are per full range; the convolutions get what an agent's get."""
     spec = spec_of(DISCRETE, specs.Array((36, 36, 1), np.uint8))
@@ -191,7 +190,7 @@ def skilled(actions: Any, size: int, seed: int) -> Pairs:
     return pairs._replace(action=np.tanh(place[:, :2]))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
 def test_what_looks_demonstrated_is_rewarded_more_and_more(actions: Any) -> None:
     """Of pairs that were not among the demonstrations."""
@@ -212,6 +211,7 @@ def test_what_looks_demonstrated_is_rewarded_more_and_more(actions: Any) -> None
     assert output.metrics["discriminator_accuracy"] > 0.7
 
 
+@pytest.mark.full
 def test_rewards_are_logits_of_d_after_the_discriminators_step() -> None:
     state, step, update = imitating(skilled(CONTINUOUS, 100, 0), hidden_sizes=(6, 5), max_normalized=1.5)
     pairs = some_pairs(CONTINUOUS, 64, 1)
@@ -233,6 +233,7 @@ def test_rewards_are_logits_of_d_after_the_discriminators_step() -> None:
     assert update.gradient is None and update.apply is None
 
 
+@pytest.mark.full
 def test_the_environments_rewards_change_nothing() -> None:
     state, step, _ = imitating(skilled(CONTINUOUS, 100, 0))
     learned = [step(state, batch_of(some_pairs(CONTINUOUS, 8, 1), reward)) for reward in (0.0, 7.0)]
@@ -267,6 +268,7 @@ def test_a_batch_of_other_data_is_refused() -> None:
         update.update(state, ReplaySample((), (np.zeros((4, 2)),)))
 
 
+@pytest.mark.full
 def test_in_segments_rows_without_an_action_count_for_nothing() -> None:
     """Neither for the discriminator, nor for its statistics; their rewards are 0."""
     pairs = some_pairs(CONTINUOUS, 12, 5)
@@ -325,7 +327,7 @@ class TestAnyAgent:
         "dictionary": (dqn.make_agent(dqn.Config(n_step=1, **SMALL)), "agentkit:bit_flip"),
     }
 
-    @pytest.mark.slow
+    @pytest.mark.full
     @pytest.mark.parametrize("case", cases)
     def test_it_trains_and_resumes(self, case: str, tmp_path: Any) -> None:
         agent, environment = self.cases[case]
@@ -359,12 +361,14 @@ def make_update(agent: Agent) -> Update:
     return agent.make_update(agent.make_networks(CATCH_SPEC))
 
 
+@pytest.mark.full
 def test_it_learns_from_data_alone() -> None:
     """Steps of anybody, without their rewards, beside the demonstrations."""
     agent = with_gail(catch_agent(), make_episodes(CATCH, 2, (1.0,)), Config(hidden_sizes=(8,)))
     assert run_offline(OfflineConfig(agent, played(CATCH), 20)).updates == 20
 
 
+@pytest.mark.full
 def test_demonstrations_of_a_file_are_those_of_its_episodes(tmp_path: Any) -> None:
     episodes = played(CATCH, 3)
     rows: dict[str, list[Any]] = {name: [] for name in ("observation", "action", "reward", "is_terminal")}
@@ -419,7 +423,7 @@ def test_demonstrations_of_another_environment_are_refused() -> None:
         make_update(with_gail(catch_agent(), "nowhere.npz"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None:
     """Experts' returns are -0.65, those of their opposites -19.5: an imitator of these gets what they get.
 
@@ -446,7 +450,7 @@ def test_it_does_as_demonstrated_whatever_the_environments_rewards_are() -> None
     assert max(imitating_returns(skill=-1.0, threshold=-25.0, seeds=(0,))) < -18.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ppo_imitates_where_there_is_no_reward_to_learn_from() -> None:
     """On-policy: the same agent, with demonstrations of experts, or of their opposites."""
     config = ppo.Config(

@@ -32,7 +32,7 @@ def test_items_of_hindsight_are_what_the_agents_own_table_holds():
     assert flat == [(s.shape, s.dtype) for s in map(np.asarray, tree.flatten(specs.zeros(own.layout.signature)))]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("num_envs", "curious"), [(None, False), (3, True)])
 def test_it_trains_and_resumes(num_envs, curious, tmp_path):
     def trained(directory, num_steps, **resume):

@@ -20,8 +20,6 @@ from agentkit.specs import EnvironmentSpec
 from agentkit.types import ReplaySample, SampleInfo, Step, Transition
 from tests.agents.addons.scaled import SCALES
 
-pytestmark = pytest.mark.one_stack
-
 NUMBER = specs.Array((), np.float32)
 VECTOR = EnvironmentSpec(specs.Array((3,), np.float32), specs.DiscreteArray(2), NUMBER, NUMBER)
 MIXED = {
@@ -102,6 +100,7 @@ def test_rows_of_sequences_without_an_action_are_left_out():
     )
 
 
+@pytest.mark.full
 def test_r2d2_learns_from_normalised_sequences():
     config = r2d2.Config(hidden_sizes=(4,), core_size=4, sequence_length=4, sequence_period=2, burn_in=1, n_step=1)
     agent = with_normalization(r2d2.make_agent(config), rewards=True)
@@ -235,7 +234,7 @@ def _mean_returns(agent, is_discrete, num_updates=800):
     return quickly(jax.vmap(mean_return), jax.random.split(jax.random.PRNGKey(0), 3))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", LEARNERS)
 def test_scales_a_million_apart_are_learned_with_it_and_not_without(name):
     """A random policy's return is -11, the best one's -0.5."""

@@ -19,8 +19,6 @@ from agentkit.wrappers.normalize_observations import NormalizeObservations
 from tests.agents.addons import scaled
 from tests.experiment.resumed import check_resumes
 
-pytestmark = pytest.mark.one_stack
-
 SPEC = specs.make_environment_spec(scaled.make_scaled(0))
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "min_replay_size": 20}
 
@@ -46,6 +44,7 @@ def by_hand(directory, observations):
     return np.float32(np.clip((observations - mean) / np.sqrt(squares / count + 1e-8), -10.0, 10.0))
 
 
+@pytest.mark.full
 def test_evaluation_and_a_loaded_policy_act_by_the_saved_statistics(trained):
     directory, seen = trained
     observations, actions = (np.stack(part) for part in zip(*seen, strict=True))
@@ -68,6 +67,7 @@ def test_an_exported_policy_has_them_too(trained, tmp_path):
     np.testing.assert_array_equal(agentkit.load(tmp_path / "policy.npz")(observations)[0], policy(observations)[0])
 
 
+@pytest.mark.full
 def test_it_resumes_to_the_bit_with_priorities_and_several_updates_a_call(tmp_path):
     config = dqn.Config(**SMALL, prioritized=True, updates_per_call=2, n_step=3)
 

@@ -131,6 +131,7 @@ class Negated(base.EnvironmentWrapper):
         return timestep._replace(reward=-timestep.reward)
 
 
+@pytest.mark.full
 def test_it_learns_what_the_function_rewards() -> None:
     """In catch with the reward's sign exchanged, the function exchanges it again, and the ball is caught."""
     config = dqn.Config(
@@ -157,6 +158,7 @@ def test_it_learns_what_the_function_rewards() -> None:
     assert np.mean(returns) >= 0.9
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("agent", [dqn.make_agent(CONFIG), ppo.make_agent(PPO)], ids=["dqn", "ppo"])
 def test_a_run_resumes_equal_in_mid_episode(agent: Agent[Any], num_envs: int | None, tmp_path: pathlib.Path) -> None:

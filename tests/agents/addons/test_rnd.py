@@ -18,8 +18,6 @@ from agentkit.testing.learning import learns
 from agentkit.types import ReplaySample, Step, Transition
 from tests.experiment.resumed import check_resumes
 
-pytestmark = pytest.mark.one_stack
-
 SPEC = specs.Array((3,), np.float32)
 
 
@@ -55,6 +53,7 @@ def some(seed, size=64, centre=0.0):
     return np.random.default_rng(seed).normal(centre, 1.0, (size, 3))
 
 
+@pytest.mark.full
 def test_rewards_gain_the_scaled_error_over_its_deviation():
     """Against numpy, on the first batch, whose statistics are its own."""
     state, step, _ = curious(scale=0.5, max_normalized=2.0)
@@ -151,7 +150,7 @@ class TestAnyAgent:
         "dictionary": (dqn.make_agent(dqn.Config(min_replay_size=20, batch_size=8)), "agentkit:bit_flip"),
     }
 
-    @pytest.mark.slow
+    @pytest.mark.full
     @pytest.mark.parametrize("case", cases)
     def test_it_trains_and_resumes(self, case, tmp_path):
         agent, environment = self.cases[case]
@@ -166,7 +165,7 @@ class TestAnyAgent:
         check_resumes(trained, tmp_path, 80)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_curiosity_finds_the_treasure_that_dqn_does_not():
     """The return is 0.99 with the treasure, 0 or less without. Chance finds it in one of 1,024 episodes."""
     config = dqn.Config(
@@ -187,7 +186,7 @@ def test_curiosity_finds_the_treasure_that_dqn_does_not():
     assert max(returns(dqn.make_agent(config), threshold=-1.0, seeds=(0,))) <= 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ppo_finds_the_treasure_with_rnd_and_not_alone():
     """In a smaller sea, on-policy, where each novelty is rewarded once."""
     config = ppo.Config(hidden_sizes=(32,), segment_length=8, learning_rate=3e-3, num_minibatches=2, num_epochs=4)

@@ -14,7 +14,7 @@ CONFIG = sac.Config(hidden_sizes=(8,), batch_size=8, min_replay_size=20, num_ran
 VIEWS = {"window": View("observation", "-2:0"), "last": View("action", -1)}
 
 
-@pytest.mark.one_stack
+@pytest.mark.full
 def test_a_run_resumes_equal_and_is_evaluated_from_its_folder(tmp_path: pathlib.Path) -> None:
     agent = with_views(with_normalization(sac.make_agent(CONFIG), rewards=True), VIEWS)
 

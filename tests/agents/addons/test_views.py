@@ -31,8 +31,6 @@ from agentkit.wrappers.observation_action_reward import OAR
 from tests.agents.on_policy_training import KEY, Training, rows_of
 from tests.experiment.resumed import check_resumes
 
-pytestmark = pytest.mark.one_stack
-
 SPEC = specs.EnvironmentSpec(
     {
         "id": specs.Array((), np.int32, "id"),
@@ -201,6 +199,7 @@ def drawing(agent: Any, replay: Any) -> Any:
     return draw
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("seed", range(2))
 def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed: int) -> None:
@@ -212,7 +211,7 @@ def test_acting_storing_and_learning_see_what_a_plain_loop_sees(kind: str, seed:
         assert check(agent, spec, views, replay, drawing(agent, replay), seed) >= 64
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["transitions", "transitions of one step"])
 def test_so_does_learning_from_data(kind: str) -> None:
     """The transitions of episodes from a file, which are in a store of their own."""
@@ -231,6 +230,7 @@ def test_so_does_learning_from_data(kind: str) -> None:
     assert before.any() and not numbers[before].any()
 
 
+@pytest.mark.full
 def test_what_ppo_stored_on_acting_is_what_it_computes_on_learning() -> None:
     """The densities of actions, at each update: environments' windows are kept apart, and begin with their episodes."""
     views = {"window": View("observation", "-5:0"), "last": View("action", [-3, -1], fill=-1)}
@@ -273,7 +273,7 @@ class TestRuns:
         "segments": (ppo.make_agent(ppo.Config(hidden_sizes=(8,), segment_length=6, num_minibatches=1)), 2),
     }
 
-    @pytest.mark.parametrize("case", ["replay", "segments", pytest.param("sequences", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("case", ["replay", "segments", pytest.param("sequences", marks=pytest.mark.full)])
     def test_it_resumes_to_the_bit(self, case: str, tmp_path: pathlib.Path) -> None:
         """In mid-episode, from its folder's config.json."""
         agent, num_envs = self.cases[case]
@@ -294,6 +294,7 @@ class TestRuns:
         check_resumes(trained, tmp_path, 80)
 
 
+@pytest.mark.full
 def test_a_window_solves_what_needs_memory() -> None:
     """1 is the right answer each time; without memory no policy's mean exceeds 0 (`MemoryChain`)."""
     config = dqn.Config(
@@ -332,6 +333,7 @@ def test_a_server_keeps_both_windows_of_a_transition_in_one_column() -> None:
         assert sorted((part.length for part in Packing(table).parts), key=str) == rows
 
 
+@pytest.mark.full
 def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
     """A view of the observation shows no masks, which the networks would add up."""
     mask = specs.Array((5,), np.int8, "mask")

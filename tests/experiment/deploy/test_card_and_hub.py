@@ -14,8 +14,6 @@ from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment.deploy import card, hub
 
-pytestmark = pytest.mark.one_stack
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -99,7 +99,7 @@ CASES = [("onnx", name) for name in POLICIES] + [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("format", "name"), CASES)
 def test_a_written_policy_acts_as_the_loaded_one(name, format, tmp_path):
     if format == "onnx":
@@ -118,7 +118,7 @@ def test_a_written_policy_acts_as_the_loaded_one(name, format, tmp_path):
 
 @pytest.mark.tensorflow
 @pytest.mark.reverb
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["sac", "memory", "images"])
 def test_a_savedmodel_acts_as_the_loaded_one(name, tmp_path):
     from agentkit.experiment.deploy.savedmodel import read_savedmodel
@@ -242,7 +242,7 @@ def test_a_search_is_refused_by_formats_without_loops(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_search_is_held_by_stablehlo(tmp_path):
     policy = policy_of("gumbel_muzero", "agentkit:catch", num_simulations=2)
     policy.export(tmp_path / "policy.stablehlo")
@@ -272,6 +272,7 @@ def test_what_acts_otherwise_is_not_left_on_disk(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.both_stacks
 @pytest.mark.parametrize("format", ["onnx", "savedmodel"])
 def test_a_missing_package_is_an_error_that_names_its_extra(format, tmp_path, monkeypatch):
     module, package, extra = {

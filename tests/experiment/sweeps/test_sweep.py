@@ -16,8 +16,6 @@ from agentkit.experiment.sweeps.space import draw, grid
 from agentkit.loggers import read_csv
 from tests.experiment.sweeps.curves import Curves
 
-pytestmark = pytest.mark.one_stack
-
 SPACE = {"learning_rate": Interval(1e-4, 1e-1, log=True), "batch_size": Choice((8, 16, 32))}
 METHODS = ["random", "tpe"]
 

@@ -306,7 +306,7 @@ def test_whole_stacks_of_a_checkpoint_are_taken_apart(tmp_path, monkeypatch):
         assert new.nbytes <= 0.35 * plain
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_dqn_is_given_the_same_batches_to_the_bit(monkeypatch):
     """A whole run on images, prioritised by what it learns, so that its updates are in the batches that follow."""
     config = dqn.Config(

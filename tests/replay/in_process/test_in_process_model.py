@@ -412,6 +412,7 @@ def test_each_step_is_stored_once():
         assert len(replay._shared.stores) == 1
 
 
+@pytest.mark.full
 def test_memory_of_a_transition():
     """At most 1.3 times the raw bytes of a HalfCheetah transition stored once, at every size."""
     step = {"observation": specs.Array((17,), np.float32), "action": specs.Array((6,), np.float32)}

@@ -47,7 +47,7 @@ OTHERS = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("program", [RUN, LOSSES, OTHERS], ids=["a run", "losses", "others"])
 def test_little_of_tensorflow_is_imported_and_all_of_it_is_left(program):
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]

@@ -10,6 +10,8 @@ from agentkit.errors import ConfigError
 from agentkit.replay.reverb.packing import WHOLE_ITEM_BYTES, Packing, to_bytes
 from agentkit.replay.table import FromInline, FromStep, Layout, Select, Table
 
+pytestmark = pytest.mark.both_stacks
+
 FIRST, LAST, ALL = Select.FIRST, Select.LAST, Select.ALL
 
 

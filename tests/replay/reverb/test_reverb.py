@@ -426,7 +426,7 @@ def stop_server(server):
     server.stdout.close()
 
 
-@pytest.mark.slow  # two processes import TensorFlow
+@pytest.mark.full  # two processes import TensorFlow
 def test_a_server_that_is_killed_and_comes_back(tmp_path):
     """Every call ends with ReplayClosedError within its timeout; then the same objects go on."""
     port = free_port()
@@ -485,7 +485,7 @@ LEFT_OPEN = """
 """
 
 
-@pytest.mark.slow  # so does this one
+@pytest.mark.full  # so does this one
 @pytest.mark.parametrize("end, code", [("pass", 0), ("raise KeyError('the environment broke')", 1)])
 def test_an_interpreter_that_ends_with_everything_open(end, code):
     program = textwrap.dedent(LEFT_OPEN).format(end=end)

@@ -9,6 +9,8 @@ from agentkit.errors import ReplayClosedError, ReplayTimeoutError
 from agentkit.replay.reverb.sampler import ReverbSampler
 from agentkit.testing.replay import pair_table, wait_until
 
+pytestmark = pytest.mark.both_stacks
+
 
 def make_sampler(make_pieces, batch_size, *, can_sample=lambda num_items: True, timeout=5.0, streams=False):
     return ReverbSampler(
