@@ -58,7 +58,7 @@ def again(report: str) -> int:
         print("\n".join(why))
         return 1
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--full", "--report", file.name]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--full", f"--report={file.name}"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
         subprocess.run([*command, *(line["id"] for line in failed)], cwd=ROOT, env=environment, check=False)
         passed = {line["id"] for line in read(file.name) if line["outcome"] == "passed"}

@@ -60,7 +60,7 @@ WRITERS = {
     "log.csv.tmp": _log_csv,
     "log.jsonl": _log_jsonl,
     "log.jsonl.tmp": _log_jsonl,
-    f"config.json.{os.getpid()}.tmp": _write_json,
+    "config.json.PID.tmp": _write_json,
 }
 _LINE = '{"steps": 0, "of the user\'s": 1}\n'
 
@@ -73,7 +73,7 @@ def test_nothing_is_written_through_a_link(name, outside, tmp_path):
     target = (tmp_path if outside else folder) / "users.txt"
     content = "" if name == "log.jsonl" else _LINE  # Another one is read, and written anew.
     target.write_text(content)
-    link = folder / name
+    link = folder / name.replace("PID", str(os.getpid()))
     link.symlink_to(target)
     if name == "log.jsonl.tmp":
         (folder / "log.jsonl").write_text(_LINE)

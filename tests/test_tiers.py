@@ -70,7 +70,7 @@ def run_pytest(folder: pathlib.Path, *options: str) -> dict[str, Any]:
     """Runs TESTS with this suite's own plugins, and returns the lines of the report by the names of functions."""
     (folder / "test_tiers_sample.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", *options]
-    command += ["-c", "pyproject.toml", "--rootdir", str(folder), "--report", str(folder / "report.jsonl"), str(folder)]
+    command += ["-c", "pyproject.toml", "--rootdir", str(folder), f"--report={folder}/report.jsonl", str(folder)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert found.returncode == 1, found.stdout + found.stderr
     lines = map(json.loads, (folder / "report.jsonl").read_text().splitlines())
