@@ -310,6 +310,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: pathlib.Path) -> Non
         _write(tmp_path / "file", 1)
 
 
+@pytest.mark.full
 def test_kill_9_at_random_instants_leaves_the_last_or_the_one_before(tmp_path: pathlib.Path) -> None:
     result = _kill("random", tmp_path / "run", 40)
     assert result["kills"] == 40
@@ -318,6 +319,7 @@ def test_kill_9_at_random_instants_leaves_the_last_or_the_one_before(tmp_path: p
     assert result["last_step"] >= 10
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("rewrite", ["next", "same"])
 @pytest.mark.parametrize("max_to_keep", [1, 2])
 def test_a_kill_at_each_file_operation_leaves_a_whole_checkpoint(

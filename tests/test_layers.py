@@ -178,6 +178,7 @@ def test_rows_import_lower_rows_only():
     assert layer_violations(ROOT / "agentkit") == []
 
 
+@pytest.mark.full
 def test_each_optional_package_is_imported_in_one_file():
     assert misplaced_packages(ROOT / "agentkit") == []
 
@@ -190,6 +191,7 @@ def _command(*words):
     )
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["agentkit", *(f"agentkit.{box}" for box in LIGHT)])
 def test_what_is_light_is_quick_to_import_and_loads_nothing_heavy(name):
     assert heavy_modules_after(f"import {name}") == []
@@ -206,11 +208,13 @@ def test_commands_that_compute_nothing_are_quick(words):
     assert seconds_of(_command(*words)) < BUSY * 0.5
 
 
+@pytest.mark.full
 def test_the_status_of_nothing_is_quick(tmp_path):
     assert heavy_modules_after(_command("status", str(tmp_path))) == []
     assert seconds_of(_command("status", str(tmp_path))) < BUSY * 0.5
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("agent", ["dqn", "sac", "td3", "ppo"])
 def test_nothing_that_only_losses_need_is_loaded_before_the_first_step(agent):
     """rlax brings distrax and TensorFlow Probability, which take longer to import than JAX does."""
@@ -283,10 +287,12 @@ def test_a_misplaced_package_is_found(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_a_heavy_import_is_found():
     assert heavy_modules_after("import matplotlib") == ["matplotlib"]
     assert "jax" in heavy_modules_after(_command("show", "dqn"))
 
 
+@pytest.mark.full
 def test_a_slow_import_is_found():
     assert seconds_of("sum(range(20_000_000))") > 0.1

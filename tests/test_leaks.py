@@ -15,6 +15,7 @@ class Holder:
         self.itself, self.file = self, open(path, "w")  # noqa: SIM115
 
 
+@pytest.mark.full
 def test_what_nothing_refers_to_fails_the_test_and_what_is_kept_does_not(tmp_path: pathlib.Path) -> None:
     gc.collect()
     leaks = Leaks()

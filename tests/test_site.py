@@ -35,6 +35,7 @@ def test_help_begins_with_what_one_calls():
     assert [name for name in NAMES if not re.search(rf"\b{name}\b", agentkit.__doc__)] == []
 
 
+@pytest.mark.full
 def test_the_page_of_all_modules_names_each_once():
     links = re.findall(r"\]\((agentkit[\w.]*)\.md\)", pages.reference_index())
     assert sorted(links) == sorted(pages.modules())

@@ -77,6 +77,7 @@ def run_pytest(folder: pathlib.Path, *options: str) -> dict[str, Any]:
     return {line["id"].partition("::")[2]: line for line in lines}
 
 
+@pytest.mark.full
 def test_the_landing_tier_has_one_case_limits_of_time_and_of_what_a_test_costs(tmp_path: pathlib.Path) -> None:
     lines = run_pytest(tmp_path)
     assert {name: line["outcome"] for name, line in lines.items()} == {
@@ -118,6 +119,7 @@ def test_only_few_that_may_be_races_run_again() -> None:
     assert not verdict.why_no_second_chance([{"id": "tests/agents/test_ppo.py::test_a", "marks": ["reverb"]}], set())
 
 
+@pytest.mark.full
 def test_what_passes_alone_is_called_flaky(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     race = "tests/test_errors.py::test_unknown_name_proposes_nothing_far_off"
     (tmp_path / "report.jsonl").write_text(json.dumps({"id": race, "outcome": "failed", "shown": "for once"}))

@@ -20,6 +20,7 @@ def test_the_best_action_and_with_probability_epsilon_any(epsilon: float, best: 
     np.testing.assert_allclose(share, [(1 - best) / 2, best, (1 - best) / 2], atol=0.015)
 
 
+@pytest.mark.full
 def test_the_policy_counts_its_steps_and_explores_by_them() -> None:
     policy = epsilon_greedy_policy(
         lambda params, observation: params + observation[:, :1], lambda t: jnp.where(t < 3, 1.0, 0.0)

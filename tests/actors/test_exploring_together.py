@@ -72,6 +72,7 @@ def test_an_actor_that_was_added_later_shares_a_place() -> None:
         np.testing.assert_array_equal(first, later)
 
 
+@pytest.mark.full
 def test_it_explores_as_often_as_its_place_says_for_ever() -> None:
     for index, expected in ((0, 0.4 * 2 / 3), (1, 0.4**8 * 2 / 3)):
         actor = PolicyActor(ladder(), KEY, Client(), actor_index=ActorIndex(index, 2))
@@ -163,6 +164,7 @@ def _restarted(step_types: list[int]) -> dm_env.TimeStep:
     return dm_env.TimeStep(np.array(step_types), np.zeros(size), np.ones(size), np.zeros((size, 1), np.float32))
 
 
+@pytest.mark.full
 def test_the_call_that_resets_an_environment_is_no_step_of_it() -> None:
     """Where episodes have one step, half of an environment's calls would count twice; the count outlives a save."""
     policy = epsilon_greedy_policy(lambda p, o: jnp.broadcast_to(p, (o.shape[0], 3)), Piecewise((1.0, 0.0), (400,)))

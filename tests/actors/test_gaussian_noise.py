@@ -41,6 +41,7 @@ def test_noise_has_the_spread_asked_for_and_is_independent() -> None:
     assert abs(np.mean(noise[1:, 0] * noise[:-1, 0])) < 0.0005 and abs(np.mean(noise[:, 0] * noise[:, 1])) < 0.0005
 
 
+@pytest.mark.full
 def test_correlated_noise_keeps_its_spread_and_has_the_correlation_asked_for() -> None:
     actions = run(gaussian_noise_policy(network, (2,), 0.1, correlation=0.85), 100_000)
     np.testing.assert_allclose(actions.std(0), [0.1, 0.1], rtol=0.05)

@@ -26,6 +26,7 @@ def make(core_size: int | None) -> nets.PolicyValue:
     return nets.recurrent_policy_value(SPEC, (8,), 0.7, core_size)
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("core_size", [None, 4])
 def test_it_samples_and_says_with_which_density(core_size: int | None) -> None:
@@ -52,6 +53,7 @@ def test_in_evaluation_it_takes_the_mode_and_stores_nothing() -> None:
         assert stored == ()
 
 
+@pytest.mark.full
 def test_the_memory_goes_along_and_begins_anew_with_an_episode() -> None:
     networks = make(4)
     params, policy = networks.init(KEY), stochastic_policy(networks)
@@ -65,6 +67,7 @@ def test_the_memory_goes_along_and_begins_anew_with_an_episode() -> None:
     jax.tree.map(np.testing.assert_array_equal, policy.reset(third), first)
 
 
+@pytest.mark.full
 def test_observations_are_seen_as_the_published_statistics_say() -> None:
     networks = make(None)
     params = networks.init(KEY)
@@ -87,6 +90,7 @@ def test_observations_are_seen_as_the_published_statistics_say() -> None:
     np.testing.assert_array_equal(as_they_are.sample, raw.sample)
 
 
+@pytest.mark.full
 def test_acting_loads_neither_losses_nor_learning() -> None:
     code = "import sys, agentkit.actors as a; a.stochastic_policy; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()

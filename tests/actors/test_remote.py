@@ -45,6 +45,7 @@ from tests.actors.served import (
 pytestmark = pytest.mark.both_stacks
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("observations", [SCALAR, OBSERVATIONS])
 @pytest.mark.parametrize("num_envs", [None, 1, 3])
 def test_actions_and_extras_are_those_of_a_local_actor(observations: Any, num_envs: int | None) -> None:
@@ -83,6 +84,7 @@ def test_a_network_gives_nearly_the_numbers_of_a_local_one() -> None:
         actor.close()
 
 
+@pytest.mark.full
 def test_actors_that_ask_together_are_answered_by_one_call() -> None:
     spec, num_actors, num_steps = make_spec(), 3, 10
     sizes: list[int] = []
@@ -253,6 +255,7 @@ actor.close()
 """
 
 
+@pytest.mark.full
 def test_an_actor_needs_no_jax() -> None:
     spec = make_spec()
     local = PolicyActor(stateless_policy(_shift), jax.random.PRNGKey(SEED), Client())

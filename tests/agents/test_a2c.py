@@ -89,6 +89,7 @@ def test_rmsprops_epsilon_is_inside_of_the_root() -> None:
         np.testing.assert_allclose(steps["a"], -gradient / np.sqrt(squares + 0.5), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
     """From parameters of 0, of which a step so small is no rounding."""
     weights, batch = by_hand.Weights(*map(np.zeros_like, by_hand.weights("discrete"))), by_hand.segments("discrete")

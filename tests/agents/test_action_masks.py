@@ -87,6 +87,7 @@ def test_a_wrong_mask_is_refused(mask: specs.Array, said: str) -> None:
         dqn.make_agent().make_networks(spec).init(jax.random.PRNGKey(0))
 
 
+@pytest.mark.full
 def test_random_actions_are_uniform_among_the_legal() -> None:
     q = jnp.array([specs.ILLEGAL_VALUE, 1.0, specs.ILLEGAL_VALUE, 3.0, -5.0])
     keys = jax.random.split(jax.random.PRNGKey(0), 3_000)
@@ -96,6 +97,7 @@ def test_random_actions_are_uniform_among_the_legal() -> None:
     np.testing.assert_allclose(shares[[1, 3, 4]], 1 / 3, atol=0.03)
 
 
+@pytest.mark.full
 def test_without_a_mask_random_actions_are_as_they_were() -> None:
     keys = jax.random.split(jax.random.PRNGKey(1), 500)
     which = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)[:, 1]

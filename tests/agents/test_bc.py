@@ -76,6 +76,7 @@ class TestDiscreteBc(Contract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.full
 def test_the_loss_is_the_squared_distance_or_the_cross_entropy() -> None:
     for name, actions in (("catch", np.int32([0, 2])), ("point_mass", np.float32([[0.5, -1.0], [0.0, 0.25]]))):
         environment = envs.make(f"agentkit:{name}", seed=0)
@@ -94,6 +95,7 @@ def test_the_loss_is_the_squared_distance_or_the_cross_entropy() -> None:
         np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["catch", "point_mass"])
 def test_it_explores_by_chance_and_is_judged_without(name: str) -> None:
     environment = envs.make(f"agentkit:{name}", seed=0)

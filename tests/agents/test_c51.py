@@ -38,6 +38,7 @@ class TestC51(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:

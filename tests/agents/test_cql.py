@@ -107,6 +107,7 @@ def test_the_penalty_is_the_integral_less_the_datas_value() -> None:
     np.testing.assert_allclose(penalty.loss, sum(gaps), atol=0.04)
 
 
+@pytest.mark.full
 def test_the_td_loss_is_sacs() -> None:
     critics = (jnp.float32(1.5), jnp.float32(-2.0))
     mine = _losses(4, backup_entropy=True).critic(critics, _state(critics), _batch(), KEY)

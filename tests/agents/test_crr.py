@@ -104,6 +104,7 @@ def test_the_policys_loss_by_hand(weights: Any) -> None:
     np.testing.assert_allclose(found[1], -np.mean(weight * (a - 0.1) / std**2), rtol=0.02)
 
 
+@pytest.mark.full
 def test_critics_and_policy_draw_with_keys_of_their_own_at_each_update() -> None:
     """Losses that are what they draw, in place of CRR's own."""
     drawn = crr.Losses(

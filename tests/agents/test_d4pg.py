@@ -60,6 +60,7 @@ def _on_chain(**changes: Any) -> Any:
     return d4pg.make_agent(d4pg.Config(**{**usual, **learning, **changes}))
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("given", [{}, {"n_step": 1}, settings.PRIORITIZED], ids=["5 steps", "1 step", "prioritized"])

@@ -40,6 +40,7 @@ class TestDdpg(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 def test_the_critic_finds_the_values_of_a_chain(terminates: bool) -> None:
@@ -68,6 +69,7 @@ def test_the_policys_loss_has_the_deterministic_policy_gradient() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), found, expected)
 
 
+@pytest.mark.full
 def test_priorities_are_absolute_errors_and_the_loss_weighs_them() -> None:
     agent = ddpg.make_agent(ddpg.Config(hidden_sizes=(8,), prioritized=True, importance_exponent=0.5))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))

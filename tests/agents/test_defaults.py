@@ -30,6 +30,7 @@ def test_a2cs_segments_are_short_and_its_updates_have_80_rows(num_envs: int, exp
     assert a2c.make_agent().with_num_envs(num_envs).experience.segment_length == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", [td3, ddpg, redq, droq])
 def test_learning_begins_where_random_actions_end(module: Any) -> None:
     """Actions are random as long as they are the same under other parameters."""

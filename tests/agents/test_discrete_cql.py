@@ -33,6 +33,7 @@ class TestDiscreteCql(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
@@ -64,6 +65,7 @@ def _batch() -> ReplaySample:
     return ReplaySample((), Transition(observation, np.int32([0, 2, 1]), scalars, 0.9 * np.ones(3), observation))
 
 
+@pytest.mark.full
 def test_the_loss_is_dqns_and_the_penalty() -> None:
     agent = discrete_cql.make_agent(discrete_cql.Config(hidden_sizes=(8,), cql_weight=3.0))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:catch", seed=0)))

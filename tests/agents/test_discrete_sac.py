@@ -31,6 +31,7 @@ class TestDiscreteSac(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("temperature", [1e-6, 0.5])
 @pytest.mark.parametrize("terminates", [True, False])
@@ -95,6 +96,7 @@ def test_the_losses_are_exact_expectations_and_priorities_absolute_errors() -> N
     np.testing.assert_allclose([value, entropy], [-soft_value, ENTROPY], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() -> None:
     losses = discrete_sac.make_losses(_tabular_networks(), discrete_sac.Config())
     observation = np.zeros((2, 1), np.float32)
@@ -107,6 +109,7 @@ def test_the_policys_gradient_is_zero_where_it_is_the_softmax_of_the_values() ->
     assert np.max(np.abs(gradient(jnp.zeros(3)))) > 0.1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("share", "rises"), [(0.99, True), (0.01, False)])
 def test_the_temperature_goes_up_where_entropy_is_short_of_its_share_and_else_down(share: float, rises: bool) -> None:
     """The share is of log A: a policy that is nearly uniform over 2 actions has 0.98 of it, or less."""

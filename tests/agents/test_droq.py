@@ -92,6 +92,7 @@ def test_targets_are_the_smaller_of_two_draws_that_drop_units_of_their_own() -> 
     assert np.mean(output.priorities) - 100.0 < np.mean(draws) - 0.3 * np.std(draws)
 
 
+@pytest.mark.full
 def test_a_hidden_layer_is_normalised_whatever_the_scale_of_its_inputs() -> None:
     """Layer normalisation after a linear layer without bias: its scale makes no difference."""
     networks, state, _ = _setup(dropout_rate=0.0)

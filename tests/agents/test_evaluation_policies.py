@@ -27,6 +27,7 @@ def actions(name: str, evaluation: bool) -> np.ndarray:
     return np.unique(np.asarray(found), axis=0)
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("name", registry.names())
 def test_the_policy_that_acts_explores_and_the_one_that_is_judged_does_not(name: str) -> None:

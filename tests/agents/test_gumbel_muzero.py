@@ -17,6 +17,7 @@ from tests.agents import settings
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 class TestGumbelMuZero(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     num_steps = 130

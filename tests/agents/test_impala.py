@@ -253,6 +253,7 @@ def test_the_loss_is_worked_out_row_by_row(name: str, core_size: int | None, las
     assert output.metrics["kl"] > 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("core_size", [None, 4])
 def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
@@ -283,6 +284,7 @@ def test_a_final_observations_row_gives_no_loss(core_size: int | None) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_segment_begins_with_the_stored_state() -> None:
     training = Training("agentkit:catch", None, core_size=4)
     training.next_batch()

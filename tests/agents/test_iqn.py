@@ -80,6 +80,7 @@ def _gambler() -> tuple[nets.Network, Any, Agent[nets.Network]]:
     return networks, run(jax.jit(update.init)(jax.random.PRNGKey(0))).params, agent
 
 
+@pytest.mark.full
 def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() -> None:
     networks, params, agent = _gambler()
     observation = np.eye(4, dtype=np.float32)[0]
@@ -94,6 +95,7 @@ def test_the_quantiles_are_learned_and_the_policys_taste_for_risk_is_as_set() ->
         assert np.mean(actions == best) > 0.9
 
 
+@pytest.mark.full
 def test_each_batch_draws_its_own_fractions() -> None:
     """The same batch and parameters give another loss under another key, and the same under the same."""
     agent = iqn.make_agent(iqn.Config(hidden_sizes=(8,)))

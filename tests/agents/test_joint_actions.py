@@ -40,6 +40,7 @@ def test_other_agents_refuse_them(name: str) -> None:
         registry.make(name).make_networks(specs.make_environment_spec(Hands(0)))
 
 
+@pytest.mark.full
 def test_a_joint_density_is_the_product_of_its_parts() -> None:
     rng = np.random.default_rng(0)
     logits, other = (jnp.float32(rng.normal(size=(4, 3))) for _ in range(2))
@@ -61,6 +62,7 @@ def test_parts_are_drawn_independently() -> None:
     assert 0.4 < np.mean(a == b) < 0.6
 
 
+@pytest.mark.full
 def test_a_sample_becomes_an_action_within_the_bounds() -> None:
     actions = {
         "grid": specs.BoundedArray((2, 2), np.int8, np.array([[0, 1], [2, -3]]), np.array([[1, 1], [4, -1]])),
@@ -95,6 +97,7 @@ def test_actions_without_bounds_are_refused(actions: object) -> None:
         nets.check_policy_actions(actions, "A policy-gradient agent")
 
 
+@pytest.mark.full
 def test_a_mask_for_several_actions_is_refused() -> None:
     class Masked(Hands):
         def observation_spec(self) -> dict[str, specs.Array]:  # type: ignore[override]
@@ -104,6 +107,7 @@ def test_a_mask_for_several_actions_is_refused() -> None:
         ppo.make_agent().make_networks(specs.make_environment_spec(Masked(0))).init(KEY)
 
 
+@pytest.mark.full
 def test_gymnasium_spaces_arrive_whole() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     spaces = gymnasium.spaces

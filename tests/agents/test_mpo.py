@@ -91,6 +91,7 @@ def _linear_networks() -> ActorCriticNetworks:
     return ActorCriticNetworks(Network(None, policy), Network(None, critic), (1,))
 
 
+@pytest.mark.full
 def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_priorities_are_the_errors() -> None:
     """With a lagged policy that is certain the mean is known; the online policy, elsewhere, has no part in it."""
     config = mpo.Config(prioritized=True, importance_exponent=0.5, num_samples=4)
@@ -107,6 +108,7 @@ def test_the_critics_target_is_the_mean_over_the_lagged_policys_actions_and_prio
     np.testing.assert_allclose(output.metrics["critic_loss"], np.mean([0.5, 1.0] * errors**2), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_next_action_is_a_mean_over_samples_and_not_one_sample() -> None:
     """Of 2,000 actions of a wide policy the mean value is near that of its mean action."""
     loss = mpo.make_loss(_linear_networks(), mpo.Config(num_samples=2_000))
@@ -125,6 +127,7 @@ def _agent(**changes: Any) -> Any:
     return mpo.make_agent(mpo.Config(**{"hidden_sizes": (32,), "batch_size": 64, "num_samples": 8, **changes}))
 
 
+@pytest.mark.full
 def test_the_policys_move_between_two_copies_is_about_its_bound() -> None:
     """Rewards are the actions: nothing but the bound on the mean's KL keeps the policy from running."""
     kls = {}
@@ -153,6 +156,7 @@ def test_the_policys_move_between_two_copies_is_about_its_bound() -> None:
     assert 0.2e-3 < kls[1e-3] < 5e-3 and 0.2e-2 < kls[1e-2] < 5e-2 and kls[1e-2] > 2 * kls[1e-3], kls
 
 
+@pytest.mark.full
 def test_the_policy_begins_at_its_deviation_and_evaluation_takes_the_clipped_mean() -> None:
     agent = _agent(initial_std=0.35)
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))

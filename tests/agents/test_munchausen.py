@@ -41,6 +41,7 @@ class TestMunchausenDqn(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
     """Of two actions that are alike each has probability 1/2: the bonus is -alpha tau log 2, the entropy tau log 2.
@@ -69,6 +70,7 @@ def test_it_finds_the_soft_values_of_a_chain(terminates: bool) -> None:
     np.testing.assert_allclose(found, np.tile(np.array(q)[:, None], 2), atol=0.05)
 
 
+@pytest.mark.full
 def test_its_loss_is_that_of_the_example() -> None:
     """Which plugs the formula into DQN, and writes it out."""
     path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "munchausen_dqn.py"

@@ -86,6 +86,7 @@ def flatten(gradient: by_hand.Weights) -> np.ndarray:
     return np.asarray(ravel_pytree(by_hand.policy_params(gradient, "linear"))[0], np.float64)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", by_hand.SPECS)
 def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> None:
     """The matrix written out, and numpy's solution."""
@@ -113,6 +114,7 @@ def test_the_policy_steps_along_the_inverse_of_the_fisher_matrix(kind: str) -> N
     assert all(np.all(leaf != 0) for leaf in jax.tree.leaves(moved.critic))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_the_fit_of_the_value_leaves_the_policy_alone_and_improves_the_value(name: str) -> None:
     config = npg.Config(**{**on_policy_settings.SMALL_FITTED, "num_value_epochs": 100, "learning_rate": 0.01})

@@ -92,6 +92,7 @@ def start(name: str, num_envs: int | None, **changes: Any) -> Training:
     return Training(ppo.make_agent(ppo.Config(**{**SMALL, **changes})), name, num_envs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None) -> None:
@@ -109,6 +110,7 @@ def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None
         assert metrics["kl"] > 1e-7  # Later minibatches have moved away.
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [None, 3])
 def test_every_step_is_learned_from_once(num_envs: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations and rewards in the order in which the environments gave them; and nothing waits."""
@@ -216,6 +218,7 @@ def test_bootstraps_at_truncations_and_segment_ends_and_nowhere_else(
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
     def learn(**settings: Any) -> tuple[dict[str, float], Any]:
         training = start("agentkit:catch", 3, learning_rate=0.05, num_epochs=4, **settings)
@@ -232,6 +235,7 @@ def test_a_kl_that_is_too_large_ends_the_epochs() -> None:
     assert patient == pytest.approx(whole, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.full
 def test_the_kl_cost_doubles_and_halves_where_the_kl_is_beyond_its_target() -> None:
     """The paper's section 4: at d < d_targ / 1.5 and at d > 1.5 d_targ, and in between it stays."""
     for kl, expected in [(0.0066, 1.5), (0.0067, 3.0), (0.0149, 3.0), (0.0151, 6.0)]:
@@ -243,6 +247,7 @@ def test_the_kl_cost_doubles_and_halves_where_the_kl_is_beyond_its_target() -> N
     assert costs == {1e-9: [0.5, 1.0, 2.0], 1e9: [0.5, 0.25, 0.125]}
 
 
+@pytest.mark.full
 def test_a_kl_penalty_holds_the_policy_back_and_one_of_ones_own_does_as_much() -> None:
     def make_loss(networks: Any, config: Any) -> Any:
         def loss(*arguments: Any) -> Any:
@@ -260,6 +265,7 @@ def test_a_kl_penalty_holds_the_policy_back_and_one_of_ones_own_does_as_much() -
     assert 0.0 < held < 0.2 * free and own == pytest.approx(held, rel=1e-3)
 
 
+@pytest.mark.full
 def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all() -> None:
     """One loss sees them: as they are, in which case the batch was normalised before, or normalised by itself."""
     seen: dict[str, Any] = {}
@@ -288,6 +294,7 @@ def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all(
 UNNORMALIZED = {"normalize_observations": False, "normalize_values": False}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "agent",
     [
@@ -329,6 +336,7 @@ def test_what_needs_more_than_the_parameters_has_no_gradient_for_actors(change: 
     assert not ppo.has_gradient(ppo.Config(**{**plain, **change}))
 
 
+@pytest.mark.full
 def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
     found = []
     for entropy_cost in (0.0, 10.0):
@@ -348,6 +356,7 @@ def test_the_learning_rate_falls_to_zero() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_statistics_are_those_of_all_data_and_are_published_with_the_parameters() -> None:
     training = start("agentkit:point_mass", 3)
     observations = []
@@ -366,6 +375,7 @@ def test_statistics_are_those_of_all_data_and_are_published_with_the_parameters(
     assert training.state.returns.count == 3 * (3 * 16 - 3 * 16 // 21)
 
 
+@pytest.mark.full
 def test_images_are_not_normalised() -> None:
     spec = specs.EnvironmentSpec(
         {
@@ -393,6 +403,7 @@ def test_images_are_not_normalised() -> None:
     np.testing.assert_allclose(found["speed"][0, :2].mean(axis=0), [0.0, 0.0], atol=1e-5)
 
 
+@pytest.mark.full
 def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     actions = specs.BoundedArray((2, 1), np.float32, [[0.0], [-4.0]], [[10.0], [-2.0]], "action")
     spec = specs.EnvironmentSpec(specs.Array((3,), np.float32), actions, FLOAT, FLOAT)
@@ -419,6 +430,7 @@ def test_actions_are_clipped_to_bounds_and_densities_are_not() -> None:
     assert nothing == () and np.abs(best - np.array([[5.0], [-3.0]])).max() < 0.5
 
 
+@pytest.mark.full
 def test_an_update_follows_each_round_of_segments() -> None:
     """Of as many segments as there are environments, unless the config says otherwise."""
     for num_envs, batch_size, expected in [(None, None, 1), (4, None, 4), (4, 2, 2), (4, 3, 3)]:
@@ -440,11 +452,13 @@ def test_minibatches_of_unequal_size_are_refused_before_anything_runs() -> None:
         run(ExperimentConfig(agent, on_policy_settings.UNSUITABLE, 100))
 
 
+@pytest.mark.full
 def test_it_learns_catch() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2)
     learns(ppo.make_agent(config), "agentkit:catch", num_steps=8_000, threshold=0.8, num_envs=8)
 
 
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = ppo.Config(hidden_sizes=(32, 32), segment_length=32, learning_rate=3e-3, num_minibatches=2, discount=0.9)
     learns(ppo.make_agent(config), "agentkit:point_mass", num_steps=12_000, threshold=-1.5, num_envs=8)

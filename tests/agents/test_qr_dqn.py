@@ -36,6 +36,7 @@ class TestQrDqn(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
@@ -48,6 +49,7 @@ def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
     np.testing.assert_allclose(quantiles, expected, atol=0.15)
 
 
+@pytest.mark.full
 def test_the_quantiles_of_random_rewards_are_learned() -> None:
     """Rewards 1, 3, 5 and 7 without a future, each as often: these are the four quantiles, in order."""
     agent = qr_dqn.make_agent(qr_dqn.Config(hidden_sizes=(16,), num_quantiles=4, huber_delta=0.0, learning_rate=3e-3))

@@ -109,6 +109,7 @@ def _unlimited(table: Any) -> Any:
     return dataclasses.replace(table, rate_limiter=MinSize(1), sampler=Fifo(), max_times_sampled=1)
 
 
+@pytest.mark.full
 def test_unrolled_from_stored_states_the_learner_sees_what_the_actor_saw() -> None:
     """Through actor, adder and replay, across ends of episodes; so no burn-in is needed while parameters stay."""
     config = r2d2.Config(**{**SMALL, "epsilon": 0.0, "burn_in": 0})
@@ -170,6 +171,7 @@ class Example:
         return np.array([output.loss, *output.priorities])
 
 
+@pytest.mark.full
 def test_what_is_burnt_in_counts_by_its_observations_alone() -> None:
     example = Example(starts=())
     usual = example.learned()
@@ -180,6 +182,7 @@ def test_what_is_burnt_in_counts_by_its_observations_alone() -> None:
     assert np.all(example.learned(reward=(2, 0.5)) != usual)
 
 
+@pytest.mark.full
 def test_after_an_episodes_start_no_burn_in_is_needed() -> None:
     example = Example(starts=(0,))
     usual = example.learned()
@@ -187,6 +190,7 @@ def test_after_an_episodes_start_no_burn_in_is_needed() -> None:
         assert np.all(example.learned(reward=(row, 0.5)) != usual)
 
 
+@pytest.mark.full
 def test_the_stored_state_of_the_first_row_is_used_and_no_other() -> None:
     example = Example(starts=())
     usual = example.learned()
@@ -197,6 +201,7 @@ def test_the_stored_state_of_the_first_row_is_used_and_no_other() -> None:
     np.testing.assert_array_equal(example.learned(extras=(0, 0.5)), example.learned())
 
 
+@pytest.mark.full
 def test_an_episodes_final_row_gives_no_loss_and_is_bootstrapped_from_after_truncation_only() -> None:
     """Row 3 is the final one, row 4 the next episode's first. Nothing of that reaches the rows before."""
     for last_discount in (0.0, 1.0):
@@ -207,6 +212,7 @@ def test_an_episodes_final_row_gives_no_loss_and_is_bootstrapped_from_after_trun
         assert np.all((example.learned(observation=(3, 1.0)) != usual) == (last_discount == 1.0))
 
 
+@pytest.mark.full
 def test_the_loss_is_the_mean_square_of_errors_that_are_worked_out_row_by_row() -> None:
     """Networks stepped one by one; targets summed by hand; both sequences have the same weight."""
     example = Example(starts=(0, 4), last_discount=1.0, n_step=2)
@@ -252,6 +258,7 @@ def test_actors_remember_within_an_episode_and_explore_on_a_ladder() -> None:
     assert again.exploration == state.exploration and all(np.all(x == 0) for x in again.core)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rescale_values", [True, False])
 @pytest.mark.parametrize("terminates", [True, False])
 def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) -> None:
@@ -276,6 +283,7 @@ def test_it_finds_the_values_of_a_chain(terminates: bool, rescale_values: bool) 
     np.testing.assert_allclose(q, np.tile(values(0.8, terminates)[:, None], 2), atol=0.15)
 
 
+@pytest.mark.full
 def test_learning_is_as_frequent_as_the_settings_say_for_each_row() -> None:
     config = r2d2.Config(**{**SMALL, "updates_per_step": 0.5, "min_replay_size": 10})
     result = run(ExperimentConfig(r2d2.make_agent(config), "agentkit:catch", 600, evaluation_period=0))

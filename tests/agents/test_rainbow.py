@@ -56,6 +56,7 @@ class TestRainbow(AgentContract):
         return envs.make("agentkit:catch", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_it_finds_the_values_of_a_chain(n_step: int, terminates: bool) -> None:
@@ -88,6 +89,7 @@ def _parts() -> tuple[Agent[nets.CategoricalNetwork], nets.CategoricalNetwork, A
     return agent, networks, jax.jit(networks.init)(jax.random.PRNGKey(0)), ReplaySample(info, data)
 
 
+@pytest.mark.full
 def test_each_items_loss_is_its_priority_and_rare_items_weigh_more() -> None:
     agent, networks, params, batch = _parts()
     key = jax.random.PRNGKey(1)
@@ -98,6 +100,7 @@ def test_each_items_loss_is_its_priority_and_rare_items_weigh_more() -> None:
     np.testing.assert_allclose(output.loss, expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_online_target_and_selecting_networks_have_noise_of_their_own() -> None:
     """Fortunato et al. 2018, eq. 15; and the action is selected by the online network (double Q-learning)."""
     agent, networks, params, batch = _parts()
@@ -113,6 +116,7 @@ def test_online_target_and_selecting_networks_have_noise_of_their_own() -> None:
     assert len({key for _, key, _ in seen}) == 3
 
 
+@pytest.mark.full
 def test_it_explores_by_noise_and_is_judged_without() -> None:
     agent, networks, params, batch = _parts()
     observation = batch.data.observation[0]

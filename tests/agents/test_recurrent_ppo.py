@@ -55,6 +55,7 @@ def compiled_rows(training: Training) -> Any:
     return jax.jit(functools.partial(rows_of, training.networks, training.agent.config))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_at_the_first_minibatch_every_ratio_is_1(name: str, num_envs: int | None) -> None:
@@ -91,6 +92,7 @@ def first_core(data: Any, i: int) -> Any:
     return tree.map_structure(lambda x: x[i, 0], data.extras.core)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("last_discount", [0.0, 1.0])
 def test_advantages_are_of_values_that_are_found_step_by_step(last_discount: float) -> None:
     """The state goes on into the next segment, and begins anew with each episode, whether terminated or truncated."""
@@ -150,6 +152,7 @@ def loss_step_by_step(networks: Any, config: ppo.Config, params: Any, rows: Any)
     return jnp.mean(total - config.entropy_cost * distribution.entropy()), jnp.mean(ratio != inside)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["agentkit:catch", "agentkit:point_mass"])
 def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> None:
     """On a minibatch of two of three segments, after the policy has moved: through resets, from stored states."""
@@ -175,6 +178,7 @@ def test_loss_and_gradient_are_those_of_one_step_after_the_other(name: str) -> N
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=str(path))
 
 
+@pytest.mark.full
 def test_memory_begins_anew_with_each_episode_in_acting_and_in_learning() -> None:
     training = start("agentkit:catch", 3)
     data = training.next_batch().data
@@ -225,6 +229,7 @@ def test_minibatches_that_would_cut_segments_are_refused_before_anything_runs() 
         run(ExperimentConfig(agent, "agentkit:catch", 100, num_envs=2))
 
 
+@pytest.mark.full
 def test_networks_of_ones_own_say_what_their_memory_is() -> None:
     def make_networks(spec: Any, config: ppo.Config) -> Any:
         return nets.recurrent_policy_value(spec, config.hidden_sizes, config.initial_std, core_size=6)
@@ -236,6 +241,7 @@ def test_networks_of_ones_own_say_what_their_memory_is() -> None:
     assert training.learn(batch)["kl"] > 0.0
 
 
+@pytest.mark.full
 def test_only_parameters_of_the_core_are_added_by_it() -> None:
     """Policy and value are on one core, whose inputs are the layers'."""
     params = start("agentkit:catch", None).networks.init(KEY)

@@ -81,6 +81,7 @@ class TestRecurrentSac(AgentContract):
         super().test_every_setting_changes_what_the_agent_does()
 
 
+@pytest.mark.full
 def test_unrolled_from_stored_states_the_learner_sees_what_the_actor_saw() -> None:
     """Through actor, adder and replay, across ends of episodes: the modes of the policy are the actions taken."""
     environment = envs.make("agentkit:point_mass", max_steps=5, seed=0)
@@ -168,6 +169,7 @@ class Example:
         return np.array([loss, *priorities]), np.array([policy_loss, entropy])
 
 
+@pytest.mark.full
 def test_what_is_burnt_in_counts_by_its_observations_alone() -> None:
     example = Example(starts=())
     usual = example.learned()
@@ -185,6 +187,7 @@ def test_what_is_burnt_in_counts_by_its_observations_alone() -> None:
     assert np.all(example.learned(reward=(0, 0.5))[0] != example.learned()[0])
 
 
+@pytest.mark.full
 def test_the_stored_state_of_the_first_row_is_used_and_no_other() -> None:
     example = Example(starts=())
     usual = example.learned()[1]
@@ -195,6 +198,7 @@ def test_the_stored_state_of_the_first_row_is_used_and_no_other() -> None:
     np.testing.assert_array_equal(example.learned(extras=(0, 0.5))[1], example.learned()[1])
 
 
+@pytest.mark.full
 def test_an_episodes_final_row_gives_no_loss_and_is_bootstrapped_from_after_truncation_only() -> None:
     """Row 3 is the final one, row 4 the next episode's first. Nothing of that reaches the rows before."""
     for last_discount in (0.0, 1.0):
@@ -207,6 +211,7 @@ def test_an_episodes_final_row_gives_no_loss_and_is_bootstrapped_from_after_trun
         np.testing.assert_array_equal(policy, usual[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n_step", [1, 2])
 def test_the_losses_are_those_of_one_step_after_the_other(n_step: int) -> None:
     """Networks stepped one by one from the episodes' starts; targets summed by hand; rows 0 to 2, 4 and 5 count."""
@@ -251,6 +256,7 @@ def test_the_losses_are_those_of_one_step_after_the_other(n_step: int) -> None:
     np.testing.assert_allclose(found[1], [policy_loss, -np.mean(np.asarray(log_prob)[:, rows])], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_a_policys_gradient_reaches_its_memory_and_no_critic() -> None:
     example = Example(starts=(0, 4))
     info = SampleInfo(np.full(2, 0.5), np.full(2, 2), np.ones(2), np.ones(2))
@@ -269,6 +275,7 @@ def test_a_policys_gradient_reaches_its_memory_and_no_critic() -> None:
     assert all(np.any(np.asarray(x) != 0) for x in jax.tree.leaves(grads))
 
 
+@pytest.mark.full
 def test_actors_remember_within_an_episode_and_begin_with_uniform_actions() -> None:
     environment = envs.make("agentkit:point_mass", seed=0)
     config = recurrent_sac.Config(**{**SMALL, "num_random_steps": 2})

@@ -43,6 +43,7 @@ class TestRedq(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_all_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """With a temperature so small that entropy is worth nothing."""
@@ -118,6 +119,7 @@ def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     np.testing.assert_allclose(output.metrics["critics_std"], np.std(critics), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -> None:
     agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3, policy_delay=4))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))

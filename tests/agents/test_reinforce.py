@@ -29,6 +29,7 @@ class TestReinforce(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("kind", by_hand.SPECS)
 def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kind: str, normalize: bool) -> None:
@@ -61,6 +62,7 @@ def test_the_gradient_weighs_actions_by_their_whole_return_less_the_baseline(kin
     np.testing.assert_allclose(output.metrics["grad_norm"], norm, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_the_policy_takes_one_step_and_the_baseline_many() -> None:
     """Adam's first step is the learning rate in each parameter."""
     weights, batch = by_hand.weights("discrete"), by_hand.segments("discrete")

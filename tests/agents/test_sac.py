@@ -32,6 +32,7 @@ class TestSac(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     """With a temperature so small that entropy is worth nothing."""
@@ -81,6 +82,7 @@ def test_the_losses_by_hand_and_priorities_are_the_first_critics_absolute_errors
     np.testing.assert_allclose(entropy, -np.mean(log_prob), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_it_learns_the_point_mass() -> None:
     config = sac.Config(
         hidden_sizes=(32, 32),

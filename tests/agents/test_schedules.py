@@ -37,6 +37,7 @@ class _Scheduled(_DqnContract):
         return super().make_agent(**{**self._changes, **changes})
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("updates_per_call", [1, 2])
 def test_schedules_go_on_where_they_were_after_a_resume(tmp_path: Path, updates_per_call: int) -> None:
     contract = _Scheduled(updates_per_call=updates_per_call)
@@ -44,6 +45,7 @@ def test_schedules_go_on_where_they_were_after_a_resume(tmp_path: Path, updates_
     contract.test_killed_and_resumed_it_ends_as_if_never_stopped(whole, contract._kill(tmp_path / "run"))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["learning_rate", "importance_exponent"])
 def test_each_schedule_changes_what_is_learned(name: str, tmp_path: Path) -> None:
     states = [

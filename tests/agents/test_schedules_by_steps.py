@@ -126,6 +126,7 @@ GRID = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "length", "num_envs"), GRID)
 def test_a_schedule_stands_where_the_environments_do(
     name: str, length: int, num_envs: int | None, seen: dict[float, list[tuple[int, int]]]

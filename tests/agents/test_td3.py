@@ -30,6 +30,7 @@ class TestTd3(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3)
@@ -104,6 +105,7 @@ def test_the_policy_climbs_the_first_critic() -> None:
     np.testing.assert_allclose([value, gradient], [-(1.0 + 0.5 * 7.0), -7.0], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_the_twins_share_nothing() -> None:
     agent = td3.make_agent(td3.Config(hidden_sizes=(8,)))
     networks = agent.make_networks(specs.make_environment_spec(envs.make("agentkit:point_mass", seed=0)))

@@ -28,6 +28,7 @@ class TestTd3Bc(AgentContract):
         return envs.make("agentkit:point_mass", seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("terminates", [True, False])
 def test_both_critics_find_the_values_of_a_chain(terminates: bool) -> None:
     config = td3_bc.Config(hidden_sizes=(32,), discount=0.8, tau=0.2, batch_size=64, learning_rate=3e-3,
@@ -89,6 +90,7 @@ def test_the_distance_from_the_data_is_a_mean_over_the_actions_dimensions() -> N
     np.testing.assert_allclose(cloning_loss, np.mean((0.1 - action) ** 2), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_learner_and_policy_see_observations_normalised_by_the_data() -> None:
     """The scale and offset of the data do not matter to what is learned, nor to how the published policy acts."""
     agent = td3_bc.make_agent(td3_bc.Config(hidden_sizes=(8,)))

@@ -48,6 +48,7 @@ def test_all_networks_of_every_agent_begin_with_the_torso(name: str) -> None:
     assert jax.tree.leaves(plain) != jax.tree.leaves(larger), "the check would pass whatever the torso"
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_the_stock_torso_handed_in_changes_no_bit(name: str) -> None:
     module = registry.module(name)

@@ -72,6 +72,7 @@ def kl_by_hand(old: tuple[np.ndarray, ...], new: tuple[np.ndarray, ...]) -> floa
     return float(np.mean(np.sum(terms, axis=-1)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("max_kl", [0.01, 2.0])
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_the_kl_keeps_its_bound_and_the_surrogate_never_gets_worse(name: str, max_kl: float) -> None:
@@ -101,6 +102,7 @@ def test_the_kl_keeps_its_bound_and_the_surrogate_never_gets_worse(name: str, ma
         assert len(fractions) > 1  # So far the quadratic model does not reach, and steps were taken back.
 
 
+@pytest.mark.full
 def test_where_no_length_will_do_the_policy_stays_and_the_value_learns() -> None:
     """A whole step far beyond where the model holds, and no second try."""
     training = start("agentkit:point_mass", max_kl=1e4, max_backtracks=1)
@@ -113,6 +115,7 @@ def test_where_no_length_will_do_the_policy_stays_and_the_value_learns() -> None
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_without_advantages_nothing_moves(name: str) -> None:
     """No gradient: neither a division by zero, nor a step."""

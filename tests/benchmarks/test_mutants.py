@@ -72,6 +72,7 @@ def test_the_nearest_tests_are_there(modules):
         assert [name for tests in near.values() for name in tests if not (ROOT / "tests" / name).exists()] == []
 
 
+@pytest.mark.full
 def test_a_seed_gives_one_order(modules):
     def names(seed):
         return [mutant.name for mutant in modules["mutants"].sample("learning", seed)]

@@ -165,6 +165,7 @@ def test_a_step_that_breaks_its_promise_ends_training_in_a_line(name, tmp_path, 
     assert re.search(message, said)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "words",
     [bad_words.SETTINGS[0], (["train", "dqn", "--env", "gymnasium:nomodule:X", *bad_words.NEW], None, "nomodule")],

@@ -17,6 +17,7 @@ def callbacks_of(run: Path) -> list[str]:
     return [entry["type"].rpartition(":")[2] for entry in json.loads((run / "config.json").read_text())["callbacks"]]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("default::agentkit.experiment.callback_record.MissingCallbackWarning")
 def test_a_run_stops_at_a_return_and_its_best_policy_is_evaluated(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -37,6 +37,7 @@ def said_by(capsys, *words):
     return code, output.out, output.err
 
 
+@pytest.mark.full
 def test_one_environment_has_a_table_and_a_picture(runs, tmp_path, capsys):
     picture, scores = tmp_path / "c.png", tmp_path / "c.csv"
     catch = [run for run in runs if "tch" in run]

@@ -37,6 +37,7 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.full
 def test_a_file_trains_as_its_options_do_and_the_command_line_wins(file, capsys):
     assert main(["train", "--config", "dqn.toml", "--seed", "2", "--set", "batch_size=8", "--num-envs", "3"]) == 0
     made = read_config(file.parent / "runs" / "dqn-agentkit_catch-seed2")
@@ -138,6 +139,7 @@ def test_steps_may_be_left_out_where_a_preset_has_them(tmp_path, monkeypatch, ca
     assert "steps = 2000" in shown and "n_step = 10" in shown
 
 
+@pytest.mark.full
 def test_the_preset_is_told_in_one_line_with_what_the_user_changed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = ["--set", "hidden_sizes=4", "--set", "min_replay_size=99", "--set", "discount=0.9", "--eval-every", "0"]
@@ -171,6 +173,7 @@ class Wide(Catch):
 """
 
 
+@pytest.mark.full
 def test_an_own_class_by_import_path(tmp_path, monkeypatch, capsys):
     package = tmp_path / "wide_envs"
     package.mkdir()

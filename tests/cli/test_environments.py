@@ -121,6 +121,7 @@ envs.register("cliown", make)
 """
 
 
+@pytest.mark.full
 def test_a_run_in_a_registered_environment_with_wrappers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -38,6 +38,7 @@ def _run_folder(output):
     return re.search(r"^Run folder: (.*)$", output, re.MULTILINE)[1]
 
 
+@pytest.mark.full
 def test_train_evaluate_plot_resume(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [*CATCH, *SMALL, "--steps", "2e2", "--seed", "3", "--eval-episodes", "2", "--tensorboard"]
@@ -84,6 +85,7 @@ def _interrupt(words, tmp_path, log):
     return folder, out, err
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0"]
     folder, out, err = _interrupt(words, tmp_path, "learner.csv")
@@ -94,6 +96,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path):
     assert main(resumed) == 0
 
 
+@pytest.mark.full
 def test_a_profile_is_printed_at_the_end_and_with_resume(tmp_path, capsys):
     words = [*CATCH, *SMALL, "--steps", "120", "--eval-episodes", "1", "--out", str(tmp_path), "--profile"]
     assert main(words) == 0
@@ -111,12 +114,14 @@ def test_a_profile_is_printed_at_the_end_and_with_resume(tmp_path, capsys):
     assert list(trace.rglob("*.xplane.pb"))
 
 
+@pytest.mark.full
 def test_ctrl_c_prints_the_profile(tmp_path):
     words = [*CATCH, *SMALL, "--steps", "10_000_000", "--eval-every", "0", "--profile"]
     _, out, _ = _interrupt(words, tmp_path, "train.csv")
     assert "Where the time of" in out and "ottleneck: " in out and "Stopped at step" in out
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_error_in_the_users_code_has_its_own_frames_and_all_with_debug(tmp_path, debug):
     code = """
@@ -263,6 +268,7 @@ def test_ctrl_c_before_training(monkeypatch, capsys):
     assert "stopped" in capsys.readouterr().err
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("module", ["agentkit", "agentkit.cli"])
 def test_no_file_of_the_working_directory_is_imported(tmp_path, module):
     """It may be a stranger's run folder: `cd RUN; python -m agentkit.cli evaluate .`"""

@@ -17,6 +17,7 @@ def _run_folder(output):
     return re.search(r"^Run folder: (.*)$", output, re.MULTILINE)[1]
 
 
+@pytest.mark.full
 def test_train_export_learn_offline_resume_evaluate(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     online = ["train", "dqn", "--env", offline_data.CATCH, *SMALL, "--set", "n_step=1", "--set", "min_replay_size=20"]

@@ -123,6 +123,7 @@ def test_seeds_are_one_group_and_labels_name_what_differs(tmp_path):
     }
 
 
+@pytest.mark.full
 def test_the_command_writes_a_picture_of_each_kind_and_the_points(tmp_path, capsys):
     runs = [str(make_run(tmp_path / f"s{seed}", seed=seed, training=[(5, 1.0)])) for seed in range(2)]
     runs.append(str(make_run(tmp_path / "other", environment="bsuite:catch/0", evaluation=(), training=[(5, 1.0)])))

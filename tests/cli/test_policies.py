@@ -60,6 +60,7 @@ def test_a_window_needs_a_backend_that_opens_one(monkeypatch):
     assert not watch.Window.possible()
 
 
+@pytest.mark.full
 def test_an_export_lies_in_the_run_with_its_card(run, capsys):
     assert main(["export-policy", str(run), "--format", "stablehlo", "--episodes", "2"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -72,6 +73,7 @@ def test_an_export_lies_in_the_run_with_its_card(run, capsys):
     assert "Over 2 episodes at step 40" in (run / "policy" / "README.md").read_text()
 
 
+@pytest.mark.full
 def test_a_policy_file_is_exported_without_its_run(run, tmp_path, capsys):
     agentkit.load(run).save(tmp_path / "policy.npz")
     assert main(["export-policy", str(tmp_path / "policy.npz"), "-o", str(tmp_path / "p.stablehlo")]) == 0

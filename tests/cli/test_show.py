@@ -82,6 +82,7 @@ def test_the_table_of_agents_has_a_row_for_each(capsys):
         assert len(row) <= 120
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

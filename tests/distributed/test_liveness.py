@@ -52,11 +52,13 @@ def hold_once(context, seconds):
         hold_and_work(seconds)
 
 
+@pytest.mark.full
 def test_a_node_whose_interpreter_is_held_is_alive_as_long_as_it_works():
     status = run(hold_once, 5.0, heartbeat_seconds=1.5)
     assert status["nodes"]["node-0"]["restarts"] == 0
 
 
+@pytest.mark.full
 def test_one_whose_interpreter_is_held_for_too_long_is_not():
     status = run(hold_once, 600.0, heartbeat_seconds=1.5, held_seconds=3.0)
     node = status["nodes"]["node-0"]
@@ -71,6 +73,7 @@ def stop_while_held(context):
         hold_and_work(600.0)
 
 
+@pytest.mark.full
 def test_one_that_is_stopped_while_its_interpreter_is_held_is_found_at_the_short_limit():
     start = time.monotonic()
     status = run(stop_while_held, heartbeat_seconds=2.0)

@@ -193,6 +193,7 @@ def die(context):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_kill_9_is_survived():
     _, status = run(one_role(die))
     node = status["nodes"]["node-0"]
@@ -232,6 +233,7 @@ def test_a_node_that_hangs_is_killed_and_started_again(target, role, why):
     assert node["restarts"] == 1 and why in node["last_error"] and node["state"] == "done"
 
 
+@pytest.mark.full
 def test_roles_stop_in_their_order():
     program = Program("test")
     for name, order in (("first", 0), ("second", 1), ("third", 2)):
@@ -395,6 +397,7 @@ def test_orphans_do_not_survive_a_supervisor_that_was_killed(tmp_path):
     assert not (tmp_path / "saved-node-1").exists()
 
 
+@pytest.mark.full
 def test_a_supervisor_that_was_stopped_itself_takes_nobody_for_dead(tmp_path):
     """Longer than the heartbeat's limit: it heard of nobody, since it did not listen."""
     process, pids = start_script(tmp_path)

@@ -151,6 +151,7 @@ class RewardStack(EnvironmentWrapper):
     works_on_batches = True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["dqn", "ppo"])
 def test_agents_learn_from_whoever_is_ready(name, tmp_path):
     small = {"hidden_sizes": (8,)}

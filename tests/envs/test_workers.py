@@ -73,6 +73,7 @@ def test_time_steps_and_states_are_those_of_one_process(environment, wrappers, m
     wait_until_gone(there.process_ids, 1.0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -188,6 +189,7 @@ def test_what_cannot_be_shared_out_is_refused_before_a_process_starts(arguments,
         envs.make(arguments.pop("environment", Echo), **arguments)
 
 
+@pytest.mark.full
 def test_errors_of_making_are_those_of_one_process():
     with pytest.raises(UnknownNameError, match="Did you mean 'fault'"):
         envs.make(Echo, num_envs=2, workers=2, falt="")
@@ -199,6 +201,7 @@ def test_errors_of_making_are_those_of_one_process():
         made.close()
 
 
+@pytest.mark.full
 def test_whoever_is_ready_is_served_in_its_own_order_and_nobody_is_passed_over():
     num_envs, ready = 5, 2
     made = envs.make(OneOfThem(4, seed=3, seconds=0.3), seed=3, num_envs=num_envs, workers=3, ready=ready)
@@ -231,6 +234,7 @@ def test_whoever_is_ready_is_served_in_its_own_order_and_nobody_is_passed_over()
         made.close()
 
 
+@pytest.mark.full
 def test_one_that_hangs_while_others_are_ready_is_named(monkeypatch):
     monkeypatch.setattr(workers, "CLOSE_SECONDS", 1.0)
     made = envs.make(OneOfThem(2, seed=3, fault="hang"), seed=3, num_envs=3, workers=3, ready=1)
@@ -249,6 +253,7 @@ def test_one_that_hangs_while_others_are_ready_is_named(monkeypatch):
     wait_until_gone(made.process_ids, 1.0)
 
 
+@pytest.mark.full
 def test_one_that_hangs_is_named_and_those_that_answered_are_not(monkeypatch):
     monkeypatch.setattr(workers, "CLOSE_SECONDS", 1.0)
     made = envs.make(OneOfThem(1, seed=3, fault="hang"), seed=3, num_envs=2, workers=2)
@@ -276,6 +281,7 @@ def test_a_value_that_is_asked_for_and_never_comes_is_an_error(monkeypatch):
             watched.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ready", [None, 1])
 def test_environments_are_closed_also_in_a_step_and_only_those_that_hang_are_killed(ready, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "CLOSE_SECONDS", 3.0)
@@ -329,6 +335,7 @@ print("ended", flush=True)
 """
 
 
+@pytest.mark.full
 def test_a_run_that_was_stopped_for_a_while_goes_on():
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
     with subprocess.Popen(
@@ -359,6 +366,7 @@ def test_workers_outlive_the_thread_that_made_them_and_hear_the_end_of_their_par
         made[0]._finalizer()
 
 
+@pytest.mark.full
 def test_arguments_and_evaluation_reach_environments_in_workers_as_in_one_process(monkeypatch):
     monkeypatch.setattr(envs.registry, "_registered", {"mine": named_by_purpose})
     for environment, arguments, expected in [

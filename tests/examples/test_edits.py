@@ -69,6 +69,7 @@ def test_lines_are_counted() -> None:
     assert lines_of_code("def make_agent():\n    x = 1\n    return x\n") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_killed_run_of_an_edit_goes_on_from_its_folder_as_itself(name, tmp_path, monkeypatch) -> None:
     agent = importlib.import_module(f"examples.edits.{name}").make_agent(BUDGETS[name][1])

@@ -126,11 +126,13 @@ def test_hindsight_solves_what_dqn_does_not(seed):
     assert last_number("hindsight", output) >= PRINTS["hindsight"][1]
 
 
+@pytest.mark.full
 @pytest.mark.both_stacks
 def test_new_environment_is_controlled():
     assert 0.0 < last_number("new_environment", run("new_environment")) < 2.0
 
 
+@pytest.mark.full
 @pytest.mark.both_stacks
 def test_num_steps_is_read():
     output = run("munchausen_dqn", "--num_steps", "700")
@@ -145,6 +147,7 @@ def test_prioritized_replay_on_reverb():
     assert last_number("prioritized_replay_on_reverb", output) >= 0.5
 
 
+@pytest.mark.full
 @pytest.mark.both_stacks
 @pytest.mark.both_stacks
 def test_the_reverb_example_without_reverb_says_what_to_install():

@@ -34,6 +34,7 @@ def journey(name, run, folder):
     return done.stdout
 
 
+@pytest.mark.full
 def test_deploy(run, tmp_path):
     journey("deploy.py", run, tmp_path)
     code = """
@@ -47,12 +48,14 @@ print(policy(np.ones((10, 5)))[0], sorted(simulators & set(sys.modules)))
     assert done.stdout.split(maxsplit=1) == [str(agentkit.load(run)(np.ones((10, 5)))[0]), "[]\n"]
 
 
+@pytest.mark.full
 def test_video(run, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     journey("video.py", run, tmp_path)
     assert (tmp_path / "run.gif").read_bytes()[:3] == b"GIF" and (tmp_path / "run.mp4").read_bytes()[4:8] == b"ftyp"
 
 
+@pytest.mark.full
 def test_export(run, tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -30,6 +30,7 @@ def run_script(name, folder, **variables):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_an_own_logger_has_every_number(tmp_path):
     assert len(lines_of("own_logger")) <= 15
     run_script("own_logger", tmp_path)
@@ -39,6 +40,7 @@ def test_an_own_logger_has_every_number(tmp_path):
     assert found["train/episode_return"] == 999 and found["learner/loss"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the extra 'wandb' is not installed")
 def test_weights_and_biases_without_a_network(tmp_path):
     assert len(lines_of("weights_and_biases")) <= 15

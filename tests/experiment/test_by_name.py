@@ -29,6 +29,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.full
 def test_a_run_is_kept_as_the_command_keeps_it(tmp_path, capsys):
     """In Python, too: ``runs/AGENT-ENVIRONMENT-seedN``, a new one each time, unless a folder or None is given."""
     settings = SMALL | {"evaluation_period": 10, "evaluation_episodes": 1, "progress": True}
@@ -77,6 +78,7 @@ def test_a_callback_is_called_once():
     assert seen == [30, 60]
 
 
+@pytest.mark.full
 def test_an_offline_agent_without_data_is_warned_of():
     with pytest.warns(UserWarning, match="bc is made to learn from data"):
         agentkit.train("bc", "agentkit:catch", 20, evaluation_period=0, progress=False)
@@ -88,6 +90,7 @@ def test_no_name_means_two_things():
         assert not fields & set(registry.config_class(name).__dataclass_fields__), name
 
 
+@pytest.mark.full
 def test_a_preset_is_used_and_written_down(tmp_path, catch_preset, monkeypatch):
     result = agentkit.train("dqn", "agentkit:catch", run_directory=tmp_path / "run", **SMALL)
     assert result.steps == 48
@@ -99,6 +102,7 @@ def test_a_preset_is_used_and_written_down(tmp_path, catch_preset, monkeypatch):
     assert agentkit.resume(tmp_path / "run", num_steps=60).steps == 60
 
 
+@pytest.mark.full
 def test_the_users_settings_win_over_the_presets(tmp_path, catch_preset):
     mine = {"discount": 0.25, "num_envs": 3, "environment_settings": {"rows": 6}}
     assert agentkit.train("dqn", "agentkit:catch", 60, run_directory=tmp_path / "run", **SMALL, **mine).steps == 60
@@ -122,6 +126,7 @@ def test_an_agent_made_by_hand_keeps_its_settings(catch_preset):
         agentkit.train(agent, "agentkit:catch", 20, discount=0.5)
 
 
+@pytest.mark.full
 def test_a_run_of_an_instance_is_resumed_by_its_code_only(tmp_path):
     make = dict(seed=0, run_directory=tmp_path / "run", **SMALL, num_random_steps=4)
     agentkit.train("td3", handed_in.Thermostat(), 20, **make)
@@ -131,6 +136,7 @@ def test_a_run_of_an_instance_is_resumed_by_its_code_only(tmp_path):
     assert agentkit.evaluate(tmp_path / "run", 1, environment=handed_in.Thermostat)["steps"] == 40
 
 
+@pytest.mark.full
 def test_what_the_folder_will_not_know_is_said_at_the_start_and_when_it_is_missed(tmp_path, capsys):
     def make():
         return Catch(rows=6)

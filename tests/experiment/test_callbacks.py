@@ -68,6 +68,7 @@ def rows(directory: pathlib.Path, log: str) -> list[dict[str, str]]:
     ]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("half", "num_envs"), [(30, None), (31, None), (30, 2)], ids=["between-episodes", "mid-episode", "batched"]
 )

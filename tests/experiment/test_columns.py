@@ -106,6 +106,7 @@ def test_they_reach_the_loss(tmp_path: pathlib.Path, settings: dict) -> None:
     assert wrong and not any(wrong) and seen == 4
 
 
+@pytest.mark.full
 def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) -> None:
     def contents(folder):
         experiment = read_config(folder, environment=Ladder)
@@ -128,6 +129,7 @@ def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) ->
     assert len(shown) == 8  # One number of each episode of each environment.
 
 
+@pytest.mark.full
 def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1, num_epochs=1))
     made = agentkit.ExperimentConfig(agent, Ladder, 20, columns=("t", "info.success"), evaluation_period=0, num_envs=2)

@@ -57,6 +57,7 @@ def test_an_environment_that_the_policy_does_not_fit_is_refused(trained: pathlib
         check_fits(spec, spec.observations, specs.DiscreteArray(2, np.int32, "action"))
 
 
+@pytest.mark.full
 def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> None:
     """SAC's mean action is a function of the parameters: the same episodes as the evaluation while training."""
     agent = sac.make_agent(sac.Config(**SMALL))
@@ -66,6 +67,7 @@ def test_it_judges_the_parameters_of_the_checkpoint(tmp_path: pathlib.Path) -> N
     assert len(set(found["episode_return"])) == 5
 
 
+@pytest.mark.full
 def test_an_evaluation_keeps_the_parameters_that_it_began_with() -> None:
     experiment = ExperimentConfig(dqn.make_agent(dqn.Config(**SMALL)), "agentkit:catch", 10)
     spec = make_environment_spec(Catch())
@@ -87,6 +89,7 @@ def test_an_evaluation_keeps_the_parameters_that_it_began_with() -> None:
     assert versions == [0, 0]
 
 
+@pytest.mark.full
 def test_an_experiment_with_code_that_no_folder_names_is_evaluated_as_it_is(tmp_path: pathlib.Path) -> None:
     agent = dqn.make_agent(dqn.Config(**SMALL))
     experiment = ExperimentConfig(
@@ -106,6 +109,7 @@ def test_a_batched_run_is_evaluated_in_a_single_environment(tmp_path: pathlib.Pa
     assert evaluate(tmp_path / "run", num_episodes=3)["episode_length"] == [9] * 3
 
 
+@pytest.mark.full
 def test_envpool_is_evaluated_in_a_batch_of_one(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("envpool")
     (record,) = train(tmp_path / "run", environment="envpool:CartPole-v1", evaluation_episodes=2).evaluations
@@ -167,6 +171,7 @@ def test_the_video_shows_the_first_steps(trained: pathlib.Path, tmp_path: pathli
     assert all(picture[-1].max() > 128 for picture in pictures)
 
 
+@pytest.mark.full
 def test_gymnasium_is_filmed_too(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("gymnasium")
     pytest.importorskip("pygame")

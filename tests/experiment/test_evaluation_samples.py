@@ -2,6 +2,7 @@
 
 import dm_env
 import numpy as np
+import pytest
 
 import agentkit
 from agentkit import specs
@@ -48,6 +49,7 @@ def returns_of(agent, number, **settings):
         return [record["episode_return"] for record in evaluator.episodes(4, number)]
 
 
+@pytest.mark.full
 def test_samples_differ_and_the_mode_does_not():
     agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,)))
     mode, samples = returns_of(agent, 7), returns_of(agent, 7, evaluation_samples=True)
@@ -56,6 +58,7 @@ def test_samples_differ_and_the_mode_does_not():
     assert samples == returns_of(agent, 7, evaluation_samples=True) != returns_of(agent, 8, evaluation_samples=True)
 
 
+@pytest.mark.full
 def test_exploration_is_as_far_on_as_the_training():
     agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), epsilon=Linear(1.0, 0.0, 100)))
     greedy = returns_of(agent, 0)

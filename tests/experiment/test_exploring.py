@@ -33,6 +33,7 @@ class Client:
         pass
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("name", "environment", "settings"),
     [

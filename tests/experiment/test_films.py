@@ -110,6 +110,7 @@ def same(first, second):
     return logs[0] == logs[1] and all(np.array_equal(a, b) for a, b in pairs if not isinstance(a, str))
 
 
+@pytest.mark.full
 def test_films_of_a_training_change_none_of_its_bits(tmp_path):
     train(tmp_path / "plain")
     train(tmp_path / "filmed", video_period=25)
@@ -121,6 +122,7 @@ def test_films_of_a_training_change_none_of_its_bits(tmp_path):
     assert not same(tmp_path / "plain", tmp_path / "other"), "the comparison can fail"
 
 
+@pytest.mark.full
 def test_a_resumed_training_films_on(tmp_path):
     train(tmp_path / "run", video_period=25, num_steps=30)
     agentkit.resume(tmp_path / "run", num_steps=60)

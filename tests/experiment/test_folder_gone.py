@@ -42,6 +42,7 @@ def test_the_run_ends_within_a_checkpoint(vanishing: pathlib.Path, settings: dic
     assert checkpoint.steps(vanishing.parent / "elsewhere" / "checkpoints") == [20]
 
 
+@pytest.mark.full
 def test_the_command_does_not_say_that_it_has_saved(
     vanishing: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

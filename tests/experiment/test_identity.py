@@ -314,6 +314,7 @@ def _same(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.full
 def test_a_run_of_own_parts_is_trained_resumed_evaluated_and_exported_from_its_folder(strange, capsys):
     pytest.importorskip("h5py")
     run(strange.experiment())
@@ -458,6 +459,7 @@ def test_an_agent_whose_file_has_changed_is_named(tmp_path):
 # --- going on from code ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_of_its_own_parts_alone(tmp_path):
     run(make(_own(make_loss=own_parts.make_zero_loss), run_directory=tmp_path))
     before = (tmp_path / "config.json").read_bytes()

@@ -90,6 +90,7 @@ def test_an_offline_run_goes_on_online_with_all_that_it_had(
     assert (record["init_from"], record["init_checkpoint"]) == (str(trained(name)), 30)
 
 
+@pytest.mark.full
 def test_online_it_does_not_lose_what_it_had(tmp_path: pathlib.Path) -> None:
     """After 100 steps the return is that of the data, which a run from nothing is far from."""
     config = iql.Config(hidden_sizes=(16,), batch_size=16, min_replay_size=16, learning_rate=1e-2, scale_rewards=False)
@@ -117,6 +118,7 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(
         agentkit.run(online(OFFLINE["iql"], tmp_path / "run", 90, **scaled(trained("iql"))), resume=True)
 
 
+@pytest.mark.full
 def test_online_to_online_has_other_rates_and_seeds(tmp_path: pathlib.Path) -> None:
     """A schedule of the learning rate begins anew; the moments of the optimiser go on."""
     rates = (Linear(start, 0.0, 100.0) for start in (1e-3, 5e-4))

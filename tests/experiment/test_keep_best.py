@@ -21,6 +21,7 @@ from tests.experiment.best_writer import Experiment, policy_of
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 def test_kill_9_leaves_the_best_whole(tmp_path: pathlib.Path) -> None:
     rng, known = random.Random(0), 0
     for _ in range(4):

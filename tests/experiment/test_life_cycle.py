@@ -124,6 +124,7 @@ def trouble(count):
     assert found is not None and found.step == 150
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_saves(number: signal.Signals, tmp_path: pathlib.Path) -> None:
     process = start(CALM, tmp_path, "--checkpoint-every", "50")
@@ -173,6 +174,7 @@ def trouble(count):
     assert found is not None and found.step == 250
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full_from_the_start_is_one_line_and_leaves_no_folder(tmp_path: pathlib.Path) -> None:
     filled = f"{CALM}\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
     process = start(filled, tmp_path)
@@ -211,6 +213,7 @@ print([main([*each]) for each in (*words, ["train", "--resume", "run"])])
     assert "run cannot be written to: Permission denied" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_stops_at_once(tmp_path: pathlib.Path) -> None:
     trouble = """
 def trouble(count):

@@ -49,6 +49,7 @@ def rows_for(policy, num_rows=4):
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.full
 def test_it_plays_the_episode_that_the_evaluator_plays(pendulum):
     """In gymnasium's own environment, with gymnasium's bounds and dtypes, and nothing of agentkit's around it."""
     experiment, networks, store = restore_policy(pendulum)[:3]
@@ -76,6 +77,7 @@ def test_it_plays_the_episode_that_the_evaluator_plays(pendulum):
     assert total == pytest.approx(record["episode_return"], rel=1e-4)
 
 
+@pytest.mark.full
 def test_an_action_alone_is_for_policies_without_a_memory(pendulum, chain):
     policy = agentkit.load(pendulum)
     rows = rows_for(policy)
@@ -158,6 +160,7 @@ def test_a_file_holds_all_that_acting_needs(run, tmp_path, request):
     jax.tree.map(np.testing.assert_array_equal, state.policy, other_state.policy)
 
 
+@pytest.mark.full
 def test_a_file_needs_no_simulator(pendulum, tmp_path):
     policy = agentkit.load(pendulum)
     policy.save(tmp_path / "policy.npz")
@@ -247,6 +250,7 @@ class Reshaped(EnvironmentWrapper):
         return self.environment.step(np.float32([np.clip(np.sum(action) / self.high - 1, -1, 1)]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_a_users_own_continuous_actions_are_as_the_run_had_them(shape, tmp_path):
     """Their shape and bounds are the agent's already: a policy that is loaded maps them no second time."""
@@ -283,6 +287,7 @@ class FromElsewhere(gymnasium.Env):
         return 3 + self.time % 2, float(action), False, self.time == 5, {}
 
 
+@pytest.mark.full
 def test_choices_are_the_environments_own(tmp_path):
     """Of a run's policy and of its file, single and in a batch; the agent sees and says them from 0."""
     settings = dqn.Config(hidden_sizes=(8,), min_replay_size=1_000)

@@ -141,6 +141,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 # --- how many steps and updates ----------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_single_environment_takes_exactly_the_steps_asked_for() -> None:
     recorder = Recorder()
     result = run(make_experiment(environment=recorder, num_steps=103))
@@ -247,6 +248,7 @@ def test_a_finished_run_goes_on_as_one_longer_run(whole: Ended, tmp_path: pathli
     assert_same_end(ended(result, directory), whole)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "settings",
     [

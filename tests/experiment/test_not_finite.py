@@ -46,6 +46,7 @@ def newest(directory):
     return found
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("agent", SMALL)
 def test_a_reward_ends_the_run_at_its_step_and_the_checkpoint_before_is_good(agent, tmp_path, monkeypatch):
     plan = experiment(agent, "reward nan", tmp_path)
@@ -57,6 +58,7 @@ def test_a_reward_ends_the_run_at_its_step_and_the_checkpoint_before_is_good(age
     assert evaluate(tmp_path, 1)["steps"] == 150
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("agent", SMALL)
 def test_so_does_an_observation_in_a_batch(agent, tmp_path):
     with pytest.raises(
@@ -75,6 +77,7 @@ def test_a_huge_reward_is_found_in_the_learner_and_before_a_checkpoint(agent, tm
         assert newest(directory).step >= 100
 
 
+@pytest.mark.full
 def test_a_bad_priority_is_named_at_once(tmp_path):
     plan = experiment("dqn", "reward inf", agent_settings={"prioritized": True}, log_seconds=1000.0, on_nan="warn")
     with pytest.warns(NonFiniteWarning) as found:
@@ -97,6 +100,7 @@ def test_warn_goes_on_to_the_end(agent, tmp_path):
     assert checkpoint.read_latest(tmp_path / "checkpoints").step == 250
 
 
+@pytest.mark.full
 def test_data_with_a_huge_reward_end_a_run_from_data(tmp_path):
     rewards = np.where(np.arange(40) == 20, 1e30, 0.0)
     ends = np.arange(40) == 39

@@ -76,6 +76,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
+@pytest.mark.full
 def test_it_logs_what_it_did(whole: pathlib.Path) -> None:
     _, rows = read_csv(whole / "logs" / "evaluation.csv")
     assert [row["steps"] for row in rows] == ["20", "40"]
@@ -162,6 +163,7 @@ def test_iqls_rewards_are_scaled_by_the_datas_range_of_returns() -> None:
     assert all(np.all(episode.rewards == 1.0) for episode in datasets.scale_rewards(alike))
 
 
+@pytest.mark.full
 def test_the_last_call_is_made_whole() -> None:
     config = make_config(agent=make_agent(updates_per_call=3), num_updates=4, environment=None)
     assert run_offline(config).updates == 6
@@ -275,6 +277,7 @@ def test_rewards_that_were_summed_or_scaled_are_the_environments_own_again(tmp_p
         assert episode.terminations[-1]
 
 
+@pytest.mark.full
 def test_sequences_are_episodes_again(tmp_path: pathlib.Path) -> None:
     config = r2d2.Config(
         hidden_sizes=(8,), core_size=4, batch_size=2, burn_in=1, sequence_length=4, sequence_period=3, n_step=1,
@@ -287,6 +290,7 @@ def test_sequences_are_episodes_again(tmp_path: pathlib.Path) -> None:
     assert all(episode.terminations[-1] and abs(episode.rewards[-1]) == 1.0 for episode in whole)
 
 
+@pytest.mark.full
 def test_what_has_no_episodes_says_so(tmp_path: pathlib.Path, whole: pathlib.Path) -> None:
     settings: dict[str, Any] = {"evaluation_period": 0, "run_directory": tmp_path / "run"}
     agentkit.run(agentkit.ExperimentConfig(ppo.make_agent(), offline_data.CATCH, 10, **settings))

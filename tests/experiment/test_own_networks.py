@@ -132,6 +132,7 @@ def test_what_can_only_be_seen_by_learning_is_refused() -> None:
         check("gumbel_muzero", change)
 
 
+@pytest.mark.full
 def test_own_code_may_broadcast_and_use_another_library(tmp_path: Any) -> None:
     """What a user's functions do inside is theirs."""
 

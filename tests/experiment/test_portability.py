@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 WITHOUT = """
@@ -27,6 +29,7 @@ sys.exit(code or main("evaluate runs/dqn-agentkit_catch-seed0 --episodes 1".spli
 """
 
 
+@pytest.mark.full
 def test_training_resuming_and_evaluating_without_what_windows_lacks(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT],

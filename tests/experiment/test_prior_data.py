@@ -156,6 +156,7 @@ def _first(episodes: Any, num_steps: int) -> Any:
     return found
 
 
+@pytest.mark.one_case
 @pytest.mark.both_stacks
 @pytest.mark.parametrize("shared", [False, True], ids=["one table", "two tables"])
 def test_stopped_and_resumed_it_ends_as_if_never_stopped(
@@ -240,6 +241,7 @@ def _dive(num_episodes: int) -> list[datasets.Episode]:
     return recorder.episodes
 
 
+@pytest.mark.full
 def test_sac_learns_what_it_would_not_find_alone() -> None:
     """The treasure of deep sea, which a random policy finds once in 256 episodes, in 50 episodes: for three seeds."""
     config = discrete_sac.Config(

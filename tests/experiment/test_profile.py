@@ -106,6 +106,7 @@ def slow_environment(seed: int) -> Any:
 PPO = ppo.Config(hidden_sizes=(16,), segment_length=8, num_epochs=1, num_minibatches=1)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "settings",
     [
@@ -133,6 +134,7 @@ def test_the_rows_add_up_to_the_wall_time(settings, tmp_path):
     assert seconds["sampling"] + seconds["waiting"] > 0 and seconds["tracing"] == seconds["evaluation"] == 0
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("part", "settings", "advice"),
     [
@@ -247,6 +249,7 @@ def test_a_profile_changes_nothing_that_is_learned(tmp_path):
     assert kept[0] == kept[1] and len(kept[0]) > 10
 
 
+@pytest.mark.full
 def test_a_resumed_run_has_a_table_of_its_own(tmp_path):
     experiment = make_experiment(environment="agentkit:deep_sea", run_directory=tmp_path)
     run(dataclasses.replace(experiment, num_steps=105))

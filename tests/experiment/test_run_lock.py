@@ -44,6 +44,7 @@ def experiment(folder, steps=20):
     return agentkit.ExperimentConfig(agent, "agentkit:catch", steps, run_directory=folder, evaluation_period=0)
 
 
+@pytest.mark.full
 def test_a_second_one_is_refused_by_each_command_until_the_first_is_dead(tmp_path, holder, capsys):
     run = tmp_path / "run"
     (run / "config.json").write_text("{}")

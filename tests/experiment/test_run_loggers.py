@@ -53,6 +53,7 @@ class Closing(loggers.Logger):
         self.closed = True
 
 
+@pytest.mark.full
 def test_every_logger_gets_every_log_and_the_users_own_metrics(tmp_path):
     Closing.made.clear()
     mine = loggers.InMemoryLogger()

@@ -62,6 +62,7 @@ def check(samples):
         np.testing.assert_array_equal(episode.truncation, at_end & (whole % 2 == 1))
 
 
+@pytest.mark.full
 def test_steps_are_counted_exactly_and_repeat(experiment):
     samples = agentkit.sample(experiment, steps=50, num_envs=3, explore=True)
     assert samples.observation["time"].shape == (50, 1)
@@ -86,6 +87,7 @@ def test_episodes_are_whole_and_the_short_ones_are_not_favoured(experiment):
     assert [sum(each.environment[0] == i for each in apart) for i in range(3)] == [3, 3, 2]
 
 
+@pytest.mark.full
 def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
     folder = tmp_path / "run"
     agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=10, batch_size=4))

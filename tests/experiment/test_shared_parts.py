@@ -63,6 +63,7 @@ def trained(agent: Agent, directory: Any, **fields: Any) -> dict[str, np.ndarray
     return found.state["learner"]["state"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_envs", [None, 2])
 def test_a_second_run_compiles_nothing_and_is_the_same(tmp_path: Any, num_envs: int | None) -> None:
     first = trained(make_dqn(discount=0.9), tmp_path / "first", num_envs=num_envs)
@@ -107,6 +108,7 @@ def test_only_equal_specs_share() -> None:
     assert make_parts(agent, spec) is not make_parts(agent, larger)
 
 
+@pytest.mark.full
 def test_a_function_of_the_users_is_compiled_anew(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may read a global variable, as this one does."""
     agent = dqn.make_agent(dqn.Config(**SMALL, max_grad_norm=None), make_loss=scaled_loss)

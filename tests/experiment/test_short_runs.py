@@ -63,6 +63,7 @@ def test_a_run_without_an_update_says_so_at_both_ends(tmp_path, capsys, from_pyt
     assert said.count("No update was made in 30 steps") == 1
 
 
+@pytest.mark.full
 def test_a_first_episode_that_goes_on_for_long_is_said(capsys, monkeypatch):
     monkeypatch.setattr("agentkit.experiment.training.LONG_EPISODE", 20)
     agent = dqn.make_agent(dqn.Config(**DQN))

@@ -69,6 +69,7 @@ with step_watch.StepWatch("deaf", 0.5, on_stuck=lambda message: print("told:", m
 """
 
 
+@pytest.mark.full
 @pytest.mark.both_stacks
 def test_a_call_that_does_not_hear_ends_its_process():
     done = subprocess.run(
@@ -92,6 +93,7 @@ with step_watch.StepWatch("frozen", 1.5, beside=True) as watch:
 """
 
 
+@pytest.mark.full
 def test_a_call_that_keeps_the_interpreter_from_the_first_moment_ends_its_process():
     start_time = time.monotonic()
     done = subprocess.run(

@@ -222,6 +222,7 @@ class _Refusing:
         raise AssertionError(f"{name} was about to be imported")
 
 
+@pytest.mark.full
 def test_random_codes_import_only_names_that_were_checked(monkeypatch):
     codes, draw = _valid_codes(), random.Random(0)
     checked: set[str] = set()

@@ -82,6 +82,7 @@ def assert_equal(one, other):
             np.testing.assert_array_equal(value, theirs[path], err_msg=path)
 
 
+@pytest.mark.full
 @pytest.mark.both_stacks
 def test_with_workers_killed_and_resumed_it_ends_as_in_one_process_never_stopped(tmp_path):
     _, whole = train(tmp_path / "whole")
@@ -133,6 +134,7 @@ def test_a_callback_of_steps_is_refused_where_environments_are_not_stepped_toget
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_it_draws(monkeypatch):
     config = a2c.Config(hidden_sizes=(8,), segment_length=1, batch_size=5)
     experiment = ExperimentConfig(

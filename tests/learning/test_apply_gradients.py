@@ -31,6 +31,7 @@ def stacked(grads, *others):
     return ReplaySample((), data)
 
 
+@pytest.mark.full
 def test_the_two_halves_make_the_whole():
     update = make_update()
     whole = halves = update.init(jax.random.PRNGKey(0))

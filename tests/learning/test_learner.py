@@ -93,6 +93,7 @@ def _assert_same(found: Any, expected: Any) -> None:
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_updates", [2, 3])
 def test_stacked_updates_in_one_call_are_the_single_ones(num_updates: int) -> None:
     single, stacked = _learner(), _learner(num_updates)
@@ -219,6 +220,7 @@ def test_another_networks_checkpoint_is_refused(fresh: Learner) -> None:
         fresh.restore(wider.save())
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_updates", [1, 3])
 def test_priorities_go_back_with_their_own_whole_keys(num_updates: int) -> None:
     written: list[tuple[np.ndarray, np.ndarray]] = []
@@ -239,6 +241,7 @@ def test_priorities_go_back_with_their_own_whole_keys(num_updates: int) -> None:
         np.testing.assert_allclose(priorities[chosen], output.priorities, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_without_priorities_nothing_is_written() -> None:
     def loss(*arguments: Any) -> LossOutput:
         return _loss(*arguments)._replace(priorities=None)
@@ -289,6 +292,7 @@ def test_a_training_shorter_than_the_period_is_logged_at_its_end() -> None:
     assert [row["updates"] for row in rows] == [3] and rows[0]["loss"] > 0
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_without_jit_the_users_functions_run_line_by_line(num_updates: int) -> None:
     """For a debugger or a print in a loss: each update calls it, and learns what a compiled one does."""
@@ -381,6 +385,7 @@ def main(folder: pathlib.Path) -> dict[str, Any]:
     return cases
 
 
+@pytest.mark.full
 def test_data_parallel_over_two_devices_learns_the_same(tmp_path: pathlib.Path) -> None:
     environment = {
         **os.environ,

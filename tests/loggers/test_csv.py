@@ -65,6 +65,7 @@ def test_an_old_log_is_not_overwritten(tmp_path):
 _ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers(-99, 99), min_size=1), min_size=1)
 
 
+@pytest.mark.full
 @given(rows=_ROWS)
 def test_what_is_written_is_read(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "a.csv"

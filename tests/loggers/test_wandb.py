@@ -64,6 +64,7 @@ def written(directory):
     return runs
 
 
+@pytest.mark.full
 def test_a_resumed_run_is_the_same_wandb_run_and_has_settings_and_rows(tmp_path):
     info = RunInfo("dqn-catch", INFO.config, tmp_path)
     with WandbLogger(info) as logger:

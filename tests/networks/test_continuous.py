@@ -18,6 +18,7 @@ def _apply(network: networks.Network, *inputs: Any) -> Any:
     return network.apply(network.init(KEY), *inputs)
 
 
+@pytest.mark.full
 def test_policy_and_critic_are_made_for_the_environments_actions() -> None:
     found = networks.actor_critic_networks(
         SPEC,

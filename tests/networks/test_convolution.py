@@ -22,6 +22,7 @@ def make(module: Any, size: int, stride: int, padding: str) -> hk.Transformed:
     return hk.without_apply_rng(hk.transform(lambda x: jnp.sum(jnp.sin(module(5, size, stride, padding=padding)(x)))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shape", "size", "stride", "padding"), CASES)
 def test_it_is_haikus_to_the_bit(shape: Any, size: int, stride: int, padding: str) -> None:
     image = jax.random.normal(KEY, (3, *shape))
@@ -58,11 +59,13 @@ def arrangements(torso: Any) -> set[str]:
     return set(re.findall(r"dim_labels=(\S+?),", text))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("torso", [networks.AtariTorso, networks.DrqTorso, networks.ResidualTorso, networks.GridTorso])
 def test_in_a_loop_gradients_have_the_arrangement_that_is_fast_on_a_cpu(torso: Any) -> None:
     assert arrangements(lambda x: torso()(x)) == {"b01f_01io->b01f"}
 
 
+@pytest.mark.full
 def test_haikus_have_others() -> None:
     """An update takes some twenty times as long with them; once XLA mends that, `Conv2D` may go."""
     assert len(arrangements(lambda x: hk.Conv2D(4, 3)(hk.Conv2D(4, 3)(x)))) > 1

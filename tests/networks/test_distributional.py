@@ -1,6 +1,7 @@
 import haiku as hk
 import jax
 import numpy as np
+import pytest
 
 from agentkit import networks
 
@@ -12,6 +13,7 @@ def test_the_categorical_mean_by_hand() -> None:
     np.testing.assert_allclose(networks.categorical_mean(logits, np.float32([0, 4, 8])), [[3.0, 4.0]], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_action_outputs_are_rows_of_one_linear_layer() -> None:
     network = hk.without_apply_rng(hk.transform(lambda x: networks.action_outputs(x, 3, 5, (4,))))
     x = RNG.normal(size=(2, 6)).astype(np.float32)
@@ -23,6 +25,7 @@ def test_action_outputs_are_rows_of_one_linear_layer() -> None:
     np.testing.assert_allclose(outputs[:, 1], expected[:, 5:10], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_implicit_quantiles_are_the_papers_formula() -> None:
     """f(psi(x) * phi(tau)) with phi_j(tau) = relu(sum_i cos(pi i tau) w_ij + b_j), written out for each tau."""
     num_cosines = 7

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from agentkit.networks import Categorical, DiagonalNormal
@@ -10,6 +11,7 @@ from agentkit.networks import Categorical, DiagonalNormal
 KEY = jax.random.PRNGKey(0)
 
 
+@pytest.mark.full
 def test_categorical():
     probabilities = np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]], np.float32)
     distribution = Categorical(jnp.log(probabilities) + 3.0)
@@ -26,6 +28,7 @@ def test_uniform_is_as_uncertain_as_can_be():
     np.testing.assert_allclose(Categorical(jnp.zeros((1, 4))).entropy(), np.log(4), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_diagonal_normal():
     mean, std = np.array([[0.5, -1.0]], np.float32), np.array([[0.5, 2.0]], np.float32)
     distribution = DiagonalNormal(jnp.asarray(mean), jnp.log(std))

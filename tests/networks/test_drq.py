@@ -56,6 +56,7 @@ def test_each_image_moves_as_a_whole_by_pixels_of_its_own(layout: str) -> None:
     assert np.any(other != found)
 
 
+@pytest.mark.full
 def test_numbers_beside_images_stay_and_two_cameras_move_apart() -> None:
     camera = RNG.random((8, 84, 84, 3)).astype(np.float32)
     nest = {"left": camera, "right": camera.copy(), "speed": RNG.random((8, 3)).astype(np.float32)}
@@ -86,6 +87,7 @@ def test_small_images_are_padded_so_that_something_is_left_of_them(size: int, le
     assert jax.eval_shape(network.apply, params, image).shape == (3, 32 * left * left)
 
 
+@pytest.mark.full
 def test_the_trunk_is_normalised_and_bounded() -> None:
     network = hk.without_apply_rng(hk.transform(lambda x: nets.trunk(x, 7)))
     features = 1e4 * RNG.random((5, 3)).astype(np.float32)
@@ -95,6 +97,7 @@ def test_the_trunk_is_normalised_and_bounded() -> None:
     np.testing.assert_allclose(before.std(axis=-1), 1, atol=1e-3)
 
 
+@pytest.mark.full
 def test_convolutions_begin_orthogonal() -> None:
     init = nets.orthogonal(2.0**0.5)
     weights = hk.transform(lambda: hk.get_parameter("w", (3, 3, 2, 16), init=init)).init(KEY)["~"]["w"].reshape(18, 16)

@@ -27,6 +27,7 @@ def learned(torso: Any) -> tuple[Any, Any]:
     return params, jax.grad(lambda params: (network.apply(params, BATCH) ** 2).sum())(params)
 
 
+@pytest.mark.full
 def test_a_linen_module_computes_what_it_does_alone_and_each_parameter_is_learned() -> None:
     nn = pytest.importorskip("flax.linen")
     module = nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(4), nn.tanh, nn.Dense(3, use_bias=False)])
@@ -47,6 +48,7 @@ def test_a_linen_module_computes_what_it_does_alone_and_each_parameter_is_learne
     assert np.any(other["sequential"]["layers_1.kernel"] != params["sequential"]["layers_1.kernel"])
 
 
+@pytest.mark.full
 def test_a_linen_module_is_written_by_its_class_and_what_differs_from_it() -> None:
     nn = pytest.importorskip("flax.linen")
     torso = networks.from_flax(nn.Sequential([nn.Dense(4), nn.LayerNorm(use_bias=False)]))
@@ -65,6 +67,7 @@ def test_a_linen_module_with_state_is_refused_before_anything_runs() -> None:
             networks.from_flax(wrong)
 
 
+@pytest.mark.full
 def test_an_nnx_module_computes_what_it_does_alone_and_each_parameter_is_learned() -> None:
     nnx = pytest.importorskip("flax.nnx")
 
@@ -104,6 +107,7 @@ def make_mlp(observation: Any, key: jax.Array) -> Any:
     return eqx.nn.Sequential([eqx.nn.Lambda(lambda x: x.reshape(-1)), eqx.nn.MLP(observation.size, 3, 4, 1, key=key)])
 
 
+@pytest.mark.full
 def test_an_equinox_module_computes_what_it_does_alone_and_each_parameter_is_learned() -> None:
     pytest.importorskip("equinox")
     torso = networks.from_equinox(make_mlp)

@@ -19,6 +19,7 @@ def _run(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:
     return jax.tree.map(np.asarray, params), network.apply(params, *inputs)
 
 
+@pytest.mark.full
 def test_mlp_is_relu_layers_then_a_linear_one() -> None:
     x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     params, y = _run(lambda x: networks.mlp(x, (4, 2), 6), x)
@@ -31,6 +32,7 @@ def test_mlp_is_relu_layers_then_a_linear_one() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_orthogonal_weights_keep_lengths_up_to_their_scale() -> None:
     x = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
     params, y = _run(lambda x: networks.orthogonal_mlp(x, (8, 16), 4, output_scale=0.01), x)
@@ -63,6 +65,7 @@ def test_nested_observations_are_joined_leaf_by_leaf() -> None:
     np.testing.assert_array_equal(networks.torso(observation), [[1, 2, 5], [3, 4, 6]])
 
 
+@pytest.mark.full
 def test_images_go_through_the_convolutions_scaled_to_one() -> None:
     image = np.random.default_rng(0).integers(0, 256, (2, 84, 84, 4), np.uint8)
     params, features = _run(networks.torso, image)
@@ -73,6 +76,7 @@ def test_images_go_through_the_convolutions_scaled_to_one() -> None:
     assert 0 < float(jnp.abs(features).max()) < 50
 
 
+@pytest.mark.full
 def test_q_values_are_one_per_action() -> None:
     for head in (networks.q_values, networks.duelling_q_values):
         _, q = _run(lambda x, head=head: head(x, 3, (8,)), np.ones((5, 2), np.float32))

@@ -16,6 +16,7 @@ def _inputs(batch: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return observation, rng.uniform(-1, 1, (batch, 4)).astype(np.float32)
 
 
+@pytest.mark.full
 def test_a_critic_is_a_network_of_observation_and_action() -> None:
     network = networks.make_network(lambda o, a: networks.critic(o, a, (8,), 3), OBSERVATION, ACTION)
     params = network.init(KEY)

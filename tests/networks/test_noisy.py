@@ -41,6 +41,7 @@ def test_without_a_key_it_is_the_mean_layer() -> None:
     np.testing.assert_allclose(y, x @ np.asarray(PARAMS["w"]) + np.asarray(PARAMS["b"]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_initial_values_are_the_papers() -> None:
     """Section 3.2: means uniform within 1 / sqrt(P), deviations sigma_0 / sqrt(P)."""
     params = NETWORK.init(jax.random.PRNGKey(0), np.zeros((1, 400), np.float32))["noisy_linear"]
@@ -51,6 +52,7 @@ def test_initial_values_are_the_papers() -> None:
     np.testing.assert_allclose(params["b_sigma"], np.full(Q, 0.5 / 20), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_the_noise_has_mean_zero_and_the_variance_of_a_factorised_one() -> None:
     """For f(x) = sgn(x) sqrt(|x|): E f^2 = E |x| = sqrt(2 / pi), so that eps_w has its square."""
     w, b = noisy_weights(20_000)
@@ -60,6 +62,7 @@ def test_the_noise_has_mean_zero_and_the_variance_of_a_factorised_one() -> None:
     np.testing.assert_allclose(b.var(0), np.full(Q, (2 / np.pi) ** 0.5), rtol=0.05)
 
 
+@pytest.mark.full
 def test_the_noise_is_factorised() -> None:
     """Each draw's weights are an outer product, whose column factor is the bias noise."""
     w, b = noisy_weights(50)
@@ -68,6 +71,7 @@ def test_the_noise_is_factorised() -> None:
     np.testing.assert_allclose(w[:, 0] * b[:, :1], w[:, 0, :1] * b, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 def test_sigma_scales_the_noise_and_is_learned() -> None:
     x = np.ones((2, P), np.float32)
     key = jax.random.PRNGKey(2)
@@ -96,6 +100,7 @@ def test_a_batch_shares_one_draw_and_each_call_draws_anew() -> None:
     assert np.all(first != second)
 
 
+@pytest.mark.full
 def test_all_layers_of_a_noisy_mlp_are_noisy() -> None:
     network = hk.transform(lambda x: networks.noisy_mlp(x, (16, 17), 2, 0.5))
     x = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
@@ -105,6 +110,7 @@ def test_all_layers_of_a_noisy_mlp_are_noisy() -> None:
     assert all(np.any(gradients[name]["w_sigma"]) for name in params)
 
 
+@pytest.mark.full
 def test_duelling_streams_are_identified_for_each_atom() -> None:
     """The mean over actions of an atom's logits is the value stream's: shifting advantages changes nothing."""
     network = hk.transform(lambda x: networks.noisy_duelling_logits(x, 3, 6, (8,), 0.5))

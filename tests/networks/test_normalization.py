@@ -16,6 +16,7 @@ from agentkit.networks import (
 )
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=4), seed=st.integers(0, 10_000))
 def test_batches_of_any_size_give_numpys_mean_and_variance(sizes: list[int], seed: int) -> None:

@@ -64,6 +64,7 @@ def test_inputs_that_are_ready_stay_as_they_are(layout: tuple[int, ...]) -> None
     assert 0.5 < float(jnp.max(once)) <= 1.0
 
 
+@pytest.mark.full
 def test_it_may_be_a_class_of_modules_or_a_partial_of_one() -> None:
     spec, observation = specs.Array((5, 2), np.float32), RNG.random((4, 5, 2), np.float32)
     assert apply(OwnModule, spec, observation).shape == (4, 3)

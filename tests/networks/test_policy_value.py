@@ -81,6 +81,7 @@ def test_the_specs_of_what_is_stored_are_those_of_a_sample(kind: str) -> None:
     assert action.shape == (2,) and np.all((action >= -1.0) & (action <= 3.0))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_policy_and_value_share(kind: str) -> None:
     """The layers and the core of one, no parameter of the other."""

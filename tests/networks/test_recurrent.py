@@ -74,6 +74,7 @@ def differentiated(core_size: int | None, oracle: bool) -> Any:
     return jax.jit(jax.value_and_grad(outputs, argnums=(0, 1, 2), has_aux=True))
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(starts=st.lists(st.booleans(), min_size=B * T, max_size=B * T), core_size=st.sampled_from([None, 5]))
 def test_unrolling_is_stepping_with_a_new_state_at_each_start(starts: list[bool], core_size: int | None) -> None:
@@ -81,6 +82,7 @@ def test_unrolling_is_stepping_with_a_new_state_at_each_start(starts: list[bool]
     assert_close(differentiated(core_size, False)(*given_), differentiated(core_size, True)(*given_))
 
 
+@pytest.mark.full
 def test_a_network_without_a_core_has_no_memory_and_one_with_it_has() -> None:
     starts = jnp.zeros((B, T), bool)
     for core_size, remembers in [(None, False), (5, True)]:
@@ -101,6 +103,7 @@ def test_a_core_without_units_is_refused() -> None:
         make(0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("burn_in", "start"), [(0, 2), (3, None), (3, 1), (3, 3)])
 def test_what_is_burnt_in_sets_the_state_and_gets_no_gradient(burn_in: int, start: int | None) -> None:
     """Against stepping from a constant: the state after the burn-in, or that of the start within it."""
@@ -138,6 +141,7 @@ def test_what_is_burnt_in_sets_the_state_and_gets_no_gradient(burn_in: int, star
     assert all(np.any(x != 0) for x in by_state) == (learns_from == 0 and start != 0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("start", [True, False])
 def test_a_stored_state_counts_but_at_an_episodes_start(start: bool) -> None:
     network = make(5)

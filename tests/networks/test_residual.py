@@ -110,6 +110,7 @@ def test_its_features_are_those_of_the_figure_worked_out_in_numpy(shape: tuple[i
     np.testing.assert_allclose(NETWORK.apply(params, images), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 def test_integers_are_divided_by_255_and_floats_are_not() -> None:
     images, params = some_images((16, 16, 3)), parameters((16, 16, 3))
     expected = NETWORK.apply(params, images)
@@ -117,6 +118,7 @@ def test_integers_are_divided_by_255_and_floats_are_not() -> None:
         np.testing.assert_allclose(NETWORK.apply(params, same), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_its_gradient_reaches_every_layer() -> None:
     params = parameters((16, 16, 3))
     grads = jax.grad(lambda params: jnp.sum(NETWORK.apply(params, some_images((16, 16, 3)))))(params)

@@ -20,6 +20,7 @@ def test_the_oracle_is_a_density() -> None:
     assert abs(total - 1) < 1e-6
 
 
+@pytest.mark.full
 def test_log_prob_is_the_change_of_variables_summed_over_dimensions() -> None:
     mean, log_std = np.array([0.3, -1.0, 0.0], np.float32), np.log(np.array([0.7, 0.2, 1.5], np.float32))
     distribution = TanhNormal(jnp.tile(mean, (200, 1)), jnp.tile(log_std, (200, 1)))

@@ -23,6 +23,7 @@ KEY = jax.random.PRNGKey(0)
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("pixels", [(84, 84, 4), (36, 40, 1), (10, 12, 7), (5, 5, 2)])
 def test_an_image_is_the_same_in_any_layout_and_dtype(pixels: tuple[int, ...]) -> None:
     image = RNG.integers(0, 256, (2, *pixels), np.uint8)
@@ -35,6 +36,7 @@ def test_an_image_is_the_same_in_any_layout_and_dtype(pixels: tuple[int, ...]) -
     np.testing.assert_allclose(NETWORK.apply(params, stack), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_small_images_have_the_one_convolution_of_minatar_and_smaller_arrays_none() -> None:
     image = RNG.random((3, 10, 10, 4)) < 0.5
     params = NETWORK.init(KEY, image)
@@ -61,6 +63,7 @@ def test_the_convolution_of_small_images_is_haikus() -> None:
     np.testing.assert_allclose(found, theirs.apply({"conv2_d": params}, image), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_every_part_of_a_nest_is_seen_and_each_image_has_convolutions_of_its_own() -> None:
     nest = {
         "near": RNG.random((2, 40, 40, 3), np.float32),
@@ -138,6 +141,7 @@ class Clues(dm_env.Environment):
         return dm_env.termination(float(action == self._answer), self.reset().observation)
 
 
+@pytest.mark.full
 def test_dqn_learns_what_needs_every_part_of_its_observation() -> None:
     config = dqn.Config(
         hidden_sizes=(32,), n_step=1, min_replay_size=100, learning_rate=3e-3, epsilon=0.5, target_update_period=50

@@ -47,6 +47,7 @@ def path(tmp_path):
     return tmp_path / "parameters"
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("size", "times"), [(10, 3000), (10_000, 30)])
 def test_no_reader_ever_sees_a_torn_tree(path, size, times):
     publisher = start("publish", "memory", path, 240.0, size, 0)

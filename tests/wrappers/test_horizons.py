@@ -147,6 +147,7 @@ def test_ends_are_kept_in_evaluations_and_soft_horizons_are_in_both():
     assert last_discounts(experiment.make_environment(0, evaluation=True)) == [1, 1, 0]
 
 
+@pytest.mark.full
 def test_a_run_with_another_limit_and_a_soft_horizon_from_the_command_line(tmp_path, capsys):
     pytest.importorskip("gymnasium")
     run = tmp_path / "dqn-gymnasium_Pendulum-v1-seed0"

@@ -104,6 +104,7 @@ def test_the_recipe_is_drq_v2s_protocol(drawn_by_numpy):
         envs.make("dm_control_pixels:cheetah/rum")
 
 
+@pytest.mark.full
 def test_the_scene_is_drawn_or_one_line_says_what_to_install():
     """In a process of its own, without a display: which of both depends on the machine."""
     pytest.importorskip("dm_control")

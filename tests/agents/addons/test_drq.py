@@ -182,6 +182,7 @@ def test_what_sees_the_images_itself() -> None:
     assert type(sac.make_agent(make_networks=make_networks).make_networks(IMAGES)) is sac.Networks
 
 
+@pytest.mark.full
 def test_each_part_of_an_observation_reaches_policy_and_critics() -> None:
     """Two cameras and a vector: the features change with each of them."""
     spec = spec_of({"left": IMAGE, "right": IMAGE, "speed": specs.Array((3,), np.float32)})
@@ -194,6 +195,7 @@ def test_each_part_of_an_observation_reaches_policy_and_critics() -> None:
     assert len(np.unique(features, axis=0)) == len(cases)
 
 
+@pytest.mark.full
 def test_other_settings_take_the_place_of_the_defaults() -> None:
     agent = with_drq(sac.make_agent(), drq.Config(trunk_size=7))
     assert with_drq(agent) == sac.make_agent()

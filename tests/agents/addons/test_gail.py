@@ -99,6 +99,7 @@ def loss_of(discriminator: Any, params: Any, shown: Pairs, taken: Pairs, mix: An
     return discriminator_loss(logits, discriminator.encode(shown), discriminator.encode(taken), mix, weight)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("weight", [0.0, 10.0])
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
 def test_the_loss_is_cross_entropy_and_a_gradient_penalty(actions: Any, weight: float) -> None:
@@ -111,6 +112,7 @@ def test_the_loss_is_cross_entropy_and_a_gradient_penalty(actions: Any, weight: 
     assert parts[1] > 0.01 and 0 < parts[2] < 1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
 def test_the_losss_gradient_is_that_of_finite_differences(actions: Any) -> None:
     """In each parameter array, along a random direction, of numpy's loss in double precision."""
@@ -241,6 +243,7 @@ def test_the_environments_rewards_change_nothing() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.full
 def test_other_demonstrations_are_drawn_at_each_update() -> None:
     """From equal states but for the key, the discriminator learns something else; from equal keys, the same."""
     state, step, _ = imitating(skilled(CONTINUOUS, 100, 0))

@@ -51,6 +51,7 @@ def test_it_trains_and_resumes(num_envs, curious, tmp_path):
     check_resumes(trained, tmp_path, 90)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("num_relabelled", [0, 4])
 def test_an_update_follows_so_many_items(num_relabelled):
     agent = make_agent(num_relabelled, updates_per_step=0.2, min_replay_size=50)

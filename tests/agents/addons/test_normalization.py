@@ -153,6 +153,7 @@ def test_constants_are_no_division_by_zero():
     np.testing.assert_array_equal(output.metrics["data"].reward, 0.0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("module", [td3, r2d2])
 def test_before_anything_was_learned_it_acts_as_the_agent_and_then_by_the_statistics(module):
     """A policy with a memory, and one without; after an update a batch of both kinds is acted on by hand."""

@@ -57,6 +57,7 @@ def test_evaluation_and_a_loaded_policy_act_by_the_saved_statistics(trained):
     assert np.abs(raw - expected).max() > 0.1, "they matter"
 
 
+@pytest.mark.full
 def test_an_exported_policy_has_them_too(trained, tmp_path):
     directory, seen = trained
     observations, actions = (np.stack(part) for part in zip(*seen, strict=True))
@@ -79,6 +80,7 @@ def test_it_resumes_to_the_bit_with_priorities_and_several_updates_a_call(tmp_pa
     check_resumes(trained, tmp_path, 90)
 
 
+@pytest.mark.full
 def test_an_offline_agent_takes_them_from_its_data():
     environment, rng = scaled.make_scaled(0), np.random.default_rng(0)
     recorder = datasets.EpisodeRecorder()

@@ -158,6 +158,7 @@ def test_it_learns_what_the_function_rewards() -> None:
     assert np.mean(returns) >= 0.9
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("agent", [dqn.make_agent(CONFIG), ppo.make_agent(PPO)], ids=["dqn", "ppo"])

@@ -69,6 +69,7 @@ def test_rewards_gain_the_scaled_error_over_its_deviation():
     np.testing.assert_allclose(output.metrics["intrinsic_reward"], 0.5 * np.mean(errors / np.std(errors)), rtol=1e-4)
 
 
+@pytest.mark.full
 def test_what_is_seen_often_gets_dull_and_what_is_new_does_not():
     state, step, _ = curious()
     means = []
@@ -105,6 +106,7 @@ def segments_of(observation, start_of_episode, reward=0.0):
     return ReplaySample((), data)
 
 
+@pytest.mark.full
 def test_in_segments_the_reward_of_a_row_is_of_the_next_observation_and_rows_without_an_action_have_none():
     """As on the transitions that the segments hold: the same rewards, and the same learned state."""
     observation = np.random.default_rng(3).normal(size=(2, 6, 3))

@@ -199,6 +199,7 @@ def drawing(agent: Any, replay: Any) -> Any:
     return draw
 
 
+@pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("seed", range(2))
@@ -304,6 +305,7 @@ def test_a_window_solves_what_needs_memory() -> None:
     assert learns(agent, "agentkit:memory_chain", 500, 0.99) == [1.0] * 3
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("size, most", [(17, 1.05), (4, 1.1)])
 def test_a_window_of_50_steps_costs_under_a_tenth_of_plain_storage(size: int, most: float) -> None:
     """The bytes of steps and items, and the number of rows, which are as many as there are steps."""
@@ -385,6 +387,7 @@ def test_what_an_environment_has_not_is_refused_with_its_networks(view: View, wo
         with_views(dqn.make_agent(), {"view": view}).make_networks(SPEC)
 
 
+@pytest.mark.full
 def test_agents_that_keep_no_order_are_refused() -> None:
     """Hindsight changes what was; and views are given once."""
     views = {"view": View("action", -1)}

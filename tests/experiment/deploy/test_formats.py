@@ -130,6 +130,7 @@ def test_a_savedmodel_acts_as_the_loaded_one(name, tmp_path):
         policy.export(tmp_path / "model", "savedmodel")
 
 
+@pytest.mark.full
 def test_numpy_alone_runs_it(tmp_path):
     """In a process that can import neither jax nor agentkit, with the files alone; one observation, and its memory."""
     policy = POLICIES["memory"]()
@@ -169,6 +170,7 @@ ODD = {
 }
 
 
+@pytest.mark.full
 def test_loaded_and_exported_policies_refuse_what_is_no_observation(tmp_path):
     """With one table for both readers: the one for numpy alone has a check of its own."""
     observations = COUNTED[0] | {"x": specs.Array((2,), np.float32, "x")}
@@ -197,6 +199,7 @@ def test_one_file_is_for_numpy_and_for_agentkit(tmp_path):
     assert (tmp_path / "policy.npz").stat().st_size < plain + 12_000, "parameters are in the file once"
 
 
+@pytest.mark.full
 def test_the_reader_for_numpy_refuses_what_it_cannot_run(tmp_path):
     policy = POLICIES["dqn"]()
     policy.export(tmp_path / "policy.npz")
@@ -232,6 +235,7 @@ def test_the_reader_for_numpy_gives_the_action_alone_of_a_policy_without_a_memor
         policy.select_action(observation)
 
 
+@pytest.mark.full
 def test_a_search_is_refused_by_formats_without_loops(tmp_path):
     policy = policy_of("gumbel_muzero", "agentkit:bandit", num_simulations=2)
     for format, message in (("numpy", "no MLP"), ("onnx", "which the writer for ONNX has not")):
@@ -249,6 +253,7 @@ def test_a_search_is_held_by_stablehlo(tmp_path):
     check(policy, stablehlo.read_stablehlo(tmp_path / "policy.stablehlo"))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("settings", "explore"), [({"epsilon_evaluation": 0.01}, False), ({}, True)], ids=["evaluation", "exploring"]
 )
