@@ -28,7 +28,7 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
             registry.check_name(arguments.env)  # Steps would not help.
         named = difflib.get_close_matches(arguments.env, _environments(arguments.agent), n=1, cutoff=0.8)
         where = f", as for {named[0]}" if named else f": agentkit show {arguments.agent} --env NAME"
-        example = command_line(command, arguments.agent, "--env", arguments.env, "--steps", "100k")
+        example = command_line(*command.split(), arguments.agent, "--env", arguments.env, "--steps", "100k")
         raise ConfigError(
             f"--steps is missing. Example: {example}. It may be left out where {arguments.agent} has a preset{where}"
         )

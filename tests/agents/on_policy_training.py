@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 
 from agentkit import envs, specs
 from agentkit.agents.common.advantages import Minibatch, compute_advantages
@@ -57,6 +58,6 @@ class Training:
         return next(self.dataset).sample
 
     def learn(self, batch: Any) -> dict[str, float]:
-        self.state, output = self.compiled(self.state, batch)
+        self.state, output = self.compiled(self.state, batch._replace(num_steps=np.int32(self.loop.num_steps)))
         self.publish()
         return {name: float(value) for name, value in output.metrics.items()}

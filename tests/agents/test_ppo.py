@@ -348,8 +348,13 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
 
 def test_the_learning_rate_falls_to_zero() -> None:
     training = start("agentkit:catch", 3, learning_rate=Linear(0.01, 0.0, 3 * 48))
-    rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
-    np.testing.assert_allclose(rates, [0.01, 0.02 / 3, 0.01 / 3], rtol=1e-4)
+    rates, steps = [], [0]
+    while steps[-1] < 3 * 48:
+        batch = training.next_batch()
+        rates.append(training.learn(batch)["learning_rate"])
+        steps.append(training.loop.num_steps)
+    assert steps[1] < 48  # A segment of 48 rows has final observations, too.
+    np.testing.assert_allclose(rates, 0.01 * (1 - np.array(steps[:-1]) / (3 * 48)), rtol=1e-4)
     before = jax.tree.map(np.asarray, training.state.variables.params)
     assert training.learn(training.next_batch())["learning_rate"] == 0.0
     for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(training.state.variables.params), strict=True):

@@ -156,20 +156,47 @@ def test_so_they_are_in_stacks_of_frames(name: str) -> None:
 @pytest.mark.parametrize(
     ("space", "values", "message"),
     [
-        (spaces.Discrete(4), [0, 4], "observation is 4; expected a choice from 0 to 3"),
-        (spaces.Discrete(4), [0, -1], "observation is -1; expected a choice from 0 to 3"),
-        (spaces.Discrete(2, start=5), [5, 4], "observation is -1; expected a choice from 0 to 1"),
-        (spaces.Discrete(5_000), [0, 5_000], "observation is 5000; expected a choice from 0 to 4999"),
-        (spaces.MultiDiscrete([3, 2]), [[0, 0], [3, 0]], r"observation is 3 at \[0\]; expected a choice from 0 to 2"),
-        (spaces.MultiDiscrete([3, 2]), [[0, 0], [0, -1]], r"observation is -1 at \[1\]; expected a choice from 0 to 1"),
+        (spaces.Discrete(4), [0, 4], r"expected int32\[\] from 0 to 3, found int64 4"),
+        (spaces.Discrete(4), [0, -1], r"expected int32\[\] from 0 to 3, found int64 -1"),
+        (spaces.Discrete(2, start=5), [5, 4], r"expected int32\[\] from 5 to 6, found int64 4"),
+        (spaces.Discrete(5_000), [0, 5_000], r"expected int32\[\] from 0 to 4999, found int64 5000"),
+        (
+            spaces.MultiDiscrete([3, 2]),
+            [[0, 0], [3, 0]],
+            r"expected int32\[2\] from 0 to 2 or less, found int64 3 at \[0\]",
+        ),
+        (
+            spaces.MultiDiscrete([3, 2]),
+            [[0, 0], [0, -1]],
+            r"expected int32\[2\] from 0 to 2 or less, found int64 -1 at \[1\]",
+        ),
     ],
 )
 def test_choices_out_of_their_range_are_refused(space: Any, values: list[Any], message: str) -> None:
     arrays = [np.array(value) for value in values]
-    with pytest.raises(SpecError, match=f"At step 1 the environment's {message}"):
+    with pytest.raises(SpecError, match=f"step 1 of an episode: observation: {message}"):
         observe(space, arrays)
-    with pytest.raises(SpecError, match=r"one_hot: found \["):
-        observe(space, arrays, OneHot)
+
+
+class _ShowsFour(dm_env.Environment):
+    """Shows choice 4 of 0 to 3; no adapter stands before it."""
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.array(4, np.int32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.termination(0.0, np.array(4, np.int32))
+
+    def observation_spec(self) -> Any:
+        return specs.DiscreteArray(4)
+
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(2)
+
+
+def test_one_hot_checks_choices_for_itself() -> None:
+    with pytest.raises(SpecError, match=r"one_hot: found 4|one_hot: found \["):
+        OneHot(_ShowsFour()).reset()
 
 
 def test_one_choice_of_a_batch_or_of_a_nest_is_refused_by_its_place() -> None:

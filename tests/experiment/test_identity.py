@@ -395,7 +395,7 @@ def test_a_folder_cannot_name_code_of_libraries(code, tmp_path):
         ({"function": "tests.experiment.own_parts:gone"}, "renamed or moved"),
         ({"type": "tests.experiment.own_parts:make_catch", "fields": {}}, "Expected a frozen dataclass"),
         ({"type": "tests.experiment.own_parts:Noisy", "fields": {"x": 1}}, "cannot be made again"),
-        ({"function": 3}, "expected the name of a function or class as MODULE:NAME, found '3'"),
+        ({"function": 3}, "expected the name of a function or class as MODULE:NAME, found 3"),
         ({"what": 1}, "environment_function: expected a value as agentkit writes it"),
     ],
     ids=str,

@@ -86,6 +86,7 @@ def judge(
 ) -> list[int]:
     """Returns the step whose policy is kept after each evaluation, which is given by its episodes' returns."""
     step, kept = start, []
+    folder.mkdir(exist_ok=True)
     run = RunView(experiment or Experiment(), "run", folder, lambda: step, get_params=lambda: policy_of(step))
     callback.on_start(run, None)
     for returns in evaluations:

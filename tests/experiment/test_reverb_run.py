@@ -129,7 +129,7 @@ def test_a_saved_run_goes_on_with_what_it_had(tmp_path: pathlib.Path, monkeypatc
             super().restore(directory)
             infos.append(self.info("transitions"))
 
-    monkeypatch.setattr(local, "_make_replay", lambda e, spec: Looks(e.agent.make_tables(spec)))
+    monkeypatch.setattr(local, "_make_replay", lambda e, spec, environment: Looks(e.agent.make_tables(spec)))
     second = run(make_experiment(agent, num_steps=300, **settings), resume=True)
     assert second.steps == 300
     assert exploration_steps(tmp_path / "run") == 300, "epsilon does not start anew"

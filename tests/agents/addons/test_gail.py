@@ -420,7 +420,7 @@ def test_demonstrations_of_another_environment_are_refused() -> None:
     narrow = episode._replace(observations=episode.observations[:, :, :4])
     with pytest.raises(SpecError, match=r"episode 1, observations: expected float32\[10, 5\].*found float32\[10, 4\]"):
         make_update(with_gail(catch_agent(), [episode, narrow]))
-    with pytest.raises(SpecError, match=r"episode 0, actions: expected values from 0 to 2, found some"):
+    with pytest.raises(SpecError, match=r"episode 0, actions of step 0: expected int32.* from 0 to 2, found int32 5"):
         make_update(with_gail(catch_agent(), [episode._replace(actions=episode.actions + 3)]))
     with pytest.raises(ConfigError, match=r"There is no file .*nowhere.npz"):
         make_update(with_gail(catch_agent(), "nowhere.npz"))
