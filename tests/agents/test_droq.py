@@ -102,6 +102,7 @@ def test_a_hidden_layer_is_normalised_whatever_the_scale_of_its_inputs() -> None
     assert np.ptp(q) > 1e-2
 
 
+@pytest.mark.full
 def test_the_loss_by_hand_and_priorities_are_mean_absolute_errors() -> None:
     reward, discount = np.array([0.0, 1.0, 0.5, -1.0], np.float32), np.array([0.8, 0.0, 0.0, 0.5], np.float32)
     info = SampleInfo(np.array([0.4, 0.1, 0.2, 0.3]), np.full(4, 10), (), ())

@@ -346,6 +346,7 @@ def test_an_entropy_bonus_makes_the_policy_more_random() -> None:
     assert found[1] > found[0] + 0.1
 
 
+@pytest.mark.full
 def test_the_learning_rate_falls_to_zero() -> None:
     training = start("agentkit:catch", 3, learning_rate=Linear(0.01, 0.0, 3 * 48))
     rates, steps = [], [0]

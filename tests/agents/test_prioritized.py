@@ -50,7 +50,7 @@ def of_d4pg() -> np.ndarray:
     "priorities",
     [
         lambda: of_values(c51.make_agent(c51.Config(prioritized=True))),
-        lambda: of_values(rainbow.make_agent(rainbow.Config(noise=0.0)), None),
+        pytest.param(lambda: of_values(rainbow.make_agent(rainbow.Config(noise=0.0)), None), marks=pytest.mark.full),
         of_d4pg,
     ],
     ids=["c51", "rainbow", "d4pg"],

@@ -60,6 +60,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.full
 class TestR2d2(AgentContract):
     unsuitable_environment = "agentkit:point_mass"
     refused: ClassVar = REFUSED

@@ -148,6 +148,7 @@ def test_policy_and_temperature_move_once_in_a_period_and_the_critics_always() -
     assert losses[:3] == [0.0] * 3 and losses[3] == losses[6] != 0.0 != losses[7] != losses[3]
 
 
+@pytest.mark.full
 def test_the_critics_of_an_ensemble_begin_differently() -> None:
     agent = redq.make_agent(redq.Config(hidden_sizes=(8,), num_critics=3))
     networks = agent.make_networks(specs.make_environment_spec(Chain(terminates=True)))

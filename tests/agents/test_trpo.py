@@ -115,7 +115,7 @@ def test_where_no_length_will_do_the_policy_stays_and_the_value_learns() -> None
     assert all(jax.tree.leaves(moved))
 
 
-@pytest.mark.one_case
+@pytest.mark.full
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_without_advantages_nothing_moves(name: str) -> None:
     """No gradient: neither a division by zero, nor a step."""

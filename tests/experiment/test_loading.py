@@ -114,6 +114,7 @@ def test_what_a_training_returned_is_judged_as_its_folder_is(tmp_path):
         kept.save("policy.npz")
 
 
+@pytest.mark.full
 def test_a_batch_acts_as_its_rows_do(pendulum):
     policy = agentkit.load(pendulum)
     rows = rows_for(policy)
@@ -128,6 +129,7 @@ def test_who_explores_samples_by_the_seed(pendulum):
     assert not np.array_equal(actions[0], actions[2])
 
 
+@pytest.mark.full
 def test_memory_is_in_the_state_and_begins_anew_without_one(chain):
     policy = agentkit.load(chain)
 

@@ -126,6 +126,7 @@ def test_its_gradient_reaches_every_layer() -> None:
         assert np.any(np.asarray(leaf) != 0), path
 
 
+@pytest.mark.full
 def test_images_come_with_an_action_mask_or_without() -> None:
     images = some_images((16, 16, 3))
     params = parameters((16, 16, 3))
