@@ -2,7 +2,8 @@
 
 A line has the test's ``id``, its ``outcome`` (passed, failed or skipped), its ``marks``, seconds of the ``clock`` and
 of the ``processor`` (with child processes), how many programs XLA ``compiled`` and how many ``processes`` the test's
-own process started, and what is ``shown`` of a failure. A file that is skipped as a whole has a line, too.
+own process started, and what is ``shown`` of a failure. A file that is skipped as a whole has a line, too, and so has
+a test that was selected and ``left`` to ``--full``.
 """
 
 import json
@@ -35,6 +36,7 @@ class Report:
         self._start: dict[str, float] = {}
         self._lines: dict[str, dict[str, Any]] = {}
         self._skipped_files: dict[str, str] = {}
+        self._left: set[str] = set()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -92,17 +94,21 @@ class Report:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
-        """Takes over what a worker skipped while collecting."""
-        self._skipped_files |= getattr(node, "workeroutput", {}).get("skipped_files", {})
+        """Takes over what a worker skipped and left out while collecting."""
+        output = getattr(node, "workeroutput", {})
+        self._skipped_files |= output.get("skipped_files", {})
+        self._left |= set(output.get("left", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the report, and fails a landing tier that has become dear."""
+        self._left |= set(self._config.stash.get(tiers.LEFT, ()))
         if self._is_worker:
-            self._config.workeroutput["skipped_files"] = self._skipped_files
+            self._config.workeroutput |= {"skipped_files": self._skipped_files, "left": sorted(self._left)}
             return
         if self._path is not None:
             files = [{"id": name, "outcome": "skipped", "shown": why} for name, why in self._skipped_files.items()]
-            lines = [json.dumps(line) for line in [*self._lines.values(), *files]]
+            left = [{"id": name, "outcome": "left"} for name in sorted(self._left)]
+            lines = [json.dumps(line) for line in [*self._lines.values(), *files, *left]]
             self._path.write_text("".join(f"{line}\n" for line in lines))
         if not self._config.getoption("--full") and self._too_dear() and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -81,6 +81,9 @@ def run_pytest(folder: pathlib.Path, *options: str) -> dict[str, Any]:
 def test_the_landing_tier_has_one_case_limits_of_time_and_of_what_a_test_costs(tmp_path: pathlib.Path) -> None:
     lines = run_pytest(tmp_path)
     assert {name: line["outcome"] for name, line in lines.items()} == {
+        "test_of_the_full_tier": "left",
+        "test_of_cases[2]": "left",
+        "test_of_cases[3]": "left",
         "test_of_cases[1]": "passed",
         "test_of_the_landing_tier": "passed",
         "test_that_fails": "failed",
@@ -140,6 +143,8 @@ def test_what_passed_on_no_stack_is_found() -> None:
         {"id": "tests/a.py::test_3", "outcome": "skipped"},
         {"id": "tests/b.py", "outcome": "skipped"},
         {"id": "tests/c.py", "outcome": "skipped"},
+        {"id": "tests/d.py", "outcome": "skipped"},
+        {"id": "tests/d.py::test_1", "outcome": "left"},
     ]
     reverb = [{"id": "tests/a.py::test_2", "outcome": "passed"}, {"id": "tests/b.py::test_1", "outcome": "passed"}]
     assert load_verdict().nowhere([newest, reverb]) == ["tests/a.py::test_3", "tests/c.py"]

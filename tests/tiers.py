@@ -16,6 +16,9 @@ TEST_SECONDS = 10.0
 TIER_SECONDS = 1200.0
 """Seconds of processor time that the landing tier may take on one stack."""
 
+LEFT = pytest.StashKey[list[str]]()
+"""Of a session's config: the tests that were selected, and left to ``--full``."""
+
 _WORK_SECONDS = 0.18
 _WORK_SIZE = 1_500_000
 
@@ -48,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         else:
             functions.add(function)
             kept.append(item)
+    config.stash[LEFT] = [item.nodeid for item in left]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
