@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import hypothesis
@@ -55,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
     config.pluginmanager.register(report.Report(config))
     config.pluginmanager.register(leaks.Leaks())
+    # Started under nohup, or in the background of a script: what tests start inherits that, and some send it these.
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if config.getoption("--full"):
         config.pluginmanager.register(margins.Margins())
 
