@@ -49,7 +49,7 @@ have, and gymnasium calls 475 solved. "Last" is the mean of 20 episodes of the l
 mean over seeds of the evaluations on the way (10 episodes each, {num} in a run). Agents that step eight environments
 at once are on EnvPool's, the others on gymnasium's. Seconds are of one run pinned to one core, with others beside it.
 
-The defaults of six agents changed after the first table was made (decision 58). These were run anew with them, at the
+The defaults of six agents changed after the first table was made. These were run anew with them, at the
 lowest priority on a busy machine, so their seconds say nothing, and with the seeds that there was time for:
 
 | agent | before: last, of seeds 0, 1, 2 | with the new defaults |
