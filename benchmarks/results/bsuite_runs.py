@@ -1,7 +1,7 @@
 """Scores agents on bsuite's reduced sweep (Osband et al. 2020, 1908.03568) and records them in docs/results/bsuite.md.
 
-    python benchmarks/bsuite_runs.py                      # dqn and ppo
-    python benchmarks/bsuite_runs.py --agents a2c --cores 2 3
+    python benchmarks/results/bsuite_runs.py                      # dqn and ppo
+    python benchmarks/results/bsuite_runs.py --agents a2c --cores 2 3
 
 The reduced sweep is the first setting of each experiment (`bsuite.sweep.TESTING`); mnist is left out, which downloads
 its images. Each run has bsuite's own number of episodes and one environment, in a process pinned to one core; scores,
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import pathlib
-import queue
 import signal
 import subprocess
 import sys
@@ -24,9 +23,11 @@ import time
 import warnings
 from typing import Any
 
+from cores import run_on_cores
+
 from agentkit.learning import Linear
 
-RECORD = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results" / "bsuite.json"
+RECORD = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results" / "bsuite.json"
 LEFT_OUT = ("mnist",)
 MOST_STEPS = 10_000_000
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -113,48 +114,27 @@ def score(folder: pathlib.Path) -> dict[str, float]:
 
 
 def run_all(agents: list[str], seed: int, cores: list[int], record: pathlib.Path) -> int:
-    """One run at a time on each core; what is recorded is not repeated. Counts the failed."""
+    """Records each run when it ends; what is recorded is not repeated. Counts the failed."""
     done = json.loads(record.read_text()) if record.exists() else {}
-    waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-    for bsuite_id in reduced_sweep():
-        for agent in agents:
-            if f"{agent}/{bsuite_id}/{seed}" not in done:
-                waiting.put((agent, bsuite_id))
-    lock, failures = threading.Lock(), []
+    names = [f"{agent}/{bsuite_id}/{seed}" for bsuite_id in reduced_sweep() for agent in agents]
+    lock = threading.Lock()
 
-    def work(core: int) -> None:
-        while not waiting.empty():
-            try:
-                agent, bsuite_id = waiting.get_nowait()
-            except queue.Empty:
-                return
-            started = time.time()
-            with tempfile.TemporaryDirectory() as folder:
-                command = ["taskset", "-c", str(core), sys.executable, __file__, "--one", agent, bsuite_id, str(seed)]
-                ended = subprocess.run([*command, folder], capture_output=True, text=True, check=False)
-                if ended.returncode:
-                    failures.append(f"{agent} {bsuite_id}: {ended.stderr[-1500:]}")
-                    continue
-                try:
-                    (value,) = score(pathlib.Path(folder)).values()
-                except Exception as error:  # What bsuite's analysis may raise is its own.
-                    failures.append(f"{agent} {bsuite_id}: no score: {error!r}")
-                    continue
-            with lock:
-                done[f"{agent}/{bsuite_id}/{seed}"] = {
-                    "score": round(value, 4),
-                    "seconds": round(time.time() - started),
-                }
-                record.write_text(json.dumps(dict(sorted(done.items())), indent=1) + "\n")
-            print(f"{agent} {bsuite_id}: {value:.3f} in {time.time() - started:.0f} s", flush=True)
+    def run(name: str, prefix: list[str]) -> None:
+        agent, *bsuite_id, _ = name.split("/")
+        started = time.time()
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*prefix, sys.executable, __file__, "--one", agent, "/".join(bsuite_id), str(seed), folder]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise RuntimeError(ended.stderr[-1500:])
+            (value,) = score(pathlib.Path(folder)).values()
+        seconds = round(time.time() - started)
+        with lock:
+            done[name] = {"score": round(value, 4), "seconds": seconds}
+            record.write_text(json.dumps(dict(sorted(done.items())), indent=1) + "\n")
+        print(f"{name}: {value:.3f} in {seconds} s", flush=True)
 
-    threads = [threading.Thread(target=work, args=(core,)) for core in cores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print("\n".join(failures), file=sys.stderr)
-    return len(failures)
+    return run_on_cores([name for name in names if name not in done], cores, run)
 
 
 def write_report(record: pathlib.Path) -> None:
@@ -166,7 +146,7 @@ def write_report(record: pathlib.Path) -> None:
     lines = [
         "# bsuite, reduced sweep",
         "",
-        "`python benchmarks/bsuite_runs.py`: first settings of all experiments but mnist (its images are a download),",
+        "`python benchmarks/results/bsuite_runs.py`: first settings of all experiments but mnist (a download),",
         "bsuite's own number of episodes and its own scores, 0 to 1, of what an agent got while it learned; seed "
         + ", ".join(sorted({name[3] for name in names}))
         + ".",

@@ -1,7 +1,7 @@
 """Trains SAC with agentkit and with sbx, one beside the other, and records what both reach.
 
-    python benchmarks/sac_beside_sbx.py --sbx-python PEER/bin/python --environments Hopper-v5 --seeds 0 1 2
-    python benchmarks/sac_beside_sbx.py --report     # only write the table again
+    python benchmarks/results/sac_beside_sbx.py --sbx-python PEER/bin/python --environments Hopper-v5 --seeds 0 1 2
+    python benchmarks/results/sac_beside_sbx.py --report     # only write the table again
 
 Each has its own defaults, which agree in all but the initial weights and the random steps at the start (5,000 here, 100
 there): batches of 256, an update for each step, two layers of 256 units. Evaluation is the mode of the policy on 5
@@ -19,7 +19,7 @@ import subprocess
 import sys
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs" / "results" / "sac_beside_sbx.json"
 NUM_EPISODES = 5
 NUM_EVALUATIONS = 10

@@ -1,4 +1,4 @@
-"""Table and plots of what `mujoco_runs.py` and `cartpole_runs.py` recorded."""
+"""Table and plots of what `runs.py` recorded."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import statistics
 from typing import Any
 
 import numpy as np
-from mujoco_runs import PUBLISHED
+from plans import PUBLISHED
 
 from agentkit.cli.curves import EVALUATION, Band
 from agentkit.cli.pictures import draw_curves
 
-_ABOUT = """# MuJoCo
-
-Made by `benchmarks/mujoco_runs.py`, which has the settings; commands are below. "Last" is the mean of 20 episodes of
-the last checkpoint, "best" the largest mean over seeds of the evaluations on the way (10 episodes each, {num} in a
-run): that is what the published column says, too ("maximum average return", Tianshou, arXiv:2107.14171, table 3; all
-at 1,000,000 steps, on v3 of the environments with 10 seeds). Runs of agents that step many environments at once are
-on EnvPool's v4, others on gymnasium's v5. Seconds are of one run pinned to one core, with others beside it; some were
-paused for other work meanwhile, which is counted.
-
-"""
+_MARK = "<!-- What follows is written by benchmarks/results/runs.py. -->\n"
 
 _PUBLISHED_STEPS = 1_000_000
 """Steps of the published runs: those of fewer steps are not divided by their returns."""
@@ -39,20 +30,12 @@ _COLUMNS = (
 )
 
 
-def write(
-    runs: dict[str, Any],
-    folder: pathlib.Path,
-    name: str = "mujoco",
-    about: str = _ABOUT,
-    axis: str = "steps",
-) -> None:
-    """Writes ``NAME.md``, which begins with `about`, and a plot for each environment.
+def write(runs: dict[str, Any], page: pathlib.Path, axis: str = "steps") -> None:
+    """Writes table, plots and commands below the mark in a page, and a plot for each environment beside it.
 
     Args:
         runs: by name.
-        folder: for the files.
-        name: of the page; its plots begin with it.
-        about: the page's beginning.
+        page: its plots begin with its name.
         axis: what the plots are over, "steps" or "updates".
     """
     if not runs:
@@ -62,7 +45,7 @@ def write(
         groups.setdefault((run["environment"], run["agent"], run["num_steps"]), []).append(run)
     rows = [_COLUMNS, *(_row(*key, group) for key, group in sorted(groups.items()))]
     plots = [
-        _plot([(key, group) for key, group in sorted(groups.items()) if key[0] == environment], axis, folder / name)
+        _plot([(key, group) for key, group in sorted(groups.items()) if key[0] == environment], axis, page)
         for environment in sorted({key[0] for key in groups})
     ]
     # One for each agent and number of steps: they differ in environment and seed.
@@ -70,10 +53,9 @@ def write(
         run["command"].replace(run["environment"], "ENVIRONMENT").replace(f"--seed {run['seed']} ", "--seed SEED ")
         for run in runs.values()
     )
-    evaluations = max(len(run["curve"]) for run in runs.values())
-    text = about.format(num=evaluations) + _table(rows) + "\n\n"
-    text += "\n".join(f"![{plot}]({plot})" for plot in plots)
-    (folder / f"{name}.md").write_text(text + "\n\n```\n" + "\n".join(commands) + "\n```\n")
+    about = page.read_text().partition(_MARK)[0] if page.exists() else f"# {page.stem}\n\n"
+    text = "\n".join([_table(rows), "", *(f"![{plot}]({plot})" for plot in plots), "", "```", *commands, "```", ""])
+    page.write_text(f"{about}{_MARK}\n{text}")
 
 
 def _row(environment: str, agent: str, num_steps: int, group: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -109,7 +91,7 @@ def _curves(group: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.array([[value for _, value in run["curve"][:num]] for run in group])
 
 
-def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], axis: str, name: pathlib.Path) -> str:
+def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], axis: str, page: pathlib.Path) -> str:
     """Draws one environment's runs as `agentkit plot` does, and returns the file's name."""
     lines: dict[str, dict[str, Band]] = {}
     for (_, agent, _), group in groups:
@@ -118,6 +100,6 @@ def _plot(groups: list[tuple[tuple[str, str, int], list[dict[str, Any]]]], axis:
         count = np.full(len(steps), len(group))
         lines[label] = {EVALUATION: Band(steps, returns.mean(axis=0), returns.min(axis=0), returns.max(axis=0), count)}
     environment = groups[0][0][0]
-    file = name.with_name(f"{name.name}-{environment}.png")
+    file = page.with_name(f"{page.stem}-{environment}.png")
     draw_curves({environment: lines}, file, axis=axis, middle="mean", band="range")
     return file.name

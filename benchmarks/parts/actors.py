@@ -1,7 +1,7 @@
 """How many steps a second 1, 2, 4, 8 actors take together in an environment that sleeps, and what each costs.
 
-Run alone on the machine, with the extra ``reverb``: ``python benchmarks/actors.py``. The environment sleeps 5 ms a
-step, so that cores are not the limit: what is lost against N times one actor is agentkit's.
+Run alone on the machine, with the extra ``reverb``: ``python benchmarks/parts/actors.py``. The environment sleeps 5 ms
+a step, so that cores are not the limit: what is lost against N times one actor is agentkit's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """agentkit beside its peers: the same work, one process at a time, in alternating runs.
 
-    python benchmarks/compare.py --environments ~/peers --reverb-python /path/to/reverb/stack/bin/python
-    python benchmarks/compare.py --environments ~/peers --peers tianshou --workloads --prefill 10000 100000
+    python benchmarks/peers/compare.py --environments ~/peers --reverb-python /path/to/reverb/stack/bin/python
+    python benchmarks/peers/compare.py --environments ~/peers --peers tianshou --workloads --prefill 10000 100000
 
 Run it on an otherwise idle machine, with an interpreter that has agentkit's dependencies. Each peer has a virtual
 environment of its own under ``--environments``, made from the package registry where it is not there. A round runs
@@ -32,7 +32,7 @@ from peer_environments import PEERS, interpreter
 from workloads import LEARNING_STARTS, WORKLOADS, make_job
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 STARTUP_SECONDS = 4.0
 
 Row = dict[str, Any]

@@ -1,6 +1,6 @@
 """Our Reverb path beside the bare Reverb client in its best configurations: rates, ratios and processor time.
 
-``python benchmarks/reverb_rates.py [--kinds small,medium,image,sequence] [--what write,sample,local]``
+``python benchmarks/parts/reverb_rates.py [--kinds small,medium,image,sequence] [--what write,sample,local]``
 
 All contestants run in turns, a few seconds each, for some rounds, so that each pair of runs sees about the same
 machine: only the ratios mean anything. Each line is a contestant: items (sequences: steps) per second and

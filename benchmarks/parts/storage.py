@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import psutil
 import variables
-from parts_data import IMAGE, VECTOR, environment_spec, fill, raw_step_bytes, transition_replay
-from parts_turns import Line, in_turns, line, repeat
+from data import IMAGE, VECTOR, environment_spec, fill, raw_step_bytes, transition_replay
+from turns import Line, in_turns, line, repeat
 
 from agentkit import checkpoint
 from agentkit.variables import SharedMemoryPublisher, SharedMemorySource, VariableStore

@@ -1,6 +1,6 @@
 """What it costs to publish parameters and to fetch them, in another process, by size and transport.
 
-Run alone on the machine: ``python benchmarks/variables.py``; with the extra ``reverb`` that transport
+Run alone on the machine: ``python benchmarks/parts/variables.py``; with the extra ``reverb`` that transport
 is measured, too. Loopback only. Random float32 trees of 12 leaves, as two networks of three layers have.
 """
 

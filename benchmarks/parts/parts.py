@@ -1,6 +1,6 @@
 """What agentkit's parts cost by themselves, each beside the bare operation: ratios, in turns, in one run.
 
-Run alone on the machine, with the extra ``gymnasium``: ``python benchmarks/parts.py`` (about 8 minutes). It writes
+Run alone on the machine, with the extra ``gymnasium``: ``python benchmarks/parts/parts.py`` (8 minutes). It writes
 docs/benchmarks/parts.md and parts.json; ``--quick`` is a minute's check that all of it runs, and writes nothing.
 """
 
@@ -17,18 +17,18 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from parts_learner import busy_lines, learner_lines
-from parts_loop import adder_lines, loop_lines
-from parts_sampling import sampling_lines
-from parts_storage import checkpoint_lines, memory_lines, parameter_lines
-from parts_turns import ROUNDS, Line, plain, table
+from learner import busy_lines, learner_lines
+from loop import adder_lines, loop_lines
+from sampling import sampling_lines
+from storage import checkpoint_lines, memory_lines, parameter_lines
+from turns import ROUNDS, Line, plain, table
 
-FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "benchmarks"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 HEADER = """# The parts by themselves
 
-`python benchmarks/parts.py`: {rounds} rounds (5 for checkpoints), contestants in turns, every second round backwards;
-the median of the rounds' ratios, with the least and the greatest. Below 1: less time than what it is beside.
+`python benchmarks/parts/parts.py`: {rounds} rounds (5 for checkpoints), contestants in turns, every other one
+backwards; the median of the rounds' ratios, with the least and the greatest. Below 1: less time than what it is beside.
 Absolute figures are medians of the same rounds and mean nothing on another machine, or on a busy one.
 
 {machine}. Load before and after: {before:.1f}, {after:.1f}.

@@ -1,6 +1,6 @@
 """How agentkit's costs grow, each beside the bare operation: a plot for each thing that grows, on log axes.
 
-Run alone on the machine: ``python benchmarks/growth.py`` (about 6 minutes; with the extra ``reverb`` also by actors).
+Run alone on the machine: ``python benchmarks/parts/growth.py`` (6 minutes; with the extra ``reverb`` also by actors).
 It writes docs/benchmarks/growth.md, growth.json and growth_*.png; ``--quick`` is a check that all of it runs, and
 writes into a folder of yours. Nothing else may run meanwhile: a bend is often another process.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 import growth_curves
 from growth_curves import Plot
 
-FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "benchmarks"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 REASONS: dict[str, str] = {
     "replay_size": """Random rows cost more as the columns outgrow the caches: the same gather of rows that lie side
@@ -114,7 +114,9 @@ def main() -> None:
         print(f"({name}: {time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
         plots.append(plot)
     load = f"Load before and after: {before:.1f}, {os.getloadavg()[0]:.1f}."
-    header = f"# How costs grow\n\n`python benchmarks/growth.py`; medians of 5 rounds in turns, log axes. {load}\n"
+    header = (
+        f"# How costs grow\n\n`python benchmarks/parts/growth.py`; medians of 5 rounds in turns, log axes. {load}\n"
+    )
     (options.folder / "growth.md").write_text("\n".join([header, *map(section, plots)]))
     record = [dataclasses.asdict(plot) for plot in plots]
     (options.folder / "growth.json").write_text(json.dumps(record, indent=1) + "\n")

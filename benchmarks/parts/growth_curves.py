@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from parts_data import SMALL, VECTOR, environment_spec, fill, transition_replay
-from parts_learner import _learner, _steps, random_batch
-from parts_loop import _bare_rows, _episodes
-from parts_sampling import bare_gathers
-from parts_turns import in_turns, repeat
+from data import SMALL, VECTOR, environment_spec, fill, transition_replay
+from learner import _learner, _steps, random_batch
+from loop import _bare_rows, _episodes
+from sampling import bare_gathers
+from turns import in_turns, repeat
 
 from agentkit.adders import NStepAdder, SequenceAdder
 from agentkit.agents import registry

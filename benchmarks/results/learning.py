@@ -1,10 +1,10 @@
 """Trains the agents on real environments and records what they reached in docs/results.
 
-    python benchmarks/learning.py --out /tmp/results            # everything, one process per core
-    python benchmarks/learning.py --out /tmp/results --only sac-halfcheetah
-    python benchmarks/learning.py --out /tmp/results --report docs/results
+    python benchmarks/results/learning.py --out /tmp/results            # everything, one process per core
+    python benchmarks/results/learning.py --out /tmp/results --only sac-halfcheetah
+    python benchmarks/results/learning.py --out /tmp/results --report docs/results
 
-    python benchmarks/learning.py --out /tmp/results --mode processes ray by_hand
+    python benchmarks/results/learning.py --out /tmp/results --mode processes ray by_hand
 
 Each run is one `agentkit train` command, pinned to one core, or one `agentkit launch` with two actors on all cores,
 or one `agentkit node` for each process, and then one evaluation of its last checkpoint. A run that is complete is not
@@ -18,14 +18,13 @@ import dataclasses
 import json
 import os
 import pathlib
-import queue
 import re
-import shutil
 import subprocess
 import sys
-import threading
 import time
 from typing import IO
+
+from cores import run_on_cores
 
 EVALUATION_EPISODES = 20
 
@@ -118,6 +117,9 @@ class Job:
     mode: str
     seed: int
 
+    def __str__(self) -> str:
+        return f"{self.case.name} {self.mode} {self.seed}"
+
     def directory(self, out: pathlib.Path) -> pathlib.Path:
         environment = re.sub(r"[^A-Za-z0-9._-]+", "_", self.case.environment)  # as `agentkit train` names it
         return out / f"{self.case.name}-{self.mode}" / f"{self.case.agent}-{environment}-seed{self.seed}"
@@ -202,38 +204,16 @@ def train(commands: list[list[str]], directory: pathlib.Path, log: IO[bytes]) ->
 
 def run_all(jobs: list[Job], out: pathlib.Path, cores: list[int]) -> int:
     """Runs the launched jobs one after the other, then the others, one at a time on each core; counts the failed."""
-    failures: list[str] = []
-
-    def attempt(job: Job, prefix: list[str]) -> None:
-        try:
-            run_job(job, out, prefix)
-        except subprocess.CalledProcessError as error:
-            failures.append(f"{job.case.name} {job.mode} {job.seed}: {error}; see its log")
-
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    alone = [job for job in jobs if job.mode in ("in_process", "reverb")]
+    failed = 0
     for job in jobs:
-        if job.mode in ("in_process", "reverb"):
-            waiting.put(job)
-        else:
-            attempt(job, [])
-
-    def work(core: int) -> None:
-        # The pin gives each run the same share of the machine: XLA sizes its thread pool by it.
-        prefix = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
-        while True:
+        if job not in alone:
             try:
-                job = waiting.get_nowait()
-            except queue.Empty:
-                return
-            attempt(job, prefix)
-
-    threads = [threading.Thread(target=work, args=(core,)) for core in cores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print("\n".join(failures))
-    return len(failures)
+                run_job(job, out, [])
+            except subprocess.CalledProcessError as error:
+                print(f"{job}: {error}; see its log")
+                failed += 1
+    return failed + run_on_cores(alone, cores, lambda job, prefix: run_job(job, out, prefix))
 
 
 def report(out: pathlib.Path, docs: pathlib.Path) -> None:

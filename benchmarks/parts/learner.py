@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 import tree
-from parts_data import SMALL, VECTOR, IdleEnvironment, environment_spec, fill, transition_replay
-from parts_loop import in_a_run
-from parts_matmuls import bare_products, find_products, total_gigaflop
-from parts_turns import Line, in_turns, line
+from data import SMALL, VECTOR, IdleEnvironment, environment_spec, fill, transition_replay
+from loop import in_a_run
+from matmuls import bare_products, find_products, total_gigaflop
+from turns import Line, in_turns, line
 
 from agentkit import specs
 from agentkit.agents import registry

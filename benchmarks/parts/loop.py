@@ -9,8 +9,8 @@ from typing import Any
 import dm_env
 import jax
 import numpy as np
-from parts_data import IMAGE, SMALL, VECTOR, IdleEnvironment, action, environment_spec
-from parts_turns import Line, in_turns, line, repeat
+from data import IMAGE, SMALL, VECTOR, IdleEnvironment, action, environment_spec
+from turns import Line, in_turns, line, repeat
 
 from agentkit import core, specs
 from agentkit.adders import BatchedSegmentAdder, EpisodeAdder, NStepAdder, SegmentAdder, SequenceAdder

@@ -1,6 +1,6 @@
 """The report of `compare.py`: ratios, their table and their plot.
 
-python benchmarks/compare_report.py docs/benchmarks/compare_newest.json    # table and plot again; needs matplotlib
+python benchmarks/peers/compare_report.py docs/benchmarks/compare_newest.json    # again; needs matplotlib
 """
 
 from __future__ import annotations

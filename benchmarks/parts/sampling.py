@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-from parts_data import VECTOR, environment_spec, fill, transition_replay
-from parts_turns import Line, in_turns, line, repeat
+from data import VECTOR, environment_spec, fill, transition_replay
+from turns import Line, in_turns, line, repeat
 
 from agentkit import specs
 from agentkit.replay import Prioritized

@@ -1,6 +1,6 @@
 """Kills trainings in one process at random instants, resumes them, and compares them with trainings left alone.
 
-    nice -n 10 python benchmarks/kills.py --kills 100 --out /tmp/kills
+    nice -n 10 python benchmarks/faults/kills.py --kills 100 --out /tmp/kills
 
 Each case is trained once in peace. Then it is trained again, is killed (SIGKILL) at a random instant of each life, from
 its first import to its last checkpoint, and is resumed, until it ends by itself; and again, until the case has had its

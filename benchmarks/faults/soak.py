@@ -1,6 +1,6 @@
 """A soak: a launched run whose processes are killed, told to stop and stopped dead, at random, for minutes on end.
 
-    python benchmarks/soak.py --minutes 20 --out /tmp/soak
+    python benchmarks/faults/soak.py --minutes 20 --out /tmp/soak
 
 Strikes a random node every few seconds (SIGKILL mostly, sometimes SIGTERM, SIGSTOP or SIGHUP) and now and then the
 supervisor (SIGKILL, or SIGHUP as a closed terminal sends it), which is then resumed. With ``--disk-megabytes`` the run
@@ -36,7 +36,7 @@ from agentkit.experiment.launch.common import find_spec
 from agentkit.experiment.launch.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLAN = ("dqn", "--env", "gymnasium:CartPole-v1", "--set", "n_step=20", "--set", "discount=0.995")
 TABLE, N_STEP = "transitions", 20
 FOR_EVER = 10**9
