@@ -1,4 +1,4 @@
-"""Compiles an update once, however many learners run it."""
+"""Compiles an update once, however many learners run it (decision 95)."""
 
 from __future__ import annotations
 
