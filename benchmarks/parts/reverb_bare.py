@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentkit import specs
-from agentkit.replay.reverb.library import pybind, reverb, tf
+from agentkit.replay.reverb.library import pybind, tensorflow
+
+tf = tensorflow()
+import reverb  # noqa: E402 - whole, as a user of the bare client has it, behind TensorFlow's own warnings.
+from reverb import structured_writer as structured  # noqa: E402
 
 LENGTH, PERIOD = 32, 16
 ACTIONS = 6
@@ -151,7 +155,6 @@ def bare_structured(address: str, table: str, data: Data, pack: bool) -> Write:
     """A `StructuredWriter`: a pattern makes an item of every row, or of every `PERIOD`-th."""
     number = 1 if pack else len(data.leaves(0))
     length = LENGTH if data.kind.sequence else None
-    structured = reverb.structured_writer
     pattern = structured.pattern_from_transform(
         (0,) * number, lambda x: tuple(column[-length:] if length else column[-1] for column in x)
     )
