@@ -13,7 +13,7 @@ _used_by: int | None = None  # The process that has used JAX first, among those 
 
 
 def die_with(parent: int) -> None:
-    """Lets Linux kill this process when its parent dies, however that dies.
+    """Lets Linux kill this process when its parent dies, however that dies (decision 19).
 
     Args:
         parent: the process id of who started this one; if that is dead already, this process ends at once.

@@ -34,7 +34,7 @@ FIRST, MID, LAST = 0, 1, 2
 """dm_env's step types, to compare a batch's int32 ``[N]`` with: numpy takes 3 us for an IntEnum, 0.6 for an int."""
 
 WAIT = 3
-"""The step type, in a batch, of an environment that has not moved while others began an episode: this is no step."""
+"""The step type, in a batch, of one that has not moved while others began an episode: no step (decision 100)."""
 
 
 class Transition(NamedTuple):

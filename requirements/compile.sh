@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes the lock files anew: requirements/compile.sh [--upgrade]. Without --upgrade, versions stay that still fit.
 # It needs uv (pip install uv). The files are constraints: pip install -c requirements/newest.txt '.[gymnasium]'.
+# They have no hashes: pip would then ask for one of the folder '.', too, which has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 extras() { printf -- '--extra=%s ' "$@"; }

@@ -15,7 +15,6 @@ from agentkit.errors import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def versions_in(text: str) -> list[str]:
@@ -142,10 +141,8 @@ def test_images_are_built_from_what_is_there(name):
     assert re.search(r"^USER 1000:1000$", text, re.M)
 
 
-def test_the_changelog_has_the_form_of_keepachangelog():
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert "https://keepachangelog.com/en/1.1.0/" in text
-    versions = re.findall(r"^## (.*)$", text, re.M)
+def test_the_changelog_begins_with_what_is_unreleased():
+    """As CONTRIBUTING's steps of a release need it; each later heading is a version and its day."""
+    versions = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert versions[0] == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", version) for version in versions[1:])
-    assert set(re.findall(r"^### (.*)$", text, re.M)) <= SECTIONS

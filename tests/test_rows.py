@@ -1,4 +1,4 @@
-"""docs/rows.md: each row is there once, with a state, a reason where it needs one, and files and tests that exist."""
+"""docs/rows.md: each row is there once, with a state, files and tests that exist, and the counts are right."""
 
 import ast
 import functools
@@ -10,8 +10,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "rows.md"
 STATES = ("works", "partial", "absent", "different")
-LAST = {"A": 19, "T": 38, "P": 20, "R": 42, "C": 17}
-IDS = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)]
 UNTESTED = {"P2"}  # A table of results.
 
 
@@ -54,20 +52,14 @@ def faults(row: Row) -> list[str]:
             found.append(f"there is no test {test}")
     if row.state not in STATES:
         found.append(f"the state is {row.state!r}")
-    if not row.what:
-        found.append("it does not say what it is")
-    if row.state == "absent" and "not built" not in row.note:
-        found.append("the note does not say that it is not built")
-    if row.state in STATES[1:] and not row.note:
-        found.append("no reason")
     if row.state != "absent" and not (row.where and (row.tests or row.name in UNTESTED)):
         found.append("no file, or no test")
     return [f"{row.name}: {fault}" for fault in found]
 
 
-def test_each_row_is_there_once_in_its_order():
-    assert [row.name for rows in read(PAGE.read_text()).values() for row in rows] == IDS
-    assert len(IDS) == 136
+def test_each_row_is_there_once_and_counted():
+    names = [row.name for rows in read(PAGE.read_text()).values() for row in rows]
+    assert len(set(names)) == len(names) and f"These are {len(names)} behaviours" in PAGE.read_text()
 
 
 def test_rows_name_what_exists():
@@ -91,15 +83,12 @@ def test_bad_rows_are_found():
     assert faults(good) == []
     for change in (
         {"state": "worked"},
-        {"what": ""},
         {"where": []},
         {"where": ["docs/row.md"]},
         {"tests": []},
         {"tests": ["tests/test_rows.py::test_good_rows_are_found"]},
         {"tests": ["tests/test_row.py::test_bad_rows_are_found"]},
         {"tests": ["tests/test_rows.py::faults"]},
-        {"state": "different"},
-        {"state": "absent", "note": "later"},
     ):
         assert len(faults(good._replace(**change))) == 1, change
     text = "## Title\n\n| id |\n|---|\n| A1 | x y | partial | `a.py`, `b.py` | `t.py::test_a` | why |\n"

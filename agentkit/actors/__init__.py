@@ -1,7 +1,7 @@
 """Actors: policies (pure) and the objects that make them act and record.
 
 `PolicyActor`, `BatchedPolicyActor` and `ReadyPolicyActor` act in their own process, and `RemoteActor` asks an
-`InferenceServer`. Only those that compute load JAX, when they are first asked for.
+`InferenceServer`. Only those that compute load JAX, when they are first asked for (decision 25).
 """
 
 from __future__ import annotations

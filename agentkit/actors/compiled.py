@@ -1,4 +1,4 @@
-"""Compiles a policy once, however many actors act by it."""
+"""Compiles a policy once, however many actors act by it (decision 95)."""
 
 from __future__ import annotations
 

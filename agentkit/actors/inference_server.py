@@ -5,7 +5,7 @@ policy states and PRNG keys are with the server. It pays for large networks, who
 batch and held once per machine, or where only the server has an accelerator.
 
 One thread does all: Python lets only one run at a time, and while it computes, the system's socket buffers take what
-comes. So there is nothing to lock, and who calls `serve` learns of every error.
+comes. So there is nothing to lock, and who calls `serve` learns of every error (decision 24).
 """
 
 from __future__ import annotations

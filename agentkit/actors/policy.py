@@ -60,7 +60,7 @@ class Policy(NamedTuple):
         diversify: ``(state, index, count) -> state``, applied to the state of `init`: makes those that explore
             together explore differently (an epsilon, or a noise's scale, kept in the state). `index` is
             int32 ``[]`` in [0, count); each of the environments of each actor has one, and both numbers may be
-            traced. Unchanged by default.
+            traced, so that all compile one policy. Unchanged by default.
         begin: ``(state, num_steps, num_envs) -> state``, applied then: tells a policy that counts its actor's steps
             how many more were taken, int32 ``[]``, and how many environments take the next one together. So an actor
             that is started again goes on with its schedules. Of several environments it is applied before each

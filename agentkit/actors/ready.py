@@ -23,7 +23,7 @@ class ReadyPolicyActor:
     """Acts in those of N environments that are ready, M at a time, with one policy call.
 
     Each environment has a state of the policy and an adder of its own, so that its steps stay in their order, however
-    often the others are acted for in between.
+    often the others are acted for in between (decision 74).
     """
 
     def __init__(

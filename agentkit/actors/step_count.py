@@ -1,7 +1,8 @@
 """The steps that an actor has taken, as the state of a policy that changes with them.
 
 A count is one array, int32 ``[2]``: the steps of all environments of the actor together, and how many these are, each
-of which takes one more at every call. As two arrays, or as an object, it made a small network's action 10 % slower.
+of which takes one more at every call (decision 56). As two arrays, or as an object, it made a small network's action
+10 % slower.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A `SequenceAdder` writes a row when its action is known, so a sequence that ends with the observation to bootstrap
 from would come one step late, with an action that newer parameters may have chosen. And it writes row by row,
 which costs more than acting where many environments step together. Here N environments fill their rows in one
-array a leaf, and each segment goes to replay in one piece.
+array a leaf, and each segment goes to replay in one piece (decision 26).
 """
 
 from __future__ import annotations

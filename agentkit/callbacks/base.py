@@ -90,7 +90,8 @@ class Callback:
 
     Each may return `Stop("why")`. One that raises ends the run with its traceback, after a checkpoint. In a launched
     program each is called on the node that owns the event. Settings are best the fields of a dataclass: then a run
-    folder can make the callback again to resume.
+    folder can make the callback again to resume. It is a class, and no set of functions, since a checkpoint holds what
+    `save` returns, and cannot hold what is in closures.
 
     Attributes:
         changes_training: whether the run learns something else with it, so that no resume may go without it.

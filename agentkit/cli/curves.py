@@ -26,7 +26,6 @@ _RUNS_INSIDE = (f"seed*/{_RUN_FILE}", f"trial-*/seed*/{_RUN_FILE}")
 
 # The names of --x, and the column of a log that each is.
 AXES = {"steps": "steps", "time": "seconds", "updates": "updates", "episodes": "episodes"}
-BANDS = ("ci", "std", "range")
 
 
 class Curve(NamedTuple):

@@ -61,7 +61,7 @@ def draw_curves(
         output: the file, whose suffix says of which kind.
         axis: one of `curves.AXES`.
         middle: what lines are, for the page: "mean" or "IQM".
-        band: one of `curves.BANDS`.
+        band: ci, std or range.
 
     Raises:
         ConfigError: the picture cannot be written there.

@@ -55,7 +55,7 @@ def make_lines(runs: Sequence[RunCurves], band: str = "ci", *, iqm: bool = False
 
     Args:
         runs: any.
-        band: one of `curves.BANDS`.
+        band: ci, std or range.
         iqm: see `curves.summarise`.
         window: points of the running mean; None smooths training returns only.
     """

@@ -1,4 +1,4 @@
-"""Puts episodes into replay before a run's first step, without a bearing on how often the run learns."""
+"""Puts episodes into replay before a run's first step, without a bearing on how often the run learns (decision 79)."""
 
 from __future__ import annotations
 

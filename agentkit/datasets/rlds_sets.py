@@ -1,5 +1,7 @@
 """Reads RLDS's own files, as TFDS writes them. The one file that imports tensorflow_datasets.
 
+TFDS knows each set's own features. The extra ``rlds`` contains ``reverb``, since both need TensorFlow.
+
 Step t has o_t, a_t, and the reward and discount that followed a_t; in an episode's last step all but the observation
 means nothing, and `is_terminal` says there whether the episode terminated (Ramos et al. 2021, 2111.02767).
 """

@@ -169,7 +169,7 @@ def _on_loopback(ray: Any) -> Iterator[None]:
 
     On Linux it takes the address by which the machine reaches the internet instead, unless it is told that it runs
     no clusters, as it is by itself on macOS. The variable is for the processes that it starts, and for this one where
-    it was not imported yet; the constant is for this one where it was.
+    it was not imported yet; the constant is for this one where it was (decision 90).
     """
     constants, variable = ray._private.ray_constants, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
     before, set_before = constants.ENABLE_RAY_CLUSTER, os.environ.get(variable)

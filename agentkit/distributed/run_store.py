@@ -2,7 +2,8 @@
 
 Who connects must show that he knows the run id, which is a secret and also tells two runs apart: see
 `run_store_server`. The supervisor hosts it; so does ``agentkit node replay`` where a scheduler starts the
-nodes. A client reconnects by itself, so a run store may be restarted on its port.
+nodes. A client reconnects by itself, so a run store may be restarted on its port. Decision
+14 says why nodes meet here and not on replay's server.
 """
 
 from __future__ import annotations

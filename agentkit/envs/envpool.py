@@ -1,4 +1,7 @@
-"""EnvPool: a batch of environments stepped in C++ threads. The one file that imports envpool."""
+"""EnvPool: a batch of environments stepped in C++ threads. The one file that imports envpool.
+
+It is driven by its gymnasium interface: its dm_env interface gives discount 0 at time limits, too.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class WorkerBatchedEnvironment(Batch):
 
     Worker w has about N / workers of them, in the order of their numbers, and steps them one after the other. Seeds,
     time steps and saved states are those of a `BatchedEnvironment` with the same arguments, bit for bit: a run may be
-    resumed with another number of workers, or with none.
+    resumed with another number of workers, or with none. Decision 73 says what gymnasium's AsyncVectorEnv lacks.
 
     With `ready` M, `async_reset`, `recv` and `send` serve the M environments that are ready first (EnvPool's names).
     Which these are depends on the machine: nothing then repeats, and nothing is saved (`resumable` is False).

@@ -1,7 +1,8 @@
 """Compares algorithms by few runs each: aggregates with stratified bootstrap intervals, in plain numpy.
 
 After Agarwal, Schwarzer, Castro, Courville and Bellemare, "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice", NeurIPS 2021 (https://arxiv.org/abs/2108.13264), whose own library is rliable. Equations are that paper's.
+Precipice", NeurIPS 2021 (https://arxiv.org/abs/2108.13264), whose own library is rliable: it needs arch,
+which fails to import with pandas 3, so tests keep its numbers instead. Equations are that paper's.
 Scores are a list with an array of runs ``[R_m]`` for each task m, so that tasks may have different numbers of runs.
 """
 

@@ -1,4 +1,7 @@
-"""Says how often and how long a run evaluates: as it was asked for, or in proportion to the run."""
+"""Says how often and how long a run evaluates: as it was asked for, or in proportion to the run.
+
+Time is never looked at: a run would differ from its repetition.
+"""
 
 from __future__ import annotations
 

@@ -120,8 +120,7 @@ def rebuild_agent(record: Mapping[str, Any], checked: Mapping[str, Checked], run
     if unknown:
         raise ConfigError(
             f"The run {run} has settings of agent {name!r} that this version does not know: {sorted(unknown)}. "
-            f"Use the version of agentkit it was made with: {record.get('versions')}. CHANGELOG.md says which settings "
-            "have other names now."
+            f"Use the version of agentkit it was made with, {record.get('versions')}, or train anew."
         )
     stock: Any = registry.make(name, settings)
     if not parts:

@@ -1,4 +1,7 @@
-"""Begins a run with the training state of another one: offline to online, or with other settings."""
+"""Begins a run with the training state of another one: offline to online, or with other settings.
+
+All of it or an error: a part that is left out would be in no log (decision 80).
+"""
 
 from __future__ import annotations
 

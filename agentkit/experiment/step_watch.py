@@ -26,8 +26,6 @@ from agentkit.envs.workers import InWorker
 from agentkit.errors import AgentkitError
 from agentkit.experiment.timed_parts import TimedPart
 
-DEFAULT_SECONDS = 300.0
-
 GRACE_SECONDS = 5.0
 """How long the main thread may take to raise the error."""
 

@@ -1,7 +1,7 @@
 """Decides whose code a run folder may name: it may come from a stranger; its word alone imports and calls nothing.
 
 Calling any function of any loaded module would be enough to do harm (``subprocess`` is always loaded), so a library
-counts as unknown like a module that nobody has imported, until the user names it.
+counts as unknown like a module that nobody has imported, until the user names it (decision 53).
 """
 
 from __future__ import annotations

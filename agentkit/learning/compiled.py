@@ -1,4 +1,4 @@
-"""Compiles an update once, however many learners run it."""
+"""Compiles an update once, however many learners run it (decision 95)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CompiledUpdate:
         return self._inits[device](key)
 
     def variables(self, state: Nest) -> dict[str, Nest]:
-        """Returns copies of what actors may fetch: a step donates the buffers of its state."""
+        """Returns copies of what actors may fetch: a step donates the buffers of its state (decision 4)."""
         found: dict[str, Nest] = self._variables(state)
         return found
 

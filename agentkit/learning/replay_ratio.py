@@ -12,7 +12,7 @@ _INSERTS_AHEAD = 1_000  # Actors may be this far ahead of a learner: enough for 
 def rate_limit(plan: BatchPlan, updates_per_insert: float, min_replay_size: int) -> RateLimiter:
     """Makes the rate limit that gives `updates_per_insert` updates for each inserted item, on average.
 
-    The learner may be two calls ahead of its due, and actors a thousand items ahead of the learner.
+    The learner may be two calls ahead of its due, and actors a thousand items ahead of the learner (decision 3).
 
     Args:
         plan: batch size and updates per call.

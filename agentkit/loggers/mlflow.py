@@ -19,7 +19,7 @@ _LONGEST_VALUE = 500  # Of a parameter, for every kind of store.
 
 @final
 class MlflowLogger(Logger):
-    """Sends rows to MLflow as metrics, and hyperparameters as parameters. Extra: ``mlflow``.
+    """Sends rows to MLflow as metrics, and hyperparameters as parameters. Extra: ``mlflow``, which is mlflow-skinny.
 
     MLFLOW_TRACKING_URI says where to, as always; without it MLflow keeps ``mlflow.db`` in the working directory.
     MLFLOW_EXPERIMENT_NAME says which experiment, "agentkit" without it. A run that goes on after a stop goes on in the

@@ -44,7 +44,8 @@ class WandbLogger(Logger):
     """Sends rows to Weights & Biases, with hyperparameters. Extra: ``wandb``.
 
     A run that goes on after a stop goes on in the same W&B run, whose id is in ``logs/wandb.json``. In a program of
-    many processes each node has a W&B run, and all are one group. Where your program has called ``wandb.init`` itself,
+    many processes each node has a W&B run, and all are one group: two processes cannot write one run without W&B's
+    server, and offline has to work. Where your program has called ``wandb.init`` itself,
     rows go into that run, which is yours to finish. W&B reads WANDB_PROJECT (here "agentkit" without it),
     WANDB_MODE=offline, WANDB_ENTITY and the rest as always.
 

@@ -39,8 +39,8 @@ def categorical_td_loss(logits_tm1: Array, r_t: Array, discount_t: Array, logits
     """Returns the KL divergences ``[B]`` of a categorical critic from its target (Bellemare et al. 2017, algorithm 1).
 
     The paper's cross-entropy less the target's entropy: the same gradient, and zero where the critic
-    agrees with its target, so that it serves as a priority (Hessel et al. 2018, section 3). Gradients
-    reach `logits_tm1` only. Arguments as for `categorical_target`.
+    agrees with its target, so that it serves as a priority (Hessel et al. 2018, section 3; decision 30).
+    Gradients reach `logits_tm1` only. Arguments as for `categorical_target`.
     """
     target = jax.lax.stop_gradient(categorical_target(r_t, discount_t, logits_t, atoms))
     log_target = jnp.log(jnp.where(target > 0, target, 1.0))

@@ -3,6 +3,7 @@
 An environment has a mask if its observations are a dictionary (or hold one) with the key ``action_mask``: booleans or
 integers ``[A]``, not 0 where an action may be taken, as in PettingZoo and RLlib. Networks take it from the observation
 that they see. So the same mask holds in acting, in exploring, in the targets and in a policy's entropy.
+Decision 39 says why it is in the observation.
 """
 
 from __future__ import annotations

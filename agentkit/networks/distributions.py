@@ -109,6 +109,9 @@ class DiagonalNormal(NamedTuple):
 class Joint(NamedTuple):
     """Combines independent distributions of several actions that are taken together.
 
+    Losses of policy gradients take it as any distribution. Agents that learn values would need an output for each
+    combination, and refuse such actions.
+
     Attributes:
         parts: a distribution of each, which may be joint, too.
     """

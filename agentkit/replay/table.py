@@ -6,7 +6,7 @@ full; a *rate limiter* says when inserting and sampling may proceed.
 
 An item refers to the contiguous steps ``[start, stop)`` that a writer appended, and carries a few
 values of its own (`inline`, such as an n-step reward). A table's `layout` says how the two make the
-item's data, so that a step is stored once however many items refer to it.
+item's data, so that a step is stored once however many items refer to it (decision 1).
 """
 
 from __future__ import annotations

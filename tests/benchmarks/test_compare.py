@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks" / "peers"
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ Between two reports nothing else calls their code, and what they use of agentkit
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
+FOLDERS = sorted({path.parent.name for path in BENCHMARKS.glob("*/*.py")})
 
 # What a side of a comparison needs, each in an environment of its own, and what one of our two stacks lacks.
 PEERS = {"envpool", "h5py", "ray", "reverb", "sbx", "stable_baselines3", "tensorflow", "tianshou", "torch"}
@@ -20,7 +22,7 @@ PEERS = {"envpool", "h5py", "ray", "reverb", "sbx", "stable_baselines3", "tensor
 IMPORT_ALL = """
 import importlib, json, pathlib, sys
 from agentkit.errors import MissingExtraError
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, sys.argv[1])  # Each folder is imported by itself, as its scripts are run.
 failures, missing = {}, {}
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.py")):
     try:
@@ -35,17 +37,17 @@ print(json.dumps([failures, missing]))
 """
 
 SHORT = (
-    "actor_imports.py",
-    "growth.py --quick --only replay_size --folder growth",
-    "inference.py --actors 1 --seconds 0.5",
-    "parts.py --quick --only loop adders sampling",
-    "parts.py --quick --only learner",
-    "parts.py --quick --only busy",
-    "parts.py --quick --only parameters checkpoints memory",
-    "variables.py",
+    "parts/growth.py --quick --only replay_size --folder growth",
+    "parts/parts.py --quick --only loop adders sampling",
+    "parts/parts.py --quick --only learner",
+    "parts/parts.py --quick --only busy",
+    "parts/parts.py --quick --only parameters checkpoints memory",
+    "parts/variables.py",
+    "results/runs.py mujoco --list",
+    "results/runs.py offline --list",
     "workers.py --rounds 1 --seconds 1 --only asleep",
-    pytest.param("actors.py --actors 1 --seconds 1", marks=pytest.mark.reverb),
-    pytest.param("reverb_rates.py --rounds 1 --seconds 0.1", marks=pytest.mark.reverb),
+    pytest.param("parts/actors.py --actors 1 --seconds 1", marks=pytest.mark.reverb),
+    pytest.param("parts/reverb_rates.py --rounds 1 --seconds 0.1", marks=pytest.mark.reverb),
 )
 
 
@@ -66,8 +68,9 @@ def run(*command: str, folder: pathlib.Path) -> str:
 
 
 @pytest.mark.full
-def test_each_can_be_imported_where_its_peers_are(tmp_path: pathlib.Path) -> None:
-    failures, missing = json.loads(run("-c", IMPORT_ALL, str(BENCHMARKS), folder=tmp_path).splitlines()[-1])
+@pytest.mark.parametrize("name", [".", *FOLDERS])
+def test_each_can_be_imported_where_its_peers_are(name: str, tmp_path: pathlib.Path) -> None:
+    failures, missing = json.loads(run("-c", IMPORT_ALL, str(BENCHMARKS / name), folder=tmp_path).splitlines()[-1])
     assert not failures
     assert {name: module for name, module in missing.items() if module.partition(".")[0] not in PEERS} == {}
 
@@ -77,3 +80,11 @@ def test_each_can_be_imported_where_its_peers_are(tmp_path: pathlib.Path) -> Non
 def test_each_with_a_short_mode_ends_well_in_it(words: str, tmp_path: pathlib.Path) -> None:
     name, *options = words.split()
     assert run(str(BENCHMARKS / name), *options, folder=tmp_path)
+
+
+def test_benchmarks_that_are_named_exist() -> None:
+    """In documents, code and the benchmarks' own texts, as ``benchmarks/parts/parts.py``."""
+    files = [path for folder in ("agentkit", "benchmarks", "docs") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text() for path in [*files, *ROOT.glob("*.md")] if path.suffix in (".py", ".md")]
+    named = {name for text in texts for name in re.findall(r"\bbenchmarks/[\w/]+\.py\b", text)}
+    assert len(named) > 10 and [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -436,7 +436,7 @@ def test_settings_of_another_version_are_refused(finished: pathlib.Path, tmp_pat
     record = json.loads((finished / "config.json").read_text())
     record["agent_config"]["momentum"] = 0.9
     (tmp_path / "config.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match=r"'dqn'.*does not know.*momentum.*CHANGELOG.md says which"):
+    with pytest.raises(ConfigError, match=r"'dqn'.*does not know.*momentum.*Use the version of agentkit"):
         resume(tmp_path)
 
 

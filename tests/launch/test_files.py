@@ -272,7 +272,3 @@ def test_the_readme_names_every_file_and_only_files_that_exist():
 def test_there_is_no_package_called_launch():
     """ROS owns that name."""
     assert not (LAUNCH / "__init__.py").exists()
-
-
-def test_one_machine_is_short():
-    assert len((LAUNCH / "one_machine.py").read_text().splitlines()) < 80

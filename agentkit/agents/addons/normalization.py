@@ -10,7 +10,7 @@ environments instead, and its users have to save it, load it and freeze it besid
   * Replay holds observations and rewards as the environment gave them, and a batch is normalised when it is drawn.
   * Rewards are divided by their root mean square, and not centred, which would change the task. Those of n-step
     transitions are sums of n rewards. VecNormalize divides by the deviation of discounted returns, which no replayed
-    step knows: see docs/decisions/0077-statistics-are-the-learners.md.
+    step knows: see decision 77.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def normalized_update(
     Returns:
         An `Update` whose variable "policy" is `PolicyVariables` where observations are normalised. Its metrics are the
         agent's, with "reward_scale", the mean of what rewards are divided by, where these are. It has no `gradient`:
-        see docs/decisions/0093-gradients-carry-no-statistics.md.
+        see decision 93.
     """
 
     def init(key: jax.Array) -> State:

@@ -3,6 +3,7 @@
 One declaration serves three: the policy shows the views of the steps that it remembers, replay stores each step once
 and its items refer to as many before them as the views reach back, and the update takes the same views from those.
 The agent's networks, losses and hyperparameters stay as they are; its observations are the dictionary of the views.
+A wrapper would show the same, as `frame_stack` does, and store each step as often as it is seen.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Policy and critics see the features of one encoder, each through a trunk of its own. The images of a batch are shifted
 at random, and the critics' loss alone trains the encoder: it is the metric "critic_loss" of the agent's own update,
 as a function of the features that this update gets for observations. So the agent's file says nothing of images, and
-a loss of a user's own works with them as it is.
+a loss of a user's own works with them as it is. Critics that hold the encoder, with a copy in the policy, would have
+one each, and two gradients through the convolutions.
 
 Differences from the paper:
   * The agent is any (the paper's is DDPG with two critics, n-step returns and noise that falls), and with it hidden

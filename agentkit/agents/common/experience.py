@@ -45,7 +45,7 @@ class ReplayConfig(metaclass=SaysWhatWasMeant):
         n_step: rewards summed before bootstrapping (Sutton 1988).
         batch_size: items per update.
         updates_per_step: gradient updates for each transition inserted. That is one a step, and n_step - 1 more an
-            episode, whose first state is in n_step of them.
+            episode, whose first state is in n_step of them (decision 57).
         updates_per_call: updates run in one compiled call; learning is as frequent, in larger portions.
         replay_size: items held.
         min_replay_size: items held before learning begins.

@@ -10,7 +10,7 @@ from agentkit.learning import value_in_update
 from agentkit.types import LossOutput, Nest, ReplaySample
 
 PRIORITY_EPSILON = 1e-6
-"""Added to an item's error to make its priority, so that it can be drawn again at an error of 0."""
+"""Added to an item's error to make its priority, so that it can be drawn again at an error of 0 (decision 54)."""
 
 
 def importance_weights(probability: jax.Array, table_size: jax.Array, exponent: jax.Array | float) -> jax.Array:

@@ -1,6 +1,7 @@
 """Range checks of settings: a field's type says its range, and a value outside of it is refused.
 
-A field such as ``num_samples: Count = 20`` is checked by `check_ranges`, which a config calls when it is built.
+A field such as ``num_samples: Count = 20`` is checked by `check_ranges`, which a config calls when it is built
+(decision 44).
 """
 
 from __future__ import annotations

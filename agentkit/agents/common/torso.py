@@ -1,4 +1,8 @@
-"""Lets any agent have another torso: what turns observations into features, in front of its own layers."""
+"""Lets any agent have another torso: what turns observations into features, in front of its own layers.
+
+A torso is an argument that each `make_networks` hands on, where a reader sees it. It is no setting: those are plain
+values, which are listed, swept and compared.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reads a JAX function as a plain list of array operations, which other formats are written from.
 
 Calls are inlined, what depends on constants alone is computed here, and what no output needs is dropped: a greedy
-policy's random numbers vanish with it.
+policy's random numbers vanish with it. No converter serves both stacks: jax2onnx wants one version of jax, tf2onnx
+TensorFlow.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ class ServerData:
         self.waited_seconds = 0.0
         self._keep_alive_at = 0.0
         self._largest: LargestPriorities | None = None
+        # Decision 18: exact sampling would cost a round trip for each batch.
         self.replay = connect_to_replay(self._tables, endpoint, timeout=10.0, wait=120.0, draw_ahead=True)
         self._dataset: ReplayDataset | None = ReplayDataset(self.replay, self._plan, timeout=BATCH_SECONDS)
 

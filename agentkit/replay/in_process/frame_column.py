@@ -1,4 +1,4 @@
-"""A replay column for stacked images: every frame stored once, however many stacks and steps show it."""
+"""A replay column for stacked images: every frame stored once, however many stacks and steps show it (decision 41)."""
 
 from __future__ import annotations
 

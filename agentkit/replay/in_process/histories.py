@@ -1,4 +1,4 @@
-"""The steps before those of an item, where a layout shows them: which rows they are in."""
+"""The steps before those of an item, where a layout shows them: which rows they are in (decision 85)."""
 
 from __future__ import annotations
 

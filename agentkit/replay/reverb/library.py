@@ -4,7 +4,8 @@ The only file that imports them. Extra: ``reverb``.
 
 ``import reverb`` runs 1,600 modules of TensorFlow's: 3 s of a processor and 200 MB in each process of a program. Its
 client, writer and server need 120 of them. So these are imported by name, without the packages' own files, which
-run as ever when somebody imports ``reverb`` or ``tensorflow`` later. Both are pinned: what they need stays the same.
+run as ever when somebody imports ``reverb`` or ``tensorflow`` later. Both are pinned: what they need stays the same
+(decision 96).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reverb's costs, to a writer, a server and a sampler, are per column and per item, whatever a column holds.
 So the leaves of an item are laid side by side: an item of small data is one row of one column, and an item
-of large data (images, long sequences) refers to the rows of its steps, each of which is stored once.
+of large data (images, long sequences) refers to the rows of its steps, each of which is stored once (decision 32).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Extra: ``reverb``. A limit that the server keeps puts its delays into every turn
 what is due for it is drawn, and that must have come back before the learner goes on. Where one process writes and
 samples, it knows itself what was inserted and handed out. So the server limits nothing (but the least size), a
 stream draws a few batches ahead of the learner, and an update is due after the same inserts as with in-process
-replay, whatever is still on its way.
+replay, whatever is still on its way (decision 12).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reverb's streams, in the configuration that was measured to be fastest (``benchmarks/reverb_rates.py``)."""
+"""Reverb's streams, in the configuration that was measured to be fastest (``benchmarks/parts/reverb_rates.py``)."""
 
 from __future__ import annotations
 
