@@ -85,7 +85,7 @@ def parse_environment_settings(words: Sequence[str] | None, environment: Any) ->
         ConfigError: for a word without "=", a value of another type, or an argument given twice.
         UnknownNameError: for an argument that agentkit's own environment does not take.
     """
-    from agentkit.envs.registry import settings_of
+    from agentkit.envs.prefixes import settings_of
 
     types = settings_of(environment) if words and isinstance(environment, str) else None
     settings: dict[str, Any] = {}

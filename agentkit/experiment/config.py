@@ -18,7 +18,7 @@ from agentkit.callbacks import Callback, check_callbacks
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs import given
 from agentkit.envs.columns import ColumnSource, check_columns
-from agentkit.envs.registry import registered
+from agentkit.envs.prefixes import registered
 from agentkit.envs.workers import check_workers
 from agentkit.errors import ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment import callback_record, identity
