@@ -70,12 +70,12 @@ def push(arguments: argparse.Namespace) -> int:
         MissingExtraError: huggingface_hub is not installed.
     """
     check_is_run(arguments.run)
-    from agentkit.experiment.deploy import hub
+    from agentkit.experiment import push as publish
 
     imports = import_packages(arguments.imports)
     try:
         with interruptible():
-            place = hub.push(
+            place = publish(
                 arguments.run,
                 arguments.target,
                 private=arguments.private,
