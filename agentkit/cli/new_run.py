@@ -19,10 +19,10 @@ from agentkit.cli.environments import (
     parse_wrapper,
     refusing_settings,
 )
-from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.initial_state import parse_data, parse_initial_state, with_data_share, with_reward_scale
 from agentkit.cli.logs import parse_loggers
 from agentkit.cli.presets import choose_preset, tell_preset
+from agentkit.cli.runs import check_is_run
 from agentkit.cli.screen import say
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views

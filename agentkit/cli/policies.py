@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkit.cli.environments import import_packages
-from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.interrupts import interruptible
+from agentkit.cli.runs import check_is_run
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.files import check_links
 
