@@ -34,6 +34,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from agentkit.version import __version__
+
 if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
     from agentkit.experiment import train as train
     from agentkit.experiment.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
-
-__version__ = "0.1.0"
 
 _EXPERIMENT_NAMES = (
     "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "open_run", "push",

@@ -1,6 +1,7 @@
 """The layer table of the design, enforced; and every check here is shown to fail on a bad tree."""
 
 import ast
+import itertools
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A row imports lower rows only; names within a row do not import each other (but for row 0, in which
 # specs build on types and core on both). `testing` is used by tests and by nothing in the package.
 ROWS = [
-    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files"},
+    {"types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version"},
     {"envs", "wrappers", "replay", "losses", "networks", "loggers", "counting", "checkpoint", "distributed"},
     {"environment_loop", "actors", "adders", "datasets", "variables", "learning", "callbacks"},
     {"agents"},
@@ -32,8 +33,8 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
 
 LIGHT = [
-    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "envs", "wrappers",
-    "adders", "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
+    "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version", "envs",
+    "wrappers", "adders", "replay", "loggers", "counting", "checkpoint", "distributed", "callbacks",
 ]  # fmt: skip
 HEAVY = {
     "jax", "haiku", "rlax", "optax", "chex", "tensorflow", "reverb", "matplotlib", "gymnasium", "mujoco",
@@ -64,7 +65,7 @@ OPTIONAL = {
     "mctx": "agents/gumbel_muzero.py",
     "flax": "networks/flax_modules.py",
     "equinox": "networks/equinox_modules.py",
-    "ray": "distributed/ray.py",
+    "ray": "distributed/ray_cluster.py",
     "optuna": "experiment/sweeps/optuna_study.py",
     "PIL": "wrappers/film.py",
     "imageio_ffmpeg": "wrappers/film.py",
@@ -149,6 +150,34 @@ def misplaced_packages(package: Path) -> list[str]:
     return found
 
 
+def circles_of_files(folder: Path) -> list[list[str]]:
+    """Groups of files that import one another, in functions and under TYPE_CHECKING, too; each group sorted."""
+    files = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
+    arrows = {}
+    for name, path in files.items():
+        found = set()
+        for module in imported_modules(path.read_text()):
+            # ``from a.b import c``: the file a/b/c.py if there is one, else a/b.py or a/b/__init__.py.
+            module = module.removeprefix(f"{folder.name}.")
+            parent = module.rpartition(".")[0]
+            names = (module, f"{module}.__init__", parent, f"{parent}.__init__")
+            if not module.endswith("."):  # Else the rest of the name is put together when it is imported.
+                found |= set(itertools.islice((each for each in names if each in files), 1))
+        arrows[name] = found - {name}
+    reached = {name: _reached_from(name, arrows) for name in arrows}
+    circles = {frozenset(b for b in reached[a] if a in reached[b]) for a in arrows if a in reached[a]}
+    return sorted(sorted(circle) for circle in circles)
+
+
+def _reached_from(start: str, arrows: dict[str, set[str]]) -> set[str]:
+    seen, new = set(), [start]
+    while new:
+        further = arrows[new.pop()] - seen
+        seen |= further
+        new += further
+    return seen
+
+
 def heavy_modules_after(statement: str) -> list[str]:
     """Which heavy packages a fresh interpreter has loaded after `statement`."""
     code = f"import json, sys\n{statement}\nprint(json.dumps(sorted({HEAVY!r} & sys.modules.keys())))"
@@ -176,6 +205,11 @@ def _last_line_printed_by(code: str) -> str:
 
 def test_rows_import_lower_rows_only():
     assert layer_violations(ROOT / "agentkit") == []
+
+
+@pytest.mark.parametrize("folder", ["agentkit", "benchmarks", pytest.param("tests", marks=pytest.mark.full)])
+def test_no_files_import_one_another_in_a_circle(folder):
+    assert circles_of_files(ROOT / folder) == []
 
 
 @pytest.mark.full
@@ -272,6 +306,23 @@ def test_good_imports_are_not_reported(tmp_path):
         "agents/registry.py": "import importlib\nimportlib.import_module(f'agentkit.agents.{name}')",
     }
     assert layer_violations(_tree(tmp_path, files)) == []
+
+
+def test_a_circle_of_files_is_found(tmp_path):
+    files = {
+        "replay/__init__.py": "from agentkit.replay.a import x",
+        "replay/a.py": "def f():\n    from agentkit.replay import b",
+        "replay/b.py": "if TYPE_CHECKING:\n    from agentkit.replay.c import y",
+        "replay/c.py": "import agentkit.replay.a",
+        "replay/d.py": "from agentkit.replay.a import x",
+        "replay/e/__init__.py": "from agentkit.replay.e.f import z",
+        "replay/e/f.py": "from agentkit.replay.e import w",
+    }
+    tree = _tree(tmp_path, files)
+    assert circles_of_files(tree) == [
+        ["replay.a", "replay.b", "replay.c"],
+        ["replay.e.__init__", "replay.e.f"],
+    ]
 
 
 def test_a_misplaced_package_is_found(tmp_path):

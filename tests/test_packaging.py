@@ -24,8 +24,8 @@ def versions_in(text: str) -> list[str]:
 
 def test_the_version_is_written_once():
     assert "version" not in PYPROJECT["project"] and PYPROJECT["project"]["dynamic"] == ["version"]
-    assert PYPROJECT["tool"]["hatch"]["version"] == {"path": "agentkit/__init__.py"}
-    assert versions_in((ROOT / "agentkit" / "__init__.py").read_text()) == [agentkit.__version__]
+    assert PYPROJECT["tool"]["hatch"]["version"] == {"path": "agentkit/version.py"}
+    assert versions_in((ROOT / "agentkit" / "version.py").read_text()) == [agentkit.__version__]
     others = [path for path in (ROOT / "agentkit").rglob("*.py") if versions_in(path.read_text())]
     assert others == [ROOT / "agentkit" / "__init__.py"]
 

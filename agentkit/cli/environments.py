@@ -46,9 +46,9 @@ def find_environment(arguments: argparse.Namespace) -> Any:
         ConfigError: the module cannot be imported, or has nothing there that can be called.
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
-    from agentkit.envs import given
+    from agentkit.envs import given, prefixes
 
-    if ":" in arguments.env and arguments.env.partition(":")[0] not in given.registry.prefixes():
+    if ":" in arguments.env and arguments.env.partition(":")[0] not in prefixes.prefixes():
         _look_in_working_directory()
     found = given.find(arguments.env)
     if not isinstance(found, str):
@@ -85,7 +85,7 @@ def parse_environment_settings(words: Sequence[str] | None, environment: Any) ->
         ConfigError: for a word without "=", a value of another type, or an argument given twice.
         UnknownNameError: for an argument that agentkit's own environment does not take.
     """
-    from agentkit.envs.registry import settings_of
+    from agentkit.envs.prefixes import settings_of
 
     types = settings_of(environment) if words and isinstance(environment, str) else None
     settings: dict[str, Any] = {}

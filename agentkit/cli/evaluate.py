@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
 from agentkit.cli.interrupts import interruptible
+from agentkit.cli.runs import check_is_run, describe_returns
 from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError
 
@@ -79,30 +79,3 @@ def _counter(total: int) -> Callable[[int], None]:
         print(f"\rframe {count:,} of {total:,}", end=end, file=sys.stderr, flush=True)
 
     return show
-
-
-def describe_returns(returns: np.ndarray) -> str:
-    """Returns one line about the returns ``[N]`` of N episodes.
-
-    >>> describe_returns(np.array([1.0, 3.0]))
-    'episode return: mean 2.00, standard deviation 1.00, minimum 1.00, maximum 3.00 (2 episodes)'
-    """
-    return (
-        f"episode return: mean {returns.mean():.2f}, standard deviation {returns.std():.2f}, "
-        f"minimum {returns.min():.2f}, maximum {returns.max():.2f} ({len(returns)} episodes)"
-    )
-
-
-def check_is_run(run: str) -> None:
-    """Refuses a path that is not a run folder.
-
-    Raises:
-        ConfigError: saying what was found.
-    """
-    if not (Path(run) / "config.json").is_file():
-        found = "it has no config.json" if Path(run).is_dir() else "there is no such folder"
-        inside = sorted(Path(run).glob("*/config.json"))
-        advice = (
-            f"Runs are in it, such as {inside[0].parent}." if inside else "'agentkit train' prints the one it makes."
-        )
-        raise ConfigError(f"{run!r} is not a run folder: {found}. {advice}")

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from agentkit.cli.evaluate import check_is_run
+from agentkit.cli.runs import check_is_run
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from agentkit import ports
 from agentkit.cli.callbacks import of_resumed_run
+from agentkit.cli.new_run import changes_of_resumed, in_new_folder, new_experiment
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment
 from agentkit.errors import ConfigError, missing_extra
 
 # Fields of `LaunchConfig`, and the options that set them.

@@ -12,7 +12,7 @@ def parse_loggers(words: Sequence[str] | None, imports: Sequence[str] = ()) -> l
     """Returns the loggers that words such as ``tensorboard,wandb`` name.
 
     Args:
-        words: each a name of `experiment.run_loggers`, or ``module:name`` of a module that `imports` cover; several
+        words: each a name of `experiment.logger_names`, or ``module:name`` of a module that `imports` cover; several
             with commas.
         imports: packages that the user named.
 
@@ -20,7 +20,7 @@ def parse_loggers(words: Sequence[str] | None, imports: Sequence[str] = ()) -> l
         ConfigError: a word is empty, or names no function or class of the module.
         UnknownNameError: there is no such logger; proposes the nearest name.
     """
-    from agentkit.experiment.run_loggers import NAMES
+    from agentkit.experiment.logger_names import NAMES
 
     found: list[Any] = []
     for name in (part.strip() for word in words or () for part in word.split(",")):

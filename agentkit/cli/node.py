@@ -16,8 +16,8 @@ from agentkit.cli.callbacks import of_resumed_run
 from agentkit.cli.environments import import_packages
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.launch import check_installed
+from agentkit.cli.new_run import CHANGEABLE, in_new_folder, new_experiment
 from agentkit.cli.screen import say
-from agentkit.cli.train import CHANGEABLE, in_new_folder, new_experiment
 from agentkit.errors import ConfigError
 from agentkit.ports import check_device
 

@@ -16,13 +16,13 @@ from agentkit.cli.environments import (
     parse_environment_settings,
     parse_wrapper,
 )
-from agentkit.cli.evaluate import check_is_run, describe_returns
 from agentkit.cli.initial_state import check_is_data, parse_initial_state
 from agentkit.cli.interrupts import interruptible
 from agentkit.cli.logs import parse_loggers
+from agentkit.cli.new_run import check_fit, in_new_folder, refuse_given
+from agentkit.cli.runs import check_is_run, describe_returns
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.train import check_fit, in_new_folder, refuse_given
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
 from agentkit.errors import CheckpointError, ConfigError, SpecError

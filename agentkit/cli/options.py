@@ -47,7 +47,7 @@ def add_film(parser: Parser) -> None:
 def add_experiment(parser: Parser, is_host: bool = False) -> None:
     """Adds what says which experiment: shared by train, launch and node replay, which `is_host`.
 
-    Defaults are None here and live in `agentkit.cli.train`, which must know what was asked for.
+    Defaults are None here and live in `agentkit.cli.new_run`, which must know what was asked for.
     """
     add_run(parser, "STEPS", "--steps", is_host)
     parser.add_argument("--steps", type=positive, metavar="N", help="environment steps in all, such as 100k or 2M")

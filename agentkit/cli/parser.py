@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import agentkit
 from agentkit.cli.config_file import refuse_setting, with_file
 from agentkit.cli.help import unknown_option
 from agentkit.cli.looking_commands import add_completion, add_evaluate_and_plot, add_list_and_show, add_policies
@@ -13,6 +12,7 @@ from agentkit.cli.options import Commands, Parser
 from agentkit.cli.program_commands import NODE_ROLES, add_launch, add_node, add_watching
 from agentkit.cli.training_commands import add_offline, add_sweep, add_train
 from agentkit.errors import ConfigError, unknown_name
+from agentkit.version import __version__
 
 COMMANDS = (
     "list", "show", "train", "sweep", "offline", "export", "launch", "node", "status", "scale", "stop", "evaluate",
@@ -57,7 +57,7 @@ def _make_parser() -> tuple[Parser, Commands[Parser]]:
         epilog="Begin with: agentkit train dqn --env gymnasium:CartPole-v1",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"agentkit {agentkit.__version__}")
+    parser.add_argument("--version", action="version", version=f"agentkit {__version__}")
     # Taken out before words get here, so that it may stand anywhere.
     parser.add_argument(
         "--debug", action="store_true", default=None, help="with any command: show the whole traceback of an error"

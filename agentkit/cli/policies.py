@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkit.cli.environments import import_packages
-from agentkit.cli.evaluate import check_is_run
 from agentkit.cli.interrupts import interruptible
+from agentkit.cli.runs import check_is_run
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.files import check_links
 
@@ -70,12 +70,12 @@ def push(arguments: argparse.Namespace) -> int:
         MissingExtraError: huggingface_hub is not installed.
     """
     check_is_run(arguments.run)
-    from agentkit.experiment.deploy import hub
+    from agentkit.experiment import push as publish
 
     imports = import_packages(arguments.imports)
     try:
         with interruptible():
-            place = hub.push(
+            place = publish(
                 arguments.run,
                 arguments.target,
                 private=arguments.private,

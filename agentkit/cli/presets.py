@@ -19,13 +19,13 @@ def choose_preset(arguments: argparse.Namespace, command: str) -> Any:
         ConfigError: there is none of that name, or nothing says how many steps to take.
         UnknownNameError: there is no such agent, or the environment's name lacks its prefix.
     """
-    from agentkit.envs import registry
+    from agentkit.envs import prefixes
     from agentkit.experiment import presets
 
     found = presets.choose(arguments.agent, arguments.env, arguments.preset or presets.AUTO)
     if arguments.steps is None and (found is None or found.num_steps is None):
         if ":" not in arguments.env:
-            registry.check_name(arguments.env)  # Steps would not help.
+            prefixes.check_name(arguments.env)  # Steps would not help.
         named = difflib.get_close_matches(arguments.env, _environments(arguments.agent), n=1, cutoff=0.8)
         where = f", as for {named[0]}" if named else f": agentkit show {arguments.agent} --env NAME"
         example = command_line(*command.split(), arguments.agent, "--env", arguments.env, "--steps", "100k")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentkit.cli.interrupts import INTERRUPTED
+from agentkit.cli.new_run import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
 from agentkit.cli.screen import command_line, say
-from agentkit.cli.train import changes_of_resumed, in_new_folder, new_experiment, show_evaluation
 from agentkit.errors import ConfigError
 
 _RANGE = re.compile(r"(\d+):(\d+)")

@@ -25,7 +25,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Prints the agents, and how environments are named."""
     del arguments  # It takes none.
     from agentkit import envs
-    from agentkit.envs.registry import SIMULATORS
+    from agentkit.envs.prefixes import SIMULATORS
 
     columns = width()
     print('Agents (agentkit show NAME; "all" takes every kind of actions):')
@@ -177,9 +177,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def _first_line(environment: str) -> str:
     """Returns the first sentence of an environment's file, read without importing its simulator."""
     prefix, _, name = environment.partition(":")
-    from agentkit.envs import registry
+    from agentkit.envs import prefixes
 
-    module = registry.own_module(name) if prefix == "agentkit" else prefix
+    module = prefixes.own_module(name) if prefix == "agentkit" else prefix
     spec = importlib.util.find_spec(f"agentkit.envs.{module}")
     if spec is None or spec.origin is None:
         return "registered by your own code"

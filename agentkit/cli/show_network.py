@@ -13,7 +13,7 @@ from agentkit.cli.environments import (
     parse_environment_settings,
     parse_wrapper,
 )
-from agentkit.cli.train import check_fit
+from agentkit.cli.new_run import check_fit
 from agentkit.cli.values import parse_settings
 from agentkit.cli.views import find_views
 

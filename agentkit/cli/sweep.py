@@ -39,7 +39,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     imports = arguments.imports or []
 
     def make_experiment(parameters: Mapping[str, Any]) -> Any:
-        from agentkit.cli.train import new_experiment
+        from agentkit.cli.new_run import new_experiment
 
         named = [word for package in imports for word in ("--import", package)]
         trained = parse(["train", *file.words(parameters), *named])

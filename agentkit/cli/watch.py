@@ -11,8 +11,9 @@ from typing import Any, final
 import numpy as np
 
 from agentkit.cli.environments import import_packages, parse_environment_settings, refusing_settings
-from agentkit.cli.evaluate import check_is_run, describe_returns, film_of
+from agentkit.cli.evaluate import film_of
 from agentkit.cli.interrupts import interruptible
+from agentkit.cli.runs import check_is_run, describe_returns
 from agentkit.cli.screen import say
 from agentkit.errors import CheckpointError, ConfigError, MissingExtraError
 

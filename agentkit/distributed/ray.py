@@ -1,6 +1,6 @@
 """The engine of Ray actors: nodes on any machine of a Ray cluster, and parameters in its object store.
 
-Ray is optional, and imported in this file alone. Where the machines are is Ray's business; when a node is
+Ray is optional; `ray_cluster` imports it. Where the machines are is Ray's business; when a node is
 restarted is the supervisor's: Ray restarts none of them.
 
 What protects it: whoever may use Ray's ports runs code. A Ray of the engine's own listens on loopback alone. A
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import re
 import select
 import signal
 import sys
@@ -29,17 +28,16 @@ import cloudpickle
 
 from agentkit.distributed.program import Node, Role
 from agentkit.distributed.pulse import cpu_seconds
-from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, start_private
+from agentkit.distributed.ray_cluster import check_address, check_fits, check_same, connect, import_ray, start_private
 from agentkit.distributed.ray_variables import Holder, RayVariables, use_holder
 from agentkit.distributed.worker import EXIT_FATAL, RunAddress, run_pickled
-from agentkit.errors import ConfigError, missing_extra
+from agentkit.errors import ConfigError
 from agentkit.scratch import remove_scratch
 
 __all__ = ["RayEngine", "RayVariables", "RunningActor"]
 
 _KILLED = -int(signal.SIGKILL)
 _KILL_SECONDS = 5.0
-_OLDEST = (2, 52)  # The first with a token: before it, any web page could run code on a Ray machine.
 
 
 @final
@@ -290,27 +288,6 @@ class _NodeActor:
 def _send_signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def import_ray() -> Any:
-    """Imports the package, with the settings that it reads at that time.
-
-    Raises:
-        MissingExtraError: it is not installed.
-        ConfigError: it is too old.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # A node that asks for no GPU sees those there are, as on the other engines; Ray would hide them.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise missing_extra("ray", "ray") from error
-    if tuple(int(number) for number in re.findall(r"\d+", ray.__version__)[:2]) < _OLDEST:
-        raise ConfigError(f"Ray {ray.__version__} has no authentication; expected 2.52 or newer: pip install -U ray.")
-    return ray
 
 
 def _log_path(name: str, run_address: RunAddress) -> pathlib.Path | None:

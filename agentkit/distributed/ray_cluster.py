@@ -1,7 +1,4 @@
-"""Connects to Ray, a private one or a cluster by its address, and checks what its machines can hold.
-
-`ray` is handed in: `agentkit.distributed.ray` alone imports it.
-"""
+"""Imports Ray, which no other file does; connects to a private one or a cluster, and checks what it can hold."""
 
 from __future__ import annotations
 
@@ -17,8 +14,31 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentkit.errors import AgentkitError, ConfigError
+from agentkit.errors import AgentkitError, ConfigError, missing_extra
 from agentkit.scratch import make_scratch, remove_scratch
+
+_OLDEST = (2, 52)  # The first with a token: before it, any web page could run code on a Ray machine.
+
+
+def import_ray() -> Any:
+    """Imports the package, with the settings that it reads at that time.
+
+    Raises:
+        MissingExtraError: it is not installed.
+        ConfigError: it is too old.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    # A node that asks for no GPU sees those there are, as on the other engines; Ray would hide them.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise missing_extra("ray", "ray") from error
+    if tuple(int(number) for number in re.findall(r"\d+", ray.__version__)[:2]) < _OLDEST:
+        raise ConfigError(f"Ray {ray.__version__} has no authentication; expected 2.52 or newer: pip install -U ray.")
+    return ray
 
 
 class RayStartError(AgentkitError, RuntimeError):

@@ -18,7 +18,7 @@ import numpy as np
 import tree
 
 from agentkit.core import VariableSource, Versioned
-from agentkit.distributed.ray_cluster import first_line
+from agentkit.distributed.ray_cluster import first_line, import_ray
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.types import Nest
 
@@ -42,8 +42,6 @@ class Holder:
 
     def publish(self, name: str, publisher: str, version: int, published: float, packed: Mapping[str, Any]) -> None:
         """Keeps the parameters that `RayVariables.publish` has packed."""
-        from agentkit.distributed.ray import import_ray
-
         # Put here, not by the learner: an object dies with the process that put it.
         put = import_ray().put
         references = {variable: put(value) for variable, value in packed.items()}

@@ -1,5 +1,6 @@
 """Environments: `make` them by name; each simulator has a file of its own and loads when asked for."""
 
-from agentkit.envs.registry import available, make, register
+from agentkit.envs.prefixes import available, register
+from agentkit.envs.registry import make
 
 __all__ = ["available", "make", "register"]

@@ -19,7 +19,8 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.envs import registry
+from agentkit.envs import prefixes
+from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.importing import import_callable
 
@@ -34,8 +35,8 @@ def find(name: str) -> Any:
         UnknownNameError: the module has no such name; proposes the nearest one.
     """
     module, colon, path = name.partition(":")
-    registry.refuse_several_agents(module.partition(".")[0])
-    if not colon or not path or module in registry.prefixes() or not _is_module(module):
+    prefixes.refuse_several_agents(module.partition(".")[0])
+    if not colon or not path or module in prefixes.prefixes() or not _is_module(module):
         return name
     return import_callable(name, "environment", "class or function")
 
@@ -77,7 +78,7 @@ def make(
     seed: int,
     settings: Mapping[str, Any],
     *,
-    wrappers: Sequence[registry.Wrapper] = (),
+    wrappers: Sequence[Wrapper] = (),
     num_envs: int | None = None,
     shared: bool = True,
     single: bool = False,
@@ -102,7 +103,6 @@ def make(
         SpecError: it is a batch of environments of another kind than gymnasium's.
     """
     from agentkit.envs.resumable import episode_seed
-    from agentkit.envs.wrapping import wrap_inside
 
     first_seed = seed if num_envs is None else episode_seed(seed, 0)
     made = _given(environment, first_seed, settings, shared, num_envs)
@@ -125,7 +125,7 @@ def make_members(
     members: range,
     settings: Mapping[str, Any],
     *,
-    wrappers: Sequence[registry.Wrapper] = (),
+    wrappers: Sequence[Wrapper] = (),
     shared: bool = True,
     first: Any = None,
 ) -> Any:
@@ -198,21 +198,18 @@ def _as_batch(made: Any, seed: int, num_envs: int | None, single: bool, name: st
             f"num_envs: expected the {batch.num_envs} environments that the vector environment {name} has, found "
             f"{num_envs}. Leave --num-envs out, or give the function a parameter num_envs."
         )
-    return registry.prepare(FirstOfVector(batch) if single else batch, concatenate=False)
+    return prepare(FirstOfVector(batch) if single else batch, concatenate=False)
 
 
-def _single(made: Any, seed: int, name: str, wrappers: Sequence[registry.Wrapper]) -> Any:
+def _single(made: Any, seed: int, name: str, wrappers: Sequence[Wrapper]) -> Any:
     """Makes a single environment ready for an agent, with its wrappers around it, gymnasium's own inside."""
-    from agentkit.envs.wrapping import wrap_inside
-
     made, wrappers = wrap_inside(made, wrappers)
     return _fit_out(_as_dm_env(made, seed, name), seed, wrappers)
 
 
-def _fit_out(made: Any, seed: int, wrappers: Sequence[registry.Wrapper]) -> Any:
+def _fit_out(made: Any, seed: int, wrappers: Sequence[Wrapper]) -> Any:
     """Puts the wrappers around an environment, and outermost what makes it resumable, if it can be."""
     from agentkit.envs.resumable import ResumableEnvironment
-    from agentkit.envs.wrapping import wrap
 
     made = wrap(made, wrappers)
     if hasattr(made, "reseed") and not specs.is_batched(made) and not getattr(made, "resumable", False):
@@ -277,20 +274,20 @@ def _as_dm_env(made: Any, seed: int, name: str) -> dm_env.Environment:
     if "gymnasium" in families:
         from agentkit.envs.gymnasium import GymnasiumEnvironment
 
-        return registry.prepare(GymnasiumEnvironment(made, seed), concatenate=False)
+        return prepare(GymnasiumEnvironment(made, seed), concatenate=False)
     if control is not None and isinstance(made, control.Environment):
         from agentkit.envs.dm_control import DMControlEnvironment
 
-        return registry.prepare(DMControlEnvironment(made), concatenate=True)
+        return prepare(DMControlEnvironment(made), concatenate=True)
     if "gym" in families:
         raise ConfigError(
             f"The environment {name} is of the package gym, which gymnasium replaced. Derive it from gymnasium.Env, "
             "or convert it with shimmy."
         )
     for family in families:
-        registry.refuse_several_agents(family)
+        prefixes.refuse_several_agents(family)
     specs.check_is_environment(made)
-    return made if _is_prepared(made) else registry.prepare(made, concatenate=False)
+    return made if _is_prepared(made) else prepare(made, concatenate=False)
 
 
 def _is_prepared(environment: dm_env.Environment) -> bool:

@@ -8,7 +8,8 @@ from typing import Any, final
 
 import cloudpickle
 
-from agentkit.envs import given, registry
+from agentkit.envs import given, named, prefixes
+from agentkit.envs.wrapping import Wrapper
 from agentkit.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ class Members:
         seed: int,
         *,
         raw: bool,
-        wrappers: Sequence[registry.Wrapper],
+        wrappers: Sequence[Wrapper],
         settings: Mapping[str, Any],
         evaluation: bool = False,
     ):
@@ -47,20 +48,20 @@ class Members:
         self._wrappers = tuple(wrappers)
         self._settings = dict(settings)
         self._evaluation = evaluation
-        self._factory = registry.registered(name) if isinstance(name, str) else None
+        self._factory = prefixes.registered(name) if isinstance(name, str) else None
         self._gymnasium_spec = _find_gymnasium_spec(name)
 
     def make(self, members: range) -> Any:
         """Makes the environments of these numbers, as a batch."""
         if not isinstance(self.name, str):
             return given.make_members(self.name, self._seed, members, self._settings, wrappers=self._wrappers)
-        if self._factory is not None and registry.registered(self.name) is None:
-            registry.register(self.name.partition(":")[0], self._factory)
+        if self._factory is not None and prefixes.registered(self.name) is None:
+            prefixes.register(self.name.partition(":")[0], self._factory)
         if self._gymnasium_spec is not None:
             from agentkit.envs.gymnasium import add_spec
 
             add_spec(self._gymnasium_spec)
-        return registry.make_members(
+        return named.make_members(
             self.name, self._seed, members, raw=self._raw, wrappers=self._wrappers, settings=self._settings,
             evaluation=self._evaluation,
         )  # fmt: skip

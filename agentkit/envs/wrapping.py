@@ -1,12 +1,19 @@
-"""Wrappers put around an environment: agentkit's, yours, and gymnasium's own, which go inside of its adapter."""
+"""Puts wrappers around environments: those that agents need, yours, and gymnasium's own, inside of its adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dm_env
+import numpy as np
+import tree
+
+from agentkit import specs
 from agentkit.errors import ConfigError
 from agentkit.wrappers.base import is_gymnasium_wrapper
+
+Wrapper = Callable[[dm_env.Environment], dm_env.Environment]
 
 
 def wrap_inside(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> tuple[Any, Sequence[Callable[..., Any]]]:
@@ -52,4 +59,25 @@ def wrap(environment: Any, wrappers: Sequence[Callable[..., Any]]) -> Any:
                 "environment. Give gymnasium's class itself, or functools.partial(class, ...) with its arguments; or "
                 "use it in a function that makes the environment."
             ) from error
+    return environment
+
+
+def prepare(environment: dm_env.Environment, concatenate: bool) -> dm_env.Environment:
+    """Adds what agents expect: canonical actions `[A]`, single precision, and one vector where it is asked for."""
+    from agentkit.wrappers.canonical_actions import CanonicalActions, is_bounded_continuous
+    from agentkit.wrappers.concat_observations import ConcatObservations
+    from agentkit.wrappers.flatten_actions import FlattenActions, needs_flattening
+    from agentkit.wrappers.single_precision import SinglePrecision
+
+    observation = environment.observation_spec()
+    if concatenate and isinstance(observation, dict) and all(len(s.shape) < 2 for s in observation.values()):
+        environment = ConcatObservations(environment)
+    if any(is_bounded_continuous(spec) for spec in tree.flatten(environment.action_spec())):
+        environment = CanonicalActions(environment, clip=True)
+    if any(needs_flattening(spec) for spec in tree.flatten(environment.action_spec())):
+        environment = FlattenActions(environment)
+    narrow = (np.float64, np.int64, np.uint64)
+    everything = tree.flatten(tuple(specs.make_environment_spec(environment)))
+    if any(spec.dtype in narrow for spec in everything):
+        environment = SinglePrecision(environment)
     return environment

@@ -4,7 +4,7 @@ from agentkit.experiment.by_name import train
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.config_json import read_config, read_record
 from agentkit.experiment.deploy.formats import DifferentActionsError
-from agentkit.experiment.deploy.hub import push
+from agentkit.experiment.deploy.publish import push
 from agentkit.experiment.evaluate import Evaluator, evaluate
 from agentkit.experiment.identity import ChangedCodeWarning
 from agentkit.experiment.iterating import Iteration, iterate

@@ -18,12 +18,12 @@ from agentkit.callbacks import Callback, check_callbacks
 from agentkit.datasets.episode_files import lasting_path
 from agentkit.envs import given
 from agentkit.envs.columns import ColumnSource, check_columns
-from agentkit.envs.registry import registered
+from agentkit.envs.prefixes import registered
 from agentkit.envs.workers import check_workers
 from agentkit.errors import ConfigError, OnNan, SaysWhatWasMeant, unknown_name
 from agentkit.experiment import callback_record, identity
+from agentkit.experiment.logger_names import check_names
 from agentkit.experiment.recipes import encode
-from agentkit.experiment.run_loggers import check_names
 from agentkit.loggers import Logger, RunInfo
 from agentkit.wrappers.base import (
     check_no_statistics,

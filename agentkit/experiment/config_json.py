@@ -10,13 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agentkit import __version__, checkpoint
+from agentkit import checkpoint
 from agentkit.errors import AgentkitError, ConfigError
 from agentkit.experiment import identity
 from agentkit.experiment.codes import in_short
 from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.run_lock import unwritable
 from agentkit.files import read_json
+from agentkit.version import __version__
 
 _PACKAGES = (
     "jax",

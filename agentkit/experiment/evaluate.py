@@ -16,7 +16,7 @@ from agentkit.actors import ActorIndex
 from agentkit.actors.policy import ALONE
 from agentkit.core import VariableSource
 from agentkit.environment_loop import Observer
-from agentkit.envs.registry import GYMNASIUM_PREFIXES
+from agentkit.envs.prefixes import GYMNASIUM_PREFIXES
 from agentkit.errors import ConfigError, says_what_was_meant, unknown_name
 from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig

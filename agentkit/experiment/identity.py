@@ -14,8 +14,7 @@ from typing import Any, final
 
 from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
-from agentkit.envs import given
-from agentkit.envs import registry as environments
+from agentkit.envs import given, prefixes
 from agentkit.errors import ConfigError
 from agentkit.experiment import callback_record
 from agentkit.experiment.codes import Code, in_short, parse
@@ -78,7 +77,7 @@ def describe_agent(agent: Any, num_envs: int) -> dict[str, Any]:
 def describe_environment(environment: Any, settings: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, Any]:
     """Describes an environment as plain values."""
     by_name = isinstance(environment, str)
-    factory = environments.registered(environment) if by_name else None
+    factory = prefixes.registered(environment) if by_name else None
     return {
         "environment": environment if by_name else None,
         "environment_function": None if by_name else _describe_given(environment),
@@ -157,10 +156,10 @@ def _restore_factory(environment: str, code: Any, checked: Checked | None) -> No
     prefix = environment.partition(":")[0]
     if checked is not None:
         factory = checked.build()  # Importing its module may register it.
-        if environments.registered(environment) is None:
-            environments.register(prefix, factory)
+        if prefixes.registered(environment) is None:
+            prefixes.register(prefix, factory)
         return
-    found = encode(environments.registered(environment))
+    found = encode(prefixes.registered(environment))
     if names_only(found) != names_only(code):
         raise ConfigError(
             f"The environment prefix {prefix!r} was registered for {_short(code)}, and is here for "
@@ -234,7 +233,7 @@ def check_rebuildable(
         raise ConfigError(f"The run {run} is from data alone and has no environment. Give one, as environment=.")
     parts = {name: record[name] for name in names if record.get(name) is not None}
     factory = parts.get("environment_factory")
-    if factory is not None and environments.registered(record["environment"]) is not None:
+    if factory is not None and prefixes.registered(record["environment"]) is not None:
         del parts["environment_factory"]  # The program has it, and `_restore_factory` compares them.
     codes = _codes(parts, f"{run}, ")
     found = _unnamed(codes)

@@ -232,7 +232,7 @@ class LoadedPolicy:
             ConfigError: the format cannot hold this policy, or the name is not the format's.
             MissingExtraError: it needs a package that is not installed.
         """
-        from agentkit.experiment.deploy.formats import export  # Which imports this file.
+        from agentkit.experiment.deploy.formats import export
 
         return export(self, path, format)
 
@@ -260,7 +260,7 @@ def load(
         UntrustedCodeError: it names code that is neither loaded nor in `imports`.
     """
     if isinstance(path, str) and path.startswith("hf:"):
-        from agentkit.experiment.deploy.hub import download  # Which imports this file.
+        from agentkit.experiment.deploy.hub import download
 
         path = download(str(path))
     check_run(path)

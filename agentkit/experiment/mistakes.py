@@ -8,10 +8,9 @@ import sysconfig
 import traceback
 import types
 
-import agentkit
 from agentkit.errors import AgentkitError, ConfigError, SpecError
 
-_OWN = str(pathlib.Path(agentkit.__file__).parent)
+_OWN = str(pathlib.Path(__file__).parents[1])
 _LIBRARY = tuple(str(pathlib.Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
 _ADVICE = "Frames of agentkit and of libraries are left out. To see all: --debug, or AGENTKIT_DEBUG=1."
 

@@ -1,6 +1,6 @@
 """Measures where the time of a run goes, part by part.
 
-`agentkit.run(experiment, profile=Profile())` puts each part of that run behind one of `timed_parts`, which tells a
+`agentkit.run(experiment, profile=Profile())` puts each part of that run behind a `StandIn`, which tells a
 `Timer` of its calls. A run without a profile has none of them, and its steps ask for none.
 """
 
@@ -21,7 +21,8 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.acting import num_ready
 from agentkit.experiment.result import Result
 from agentkit.experiment.signals import StopOnSignal
-from agentkit.experiment.timed_parts import TimedDataset, TimedPart
+from agentkit.experiment.stand_in import StandIn
+from agentkit.experiment.timed_parts import TimedDataset
 from agentkit.experiment.training import Training
 
 PARTS = (
@@ -182,27 +183,27 @@ class Profile:
         timer = self._started()
         timed, uncounted = timer.timed, functools.partial(timer.timed, counted=False)
         advance = "step" if num_ready(environment) is None else "recv"
-        timed_environment = TimedPart(
+        timed_environment = StandIn(
             environment,
             reset=uncounted(environment.reset, "environment"),
             **{advance: timed(getattr(environment, advance), "environment")},
         )
-        timed_actor = TimedPart(
+        timed_actor = StandIn(
             actor,
             select_action=timed(actor.select_action, "acting"),
             update=uncounted(actor.update, "acting"),
             observe=timed(actor.observe, "adding"),  # Actors leave it to their adders.
             **({"observe_first": uncounted(actor.observe_first, "adding")} if advance == "step" else {}),
         )
-        timed_replay = TimedPart(
+        timed_replay = StandIn(
             replay,
             can_insert=uncounted(replay.can_insert, "waiting"),
             update_priorities=uncounted(replay.update_priorities, "sampling"),
         )
-        timed_logs = TimedPart(
+        timed_logs = StandIn(
             logs,
-            evaluation=TimedPart(logs.evaluation, write=timed(logs.evaluation.write, "logging")),
-            learner=TimedPart(logs.learner, write=timed(logs.learner.write, "logging")),
+            evaluation=StandIn(logs.evaluation, write=timed(logs.evaluation.write, "logging")),
+            learner=StandIn(logs.learner, write=timed(logs.learner.write, "logging")),
             **{name: timed(getattr(logs, name), "logging") for name in ("write_episode", "show_progress", "message")},
         )
         return timed_environment, timed_actor, timed_replay, TimedDataset(dataset, timer), timed_logs
@@ -211,7 +212,7 @@ class Profile:
         """Returns the learner, timed and waited for at each step; a trace is as long as the loop's steps say."""
         timer = self._started()
         self._loop = loop
-        return TimedPart(learner, step=functools.partial(self._step, learner, timer))
+        return StandIn(learner, step=functools.partial(self._step, learner, timer))
 
     def train(self, training: Training, stop: StopOnSignal) -> Result:
         """Trains as `Training.train` does; the table begins here."""

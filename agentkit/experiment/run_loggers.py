@@ -9,22 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import inspect
 import math
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 from agentkit import loggers
-from agentkit.errors import ConfigError, missing_extra, unknown_name
+from agentkit.errors import ConfigError, missing_extra
+from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.identity import MissingLogger
-
-if TYPE_CHECKING:
-    from agentkit.experiment.config import ExperimentConfig
-
-NAMES = ("csv", "jsonl", "mlflow", "tensorboard", "wandb")
-"""Loggers by name; "csv" is always there."""
 
 _SERVICES: dict[str, Callable[[loggers.RunInfo], loggers.Logger]] = {
     "mlflow": loggers.MlflowLogger,
@@ -32,34 +26,6 @@ _SERVICES: dict[str, Callable[[loggers.RunInfo], loggers.Logger]] = {
 }
 _PACKAGES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"}
 _RETRY_SECONDS = 300.0  # Of a service: to find that a network is away may take a minute each time.
-
-
-def check_names(found: Any) -> tuple[Any, ...]:
-    """Returns the loggers that a config was given, as a tuple.
-
-    Raises:
-        ConfigError: one is neither a name, nor a `Logger`, nor a function of one argument.
-        UnknownNameError: there is no logger of that name.
-    """
-    given = (found,) if isinstance(found, str | loggers.Logger) or callable(found) else tuple(found)
-    for logger in given:
-        if isinstance(logger, str):
-            if logger not in NAMES:
-                raise unknown_name("logger", logger, NAMES, "Or give a Logger of your own.")
-        elif not isinstance(logger, loggers.Logger | MissingLogger) and not _takes_one(logger):
-            raise ConfigError(
-                f"loggers: expected names ({', '.join(NAMES)}), Logger objects, or functions RunInfo -> Logger, found "
-                f"{logger!r}."
-            )
-    return given
-
-
-def _takes_one(make: Any) -> bool:
-    try:
-        inspect.signature(make).bind(None)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def check_installed(experiment: ExperimentConfig) -> None:

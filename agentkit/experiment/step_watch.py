@@ -24,7 +24,7 @@ import numpy as np
 from agentkit.envs import given
 from agentkit.envs.workers import InWorker
 from agentkit.errors import AgentkitError
-from agentkit.experiment.timed_parts import TimedPart
+from agentkit.experiment.stand_in import StandIn
 
 GRACE_SECONDS = 5.0
 """How long the main thread may take to raise the error."""
@@ -99,13 +99,13 @@ class StepWatch:
         names = ("step", "reset", "recv") if hasattr(environment, "recv") else ("step", "reset")
         calls = {name: self._timed(getattr(environment, name), name, describe) for name in names}
         if not hasattr(environment, "describe_wait"):
-            return TimedPart(environment, **calls, close=self._timed(environment.close, "close", describe))
+            return StandIn(environment, **calls, close=self._timed(environment.close, "close", describe))
         # Closing workers takes a limited time anyway. Whoever asks one of their environments waits for its step, too.
         calls["get"] = self._timed(environment.get, "get", describe)
         if environment.num_ready is not None:
             calls |= self._tell_of_late(environment, self._timed(environment.recv, "recv", describe))
-        watched = TimedPart(environment, **calls)
-        return TimedPart(watched, environments=[InWorker(watched, i) for i in range(environment.num_envs)])
+        watched = StandIn(environment, **calls)
+        return StandIn(watched, environments=[InWorker(watched, i) for i in range(environment.num_envs)])
 
     def _tell_of_late(self, environment: Any, recv: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
         """Returns calls of a batch that also tell of an environment which hangs while enough others are ready."""

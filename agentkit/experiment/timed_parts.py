@@ -1,4 +1,4 @@
-"""Parts of a profiled run: each stands for another one, whose calls it times."""
+"""Times the calls of a profiled run's dataset."""
 
 from __future__ import annotations
 
@@ -14,19 +14,6 @@ class CallTimer(Protocol):
     def timed(self, function: Callable[..., Any], part: str, counted: bool = True) -> Callable[..., Any]:
         """Returns the function, timed as `part`; its calls are counted if `counted`."""
         ...
-
-
-@final
-class TimedPart:
-    """Stands for a part: has some timed attributes of its own, and all others from the part."""
-
-    def __init__(self, part: Any, **timed: Any):
-        """Takes the part, and what stands in place of its attributes, by name."""
-        self._part = part
-        vars(self).update(timed)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
 
 
 @final

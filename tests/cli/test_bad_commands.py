@@ -78,7 +78,7 @@ def test_a_command_is_refused(words, message, tmp_path, monkeypatch, capsys):
 def test_an_environment_is_refused(name, num_envs, tmp_path, monkeypatch, capsys):
     cls, message = odd.BAD_SPECS[name]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(envs.registry._registered, "odd", lambda name, seed: cls())
+    monkeypatch.setitem(envs.prefixes._registered, "odd", lambda name, seed: cls())
     check_refused(["train", "dqn", "--env", "odd:one", *bad_words.NEW, *num_envs], message, capsys)
 
 
@@ -159,7 +159,7 @@ def test_checkpoints_that_are_none_are_refused(name, command, run, capsys):
 def test_a_step_that_breaks_its_promise_ends_training_in_a_line(name, tmp_path, monkeypatch, capsys):
     cls, message = odd.BAD_STEPS[name]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(envs.registry._registered, "odd", lambda name, seed: cls())
+    monkeypatch.setitem(envs.prefixes._registered, "odd", lambda name, seed: cls())
     assert main(["train", "dqn", "--env", "odd:one", *bad_words.NEW, *SMALL]) == 1
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("agentkit: ")]
     assert re.search(message, said)

@@ -125,7 +125,7 @@ envs.register("cliown", make)
 def test_a_run_in_a_registered_environment_with_wrappers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("agentkit.envs.registry._registered", {})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {})
     (tmp_path / "cli_own.py").write_text(_OWN)
     words = ["train", "dqn", "--env", "cliown:x", "--steps", "30", *SMALL]
     assert main(words) == 2
@@ -136,7 +136,7 @@ def test_a_run_in_a_registered_environment_with_wrappers(tmp_path, monkeypatch, 
     config = json.loads((tmp_path / run / "config.json").read_text())
     assert config["environment_factory"]["function"] == "cli_own:make" and config["environment_settings"] == {"rows": 7}
 
-    monkeypatch.setattr("agentkit.envs.registry._registered", {})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {})
     sys.modules.pop("cli_own")
     assert main(["evaluate", run]) == 2
     assert f"Run:\n  agentkit evaluate {run} --import cli_own" in capsys.readouterr().err

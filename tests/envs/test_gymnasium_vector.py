@@ -20,7 +20,7 @@ from agentkit.envs import gymnasium as gymnasium_adapter
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.gymnasium_vector import VectorEnvironment
 from agentkit.envs.members import Members
-from agentkit.envs.registry import prepare
+from agentkit.envs.wrapping import prepare
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, evaluate, open_run, run
 from agentkit.experiment.acting import make_adder, make_loop, make_own_tables

@@ -140,7 +140,7 @@ def test_renders_a_small_image(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [-3, 0, 10**20, float("nan")])
 def test_sizes_that_are_none_are_refused_where_it_is_made(name, value):
-    for setting, kind in envs.registry.settings_of(f"agentkit:{name}").items():
+    for setting, kind in envs.prefixes.settings_of(f"agentkit:{name}").items():
         if kind is int and setting != "mapping_seed":
             with pytest.raises(ConfigError, match=rf"^{setting} must be a whole number from [12] to 10,000, found "):
                 envs.make(f"agentkit:{name}", seed=0, **{setting: value})

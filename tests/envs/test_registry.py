@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.envs import registry
+from agentkit.envs import prefixes
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, UnknownNameError
@@ -13,7 +13,7 @@ from agentkit.wrappers.frame_stack import FrameStack
 
 @pytest.fixture
 def clean_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(prefixes, "_registered", {})
 
 
 @pytest.mark.parametrize(

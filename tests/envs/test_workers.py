@@ -43,7 +43,7 @@ def wait_until_gone(process_ids, seconds=10.0):
     ("environment", "wrappers"), [(Echo, [functools.partial(StepLimit, max_steps=3)]), (Echo, []), ("mine:echo", [])]
 )
 def test_time_steps_and_states_are_those_of_one_process(environment, wrappers, monkeypatch):
-    monkeypatch.setattr(envs.registry, "_registered", {"mine": lambda name, seed: Echo(seed)})
+    monkeypatch.setattr(envs.prefixes, "_registered", {"mine": lambda name, seed: Echo(seed)})
     make = functools.partial(envs.make, environment, seed=7, num_envs=5, wrappers=wrappers)
     here, there = make(), make(workers=2)
     try:
@@ -368,7 +368,7 @@ def test_workers_outlive_the_thread_that_made_them_and_hear_the_end_of_their_par
 
 @pytest.mark.full
 def test_arguments_and_evaluation_reach_environments_in_workers_as_in_one_process(monkeypatch):
-    monkeypatch.setattr(envs.registry, "_registered", {"mine": named_by_purpose})
+    monkeypatch.setattr(envs.prefixes, "_registered", {"mine": named_by_purpose})
     for environment, arguments, expected in [
         (Named, {"name": "left"}, "left"),
         ("mine:echo", {"evaluation": True}, "evaluation"),

@@ -498,7 +498,7 @@ def test_what_has_no_name_goes_on_from_code_with_a_warning_where_it_differs(tmp_
 
 @pytest.fixture(name="prefix")
 def _prefix(monkeypatch):
-    monkeypatch.setattr("agentkit.envs.registry._registered", {})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {})
     envs.register("own", make_registered)
     return "own:catch"
 
@@ -514,11 +514,11 @@ def make_another(name, seed):
 def test_a_registered_prefix_is_registered_again(prefix, tmp_path, monkeypatch):
     write_config(make(None, prefix, environment_settings={"rows": 5}, run_directory=tmp_path), tmp_path)
     message = pickle.dumps(make(None, prefix))
-    monkeypatch.setattr("agentkit.envs.registry._registered", {})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {})
     assert read_config(tmp_path).make_environment(0).observation_spec().shape == (5, 5)
-    monkeypatch.setattr("agentkit.envs.registry._registered", {})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {})
     assert pickle.loads(message).make_environment(0).observation_spec().shape == (10, 5), "as a node gets it"
-    monkeypatch.setattr("agentkit.envs.registry._registered", {"own": make_another})
+    monkeypatch.setattr("agentkit.envs.prefixes._registered", {"own": make_another})
     with pytest.raises(ConfigError, match=r"'own' was registered for .*make_registered, .* here for .*make_another"):
         read_config(tmp_path)
 

@@ -138,7 +138,7 @@ def test_numbers_whose_squares_overflow_are_finite():
 
 
 def test_the_command_line_says_it_in_a_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(envs.registry, "_registered", {"faulty": faulty.make_by_name})
+    monkeypatch.setattr(envs.prefixes, "_registered", {"faulty": faulty.make_by_name})
     words = ["train", "dqn", "--env", "faulty:catch", "--steps", "200", "--eval-every", "0", "--out", str(tmp_path)]
     assert main(words) == 1
     error = capsys.readouterr().err

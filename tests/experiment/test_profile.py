@@ -17,7 +17,8 @@ from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run
 from agentkit.experiment.profile import ONCE, PARTS, Timer
-from agentkit.experiment.timed_parts import TimedDataset, TimedPart
+from agentkit.experiment.stand_in import StandIn
+from agentkit.experiment.timed_parts import TimedDataset
 
 PAUSE = 0.005
 
@@ -229,12 +230,12 @@ def test_a_run_without_a_profile_has_the_parts_themselves(monkeypatch):
     for profile in (None, Profile()):
         run(make_experiment(num_steps=30, step_timeout=0.0), profile=profile)
     plain, timed = made
-    stand_ins = {TimedPart, TimedDataset}
+    stand_ins = {StandIn, TimedDataset}
     for name in ("replay", "dataset", "actor", "learner"):
         assert type(getattr(timed.work, name)) in stand_ins, name
         assert type(getattr(plain.work, name)) not in stand_ins, name
-    assert type(timed.logs) is TimedPart and type(plain.logs) is not TimedPart
-    assert type(timed.work.loop._environment) is TimedPart and type(plain.work.loop._environment) is not TimedPart
+    assert type(timed.logs) is StandIn and type(plain.logs) is not StandIn
+    assert type(timed.work.loop._environment) is StandIn and type(plain.work.loop._environment) is not StandIn
     assert plain.timer is None and timed.timer is not None
 
 

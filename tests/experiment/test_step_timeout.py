@@ -114,7 +114,7 @@ def test_an_environment_that_cannot_be_made_in_time_is_refused_before_there_is_a
         time.sleep(600)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(envs.registry._registered, "stuck", make)
+        patch.setitem(envs.prefixes._registered, "stuck", make)
         words = ["train", "dqn", "--env", "stuck:catch", "--steps", "100", "--out", str(tmp_path / "runs")]
         assert main([*words, "--step-timeout", "0.5"]) == 2
     said = capsys.readouterr().err

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentkit import specs
 from agentkit.agents import ppo, sac
-from agentkit.envs.registry import prepare
+from agentkit.envs.wrapping import prepare
 from agentkit.errors import ConfigError, SpecError
 from agentkit.specs import make_environment_spec
 from agentkit.wrappers.bound_actions import BoundActions

@@ -109,7 +109,7 @@ def test_unbounded_actions_get_bounds():
 def test_actions_of_any_shape_are_a_vector_for_agents(shape, num_envs, monkeypatch):
     made = []
     monkeypatch.setitem(
-        envs.registry._registered,
+        envs.prefixes._registered,
         "listens",
         lambda name, seed: made.append(Listener(box(0.0, 10.0, shape, np.float64))) or made[-1],
     )
@@ -177,7 +177,7 @@ def test_whole_rewards_are_clipped_in_the_dtype_of_their_spec(dtype):
 
 @pytest.mark.parametrize("num_envs", [None, 2])
 def test_whole_rewards_are_clipped_in_environments_by_name(num_envs, monkeypatch):
-    monkeypatch.setitem(envs.registry._registered, "pays", lambda name, seed: Pays(np.float32))
+    monkeypatch.setitem(envs.prefixes._registered, "pays", lambda name, seed: Pays(np.float32))
     environment = envs.make("pays:x", num_envs=num_envs, wrappers=[ClipReward])
     environment.reset()
     reward = environment.step(np.zeros((num_envs, 1) if num_envs else (1,), np.float32)).reward

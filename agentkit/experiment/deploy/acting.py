@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agentkit import specs
-from agentkit.actors.policy import first_state
+from agentkit.actors.policy import Policy, first_state
 from agentkit.errors import ConfigError
 from agentkit.experiment.deploy.lowering import Program, lower
-from agentkit.experiment.loading import LoadedPolicy
 from agentkit.types import Nest
 from agentkit.wrappers.canonical_actions import to_bounds
 
@@ -26,6 +26,25 @@ _MOST = np.iinfo(np.int32).max
 
 NEXT = "next_"
 """Begins the name of a state's array where it is a result."""
+
+
+class Exportable(Protocol):
+    """Has what an export needs of a policy; a `LoadedPolicy` is one, and says more of each attribute."""
+
+    arrays: Nest
+    pure_policy: Policy
+    observation_spec: Nest
+    action_spec: Nest
+    agent_observation_spec: Nest
+    agent_action_spec: Nest
+
+    def __call__(self, observation: Nest, /) -> tuple[Nest, Any]:
+        """Returns the action for an observation, and a state."""
+        ...
+
+    def save(self, path: str | pathlib.Path, *, extra: Mapping[str, np.ndarray] | None = None) -> None:
+        """Writes a policy file."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +80,7 @@ class Acting:
         }
 
 
-def acting_of(policy: LoadedPolicy) -> Acting:
+def acting_of(policy: Exportable) -> Acting:
     """Returns what a policy does; of its state only what actions depend on.
 
     Raises:

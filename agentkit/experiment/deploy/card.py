@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentkit import __version__
 from agentkit.agents import registry
 from agentkit.errors import DISTRIBUTION
 from agentkit.experiment.config_json import read_record
@@ -17,6 +16,7 @@ from agentkit.experiment.evaluate import evaluate
 from agentkit.experiment.identity import describe_agent
 from agentkit.files import write_new
 from agentkit.loggers import read_csv
+from agentkit.version import __version__
 
 NAME = "README.md"
 _OTHER_NAME = "policy-card.md"

@@ -10,10 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentkit import specs
+from agentkit import nests, specs
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
-from agentkit.experiment.deploy.acting import NEXT, Acting, Arrays, acting_of, first_states, named, some_observations
-from agentkit.experiment.loading import LoadedPolicy, load
+from agentkit.experiment.deploy.acting import (
+    NEXT,
+    Acting,
+    Arrays,
+    Exportable,
+    acting_of,
+    first_states,
+    named,
+    some_observations,
+)
+from agentkit.experiment.policy_file import read_policy
 
 SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
 """How the names of a format's files end."""
@@ -31,7 +40,7 @@ class DifferentActionsError(AgentkitError, RuntimeError):
     """Says that an exported policy does not act as the policy does; nothing was left on disk."""
 
 
-def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
+def export(policy: Exportable, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
     """Writes a policy; see `LoadedPolicy.export`.
 
     Raises:
@@ -47,7 +56,7 @@ def export(policy: LoadedPolicy, path: str | pathlib.Path, format: str | None = 
         raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
     if format == "policy":
         policy.save(path)
-        _compare_policy_files(policy, load(path, agent=policy.agent), path)
+        _compare_file(policy, path)
         return [path]
     acting = acting_of(policy)
     written, read = _write(policy, path, format, acting)
@@ -83,13 +92,13 @@ def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
     return format
 
 
-def input_names(policy: LoadedPolicy) -> list[str]:
+def input_names(policy: Exportable) -> list[str]:
     """Returns the names under which an exported policy takes observations."""
     return list(named("observation", policy.observation_spec))
 
 
 def _write(
-    policy: LoadedPolicy, path: pathlib.Path, format: str, acting: Acting
+    policy: Exportable, path: pathlib.Path, format: str, acting: Acting
 ) -> tuple[list[pathlib.Path], Callable[[Arrays], Arrays]]:
     """Writes it; returns the files, and what they do."""
     if format == "numpy":
@@ -131,7 +140,7 @@ def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
         found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
 
 
-def _compare_with(policy: LoadedPolicy, acting: Acting) -> None:
+def _compare_with(policy: Exportable, acting: Acting) -> None:
     """Compares the function that was written with what the loaded policy does, in the environment's own terms."""
     observations = some_observations(acting, _BATCH)
     structure = jax.tree.structure(policy.observation_spec, is_leaf=specs.is_spec)
@@ -172,8 +181,11 @@ def _compare(expected: np.ndarray, found: np.ndarray, name: str) -> None:
         raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows. {_REPORT}")
 
 
-def _compare_policy_files(policy: LoadedPolicy, found: LoadedPolicy, path: pathlib.Path) -> None:
-    same = jax.tree.map(np.array_equal, policy.arrays, found.arrays)
-    if not all(jax.tree.leaves(same)) or policy.action_spec != found.action_spec:
+def _compare_file(policy: Exportable, path: pathlib.Path) -> None:
+    """Compares a policy file with the policy that it was written of."""
+    file, arrays = read_policy(path)
+    own = nests.flatten_to_paths(policy.arrays)
+    same = own.keys() == arrays.keys() and all(np.array_equal(own[name], arrays[name]) for name in own)
+    if not same or specs.in_own_terms(file.own_actions) != policy.action_spec:
         path.unlink()
-        raise DifferentActionsError(f"{path}: the parameters differ.")
+        raise DifferentActionsError(f"{path} does not hold the policy's own parameters and actions. {_REPORT}")

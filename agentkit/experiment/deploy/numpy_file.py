@@ -12,12 +12,11 @@ import numpy as np
 from agentkit import nests
 from agentkit.errors import ConfigError
 from agentkit.experiment.deploy import numpy_policy
-from agentkit.experiment.deploy.acting import Acting, Arrays
-from agentkit.experiment.loading import LoadedPolicy
+from agentkit.experiment.deploy.acting import Acting, Arrays, Exportable
 from agentkit.files import write_new
 
 
-def write_numpy(path: pathlib.Path, policy: LoadedPolicy, acting: Acting) -> list[pathlib.Path]:
+def write_numpy(path: pathlib.Path, policy: Exportable, acting: Acting) -> list[pathlib.Path]:
     """Writes ``NAME.npz``, which `agentkit.load` reads as well, and ``numpy_policy.py`` beside it; returns both.
 
     Raises:

@@ -9,11 +9,11 @@ from typing import Any, final
 
 import numpy as np
 
-from agentkit import __version__
 from agentkit.errors import ConfigError, missing_extra
 from agentkit.experiment.deploy.acting import Acting, Arrays
 from agentkit.experiment.deploy.lowering import Program, Shape, Step
 from agentkit.files import write_new
+from agentkit.version import __version__
 
 try:
     with warnings.catch_warnings():

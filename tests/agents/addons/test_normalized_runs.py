@@ -10,8 +10,8 @@ from agentkit import checkpoint, datasets, specs
 from agentkit.agents import bc, dqn, td3
 from agentkit.agents.addons import with_normalization
 from agentkit.cli import main
+from agentkit.cli.new_run import new_experiment
 from agentkit.cli.parser import parse
-from agentkit.cli.train import new_experiment
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, by_name, read_config, run, run_offline
 from agentkit.experiment.deploy import numpy_policy

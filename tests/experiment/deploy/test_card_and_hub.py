@@ -12,7 +12,7 @@ import yaml
 import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError
-from agentkit.experiment.deploy import card, hub
+from agentkit.experiment.deploy import card, publish
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,14 @@ def test_the_card_may_play_anew_and_says_when_nobody_has_evaluated(run, tmp_path
 
 def test_somebody_elses_readme_stays(run, tmp_path):
     (tmp_path / "README.md").write_text("# My project\n")
-    hub.push(run, str(tmp_path))
+    publish.push(run, str(tmp_path))
     assert (tmp_path / "README.md").read_text() == "# My project\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "policy-card.md", "policy.npz"]
 
 
 def test_a_folder_gets_what_the_hub_gets(run, tmp_path):
-    assert hub.push(run, str(tmp_path / "published")) == str(tmp_path / "published")
-    hub.push(run, str(tmp_path / "published"))  # Again, over its own card.
+    assert publish.push(run, str(tmp_path / "published")) == str(tmp_path / "published")
+    publish.push(run, str(tmp_path / "published"))  # Again, over its own card.
     assert sorted(path.name for path in (tmp_path / "published").iterdir()) == ["README.md", "policy.npz"]
     observation = np.ones((10, 5), np.float32)
     action, _ = agentkit.load(tmp_path / "published" / "policy.npz")(observation)
@@ -97,7 +97,7 @@ def test_what_is_pushed_to_the_hub_is_loaded_from_it(run, tmp_path, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     api = LocalHub(tmp_path, library)
-    assert hub.push(run, "me/catch", private=True, api=api) == "https://huggingface.co/me/catch"
+    assert publish.push(run, "me/catch", private=True, api=api) == "https://huggingface.co/me/catch"
     assert api.calls == [("create_repo", ("me/catch",), {"private": True, "exist_ok": True})]
     text = (tmp_path / "models--me--catch" / "snapshots" / "0123abc" / "README.md").read_text()
     assert 'agentkit.load("hf:me/catch")' in text
@@ -112,10 +112,10 @@ def test_what_is_pushed_to_the_hub_is_loaded_from_it(run, tmp_path, monkeypatch)
 def test_what_cannot_be_pushed_is_refused_before_anything_is_written(run, tmp_path, monkeypatch):
     for target in ("catch", "me/catch/more", "me/"):
         with pytest.raises(ConfigError, match="Expected OWNER/NAME, or a folder"):
-            hub.push(run, target)
+            publish.push(run, target)
     with pytest.raises(ConfigError, match="not a run folder"):
-        hub.push(tmp_path / "none", str(tmp_path / "published"))
+        publish.push(tmp_path / "none", str(tmp_path / "published"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"agentkit-rl\[hub\]"):
-        hub.push(run, "me/catch")
+        publish.push(run, "me/catch")
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,162 @@
+"""The words before the colon of an environment's name, and what makes the environments of each."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+
+from agentkit.errors import ConfigError, unknown_name
+
+Factory = Callable[..., dm_env.Environment]
+"""``factory(name, seed, **kwargs) -> environment``; `name` is what follows the prefix."""
+
+_OWN = {
+    "bandit": "bandit.Bandit",
+    "bit_flip": "reach_goal.BitFlip",
+    "catch": "catch.Catch",
+    "deep_sea": "deep_sea.DeepSea",
+    "memory_chain": "memory_chain.MemoryChain",
+    "point_mass": "point_mass.PointMass",
+}
+SIMULATORS = {
+    "atari": "Breakout",
+    "bsuite": "catch/0",
+    "dm_control": "cheetah/run",
+    "dm_control_pixels": "cheetah/run",
+    "envpool": "HalfCheetah-v4",
+    "gymnasium": "HalfCheetah-v5",
+    "gymnasium_vector": "CartPole-v1",
+    "metaworld": "reach",
+    "minatar": "Breakout",
+    "minigrid": "DoorKey-5x5",
+    "robotics": "PointMaze_UMaze",
+}
+"""Prefixes of simulators, each with the name of one of its environments."""
+GYMNASIUM_PREFIXES = ("gymnasium", "gymnasium_vector", "atari", "metaworld", "minigrid", "robotics")
+"""Prefixes of environments that gymnasium makes, and that draw with ``render_mode="rgb_array"``."""
+
+_OF_SEVERAL_AGENTS = ("pettingzoo",)
+
+_registered: dict[str, Factory] = {}
+
+
+def register(prefix: str, factory: Factory) -> None:
+    """Makes ``make(f"{prefix}:{name}", seed, **kwargs)`` call ``factory(name, seed, **kwargs)``.
+
+    Raises:
+        ConfigError: if the prefix is taken or contains a colon.
+    """
+    if ":" in prefix or not prefix:
+        raise ConfigError(f"A prefix is a word without a colon, found {prefix!r}.")
+    if prefix in _registered or prefix in SIMULATORS or prefix == "agentkit":
+        raise ConfigError(f"The environment prefix {prefix!r} is taken. Choose another one.")
+    _registered[prefix] = factory
+
+
+def registered(name: str) -> Factory | None:
+    """Returns the function that `register` was given for a name's prefix; None for a prefix that is agentkit's own."""
+    return _registered.get(name.partition(":")[0])
+
+
+def own_module(name: str) -> str:
+    """Returns the file of ``agentkit/envs`` that has an environment of agentkit's own, without its suffix."""
+    return _OWN[name].partition(".")[0]
+
+
+def settings_of(name: str) -> dict[str, Any] | None:
+    """Returns the arguments that agentkit's own environment takes, with their types; None for another's environment."""
+    prefix, rest = split(name)
+    if prefix != "agentkit" or rest not in _OWN:
+        return None
+    cls = _own_class(rest)
+    hints = typing.get_type_hints(cls.__init__)
+    return {key: hints[key] for key in inspect.signature(cls).parameters if key != "seed"}
+
+
+def available() -> list[str]:
+    """Returns agentkit's own environments by their full names, then every other prefix as ``prefix:``."""
+    return [f"agentkit:{name}" for name in sorted(_OWN)] + [f"{p}:" for p in prefixes() if p != "agentkit"]
+
+
+def prefixes() -> list[str]:
+    """Returns the words that may stand before the colon of a name."""
+    return sorted({"agentkit", *SIMULATORS, *_registered})
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that is no ``prefix:name``; whether the simulator has it shows when it is made.
+
+    Raises:
+        UnknownNameError: proposes the nearest match.
+    """
+    split(name)
+
+
+def split(name: str) -> tuple[str, str]:
+    """Returns the prefix of an environment's name, and the rest.
+
+    Raises:
+        UnknownNameError: it is no ``prefix:name``, or there is no such prefix; proposes the nearest match.
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon and re.search(r"-v\d+$", name):
+        raise unknown_name("environment", name, [], f"Did you mean 'gymnasium:{name}'?")
+    if not colon or not rest:
+        raise unknown_name(
+            "environment",
+            name,
+            [*available(), *(f"{p}:{example}" for p, example in SIMULATORS.items())],
+            "Expected 'prefix:name'.",
+        )
+    refuse_several_agents(prefix)
+    if prefix not in prefixes():
+        advice = (
+            "Of your own, hand in the class or function itself; on the command line, --env MODULE:NAME of a module "
+        )
+        advice += "that can be imported here. A prefix of your own comes from envs.register."
+        raise unknown_name("environment prefix", prefix, prefixes(), advice)
+    return prefix, rest
+
+
+def refuse_several_agents(package: str) -> None:
+    """Refuses a package of environments of several agents.
+
+    Raises:
+        ConfigError: it is one, and no prefix of the user's own.
+    """
+    if package in _OF_SEVERAL_AGENTS and package not in _registered:
+        raise ConfigError(
+            f"Environments of {package} have several agents, and agentkit trains one agent in one environment. Wrap it "
+            "as a gymnasium.Env in which the other agents act by a policy of yours, and give that class or function."
+        )
+
+
+def factory_of(prefix: str) -> Factory:
+    """Returns what makes the environments of a prefix; a simulator is imported here."""
+    if prefix in _registered:
+        return _registered[prefix]
+    if prefix == "agentkit":
+        return _make_own
+    return importlib.import_module(f"agentkit.envs.{prefix}").make
+
+
+def _make_own(name: str, seed: int, **kwargs: Any) -> dm_env.Environment:
+    if name not in _OWN:
+        raise unknown_name("environment", f"agentkit:{name}", [f"agentkit:{known}" for known in _OWN])
+    cls = _own_class(name)
+    known = set(inspect.signature(cls).parameters) - {"seed"}
+    for key in kwargs:
+        if key not in known:
+            raise unknown_name(f"setting of agentkit:{name}", key, known)
+    return cls(seed=seed, **kwargs)
+
+
+def _own_class(name: str) -> Any:
+    module, attribute = _OWN[name].split(".")
+    return getattr(importlib.import_module(f"agentkit.envs.{module}"), attribute)

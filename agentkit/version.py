@@ -1,0 +1,3 @@
+"""Says which version this is."""
+
+__version__ = "0.1.0"
