@@ -121,7 +121,7 @@ def copied() -> Iterator[pathlib.Path]:
         copy = pathlib.Path(folder) / "repository"
         listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, stdout=-1, check=True)
         for name in filter(None, listed.stdout.decode().split("\0")):
-            if (ROOT / name).is_file() and not name.startswith("docs/results/"):
+            if (ROOT / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, copy / name)
         # By their contents: a mutant has the time and often the length of the file that it replaces.
