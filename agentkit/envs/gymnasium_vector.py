@@ -12,7 +12,8 @@ import tree
 
 from agentkit import specs
 from agentkit.envs.batched import Batch, check_actions, spec_with_floats
-from agentkit.envs.gymnasium import is_vector_environment, load_vector, space_to_spec
+from agentkit.envs.gymnasium import is_vector_environment, space_to_spec
+from agentkit.envs.gymnasium_loading import load_vector
 from agentkit.envs.rendering import prepare_gymnasium
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import FIRST, LAST, MID, WAIT, Nest
@@ -25,7 +26,7 @@ _LARGEST_SEED = 2**31 - 1
 
 
 def make(name: str, seed: int = 0, num_envs: int | None = None, **kwargs: Any) -> dm_env.Environment:
-    """Makes ``gymnasium.make_vec(name, num_envs, **kwargs)`` a batch; see `agentkit.envs.gymnasium.load_vector`.
+    """Makes ``gymnasium.make_vec(name, num_envs, **kwargs)`` a batch; see `gymnasium_loading.load_vector`.
 
     Args:
         name: gymnasium's name of the environment.
