@@ -196,29 +196,40 @@ def _test(copy: pathlib.Path, tests: tuple[str, ...], step: Step, left_out: froz
         os._exit(status)
 
 
-def judge(copy: pathlib.Path, mutant: Mutant, tests: tuple[str, ...], step: Step) -> str:
-    """Returns what noticed a mutant, as `outcome` does; "undecided: " and why where tests fail for other reasons."""
-    left_out: frozenset[str] = frozenset()
-    noticed = ""
+def judge(copy: pathlib.Path, mutant: Mutant, tests: tuple[str, ...], step: Step, unsound: set[str]) -> str:
+    """Returns what noticed a mutant, as `outcome` does; "undecided: " and why where tests fail for other reasons.
+
+    Args:
+        copy: of the repository.
+        mutant: the change.
+        tests: that it meets.
+        step: how they run.
+        unsound: tests that failed without a mutant, which are left out; what is found to be such is added.
+    """
+    left_out, noticed = frozenset(unsound), ""
     for _ in range(4):
         with changed(copy, mutant):
             noticed = outcome(copy, tests, step, left_out)
             is_test = re.match(r"\S+\.py", noticed) is not None
             alone = outcome(copy, (noticed,), step) if is_test else "fails"
-        if not is_test or (alone != "passed" and outcome(copy, (noticed,), step) == "passed"):
+        if not is_test:
+            return noticed
+        if outcome(copy, (noticed,), step) != "passed":
+            unsound.add(noticed)
+        elif alone != "passed":
             return noticed
         left_out |= {noticed}
     return f"undecided: {noticed} fails without it, too, or only now and then"
 
 
-def examine(copy: pathlib.Path, mutant: Mutant, row: Row) -> Iterator[None]:
+def examine(copy: pathlib.Path, mutant: Mutant, row: Row, unsound: set[str]) -> Iterator[None]:
     """Runs the steps that a row lacks until one notices the mutant, and yields after each."""
     nearest, wider = nearest_tests.nearest(mutant.path), nearest_tests.wider(mutant.path)
     tests = {"nearest": nearest, "wider": wider, "full": nearest + wider}
     for name, step in STEPS.items():
         if name not in row["steps"]:
             start = time.monotonic()
-            noticed = judge(copy, mutant, tests[name], step)
+            noticed = judge(copy, mutant, tests[name], step, unsound)
             seconds = round(time.monotonic() - start)
             row["steps"][name] = {"outcome": noticed, "seconds": seconds, "tests": tests[name]}
             print(f"{mutant.name} | {name}, {seconds} s | {noticed}", flush=True)
@@ -317,10 +328,11 @@ def main() -> None:
         for name in LOADED.split():
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        unsound: set[str] = set()
         pairs = [pair for folder in samples for pair in zip(samples[folder], results[folder], strict=True)]
         for mutant, row in pairs:
             if time.monotonic() < until and "equivalent" not in row:
-                for _ in examine(copy, mutant, row):
+                for _ in examine(copy, mutant, row, unsound):
                     write(args.json, results)
                     if time.monotonic() > until:
                         break

@@ -118,7 +118,7 @@ def examined(modules, monkeypatch, folder, says, row=None):
     monkeypatch.setattr(mutants.nearest_tests, "wider", lambda path: ("far.py", "farther.py"))
     repository = Repository(monkeypatch, mutants, says, folder / "actors.py")
     row = {"mutant": mutant.name, "diff": ["-x = 1", "+x = 2"], "steps": {}} if row is None else row
-    for _ in mutants.examine(folder, mutant, row):
+    for _ in mutants.examine(folder, mutant, row, set()):
         pass
     return row, repository.asked
 
@@ -149,7 +149,13 @@ def test_a_failure_that_has_other_causes_is_left_out(modules, monkeypatch, tmp_p
     row, asked = examined(modules, monkeypatch, tmp_path, says)
     assert {step["outcome"] for step in row["steps"].values()} == {"passed"}
     assert modules["mutants"].noticed_by(row) == "nothing"
-    assert [original for original, *_ in asked[:6]] == [False, False, False, False, True, False]
+    # With the mutant, alone with it, and alone without it, by either test, and then both are left out. The one that
+    # fails without a mutant is not asked for again in the next step.
+    assert [original for original, *_ in asked[:7]] == [False, False, True, False, False, True, False]
+    assert [left_out for *_, left_out in asked[6:8]] == [
+        ["far.py::test_a_clock", "far.py::test_a_file"],
+        ["far.py::test_a_file"],
+    ]
 
 
 def test_results_are_gone_on_with_and_counted(modules, tmp_path):
