@@ -81,13 +81,14 @@ def nowhere(reports: Iterable[Iterable[Line]]) -> list[str]:
     that lacks its mark there runs on neither.
     """
     lines = [line for report in reports for line in report]
-    passed, left, skipped, deselected = (
-        {line["id"] for line in lines if line["outcome"] == outcome}
-        for outcome in ("passed", "left", "skipped", "deselected")
+    passed, left, skipped = (
+        {line["id"] for line in lines if line["outcome"] == outcome} for outcome in ("passed", "left", "skipped")
     )
+    asked = {
+        line["id"] for line in lines if line["outcome"] != "deselected" or line["id"].partition("::")[0] in skipped
+    }
     files = {name.partition("::")[0] for name in passed | left}
-    elsewhere = {name for name in deselected if name.partition("::")[0] not in skipped}
-    return sorted({line["id"] for line in lines} - passed - left - files - elsewhere - ELSEWHERE.keys())
+    return sorted(asked - passed - left - files - ELSEWHERE.keys())
 
 
 def main() -> int:

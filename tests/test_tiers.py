@@ -151,14 +151,19 @@ def test_what_passed_on_no_stack_is_found() -> None:
 
 
 def test_what_lacks_its_mark_in_a_file_of_the_other_stack_is_found() -> None:
-    newest = [{"id": "tests/a.py::test_1", "outcome": "passed"}, {"id": "tests/b.py", "outcome": "skipped"}]
+    newest = [
+        {"id": "tests/a.py::test_1", "outcome": "passed"},
+        {"id": "tests/a.py::test_3", "outcome": "skipped"},
+        {"id": "tests/b.py", "outcome": "skipped"},
+    ]
     reverb = [
         {"id": "tests/a.py::test_1", "outcome": "deselected"},
         {"id": "tests/a.py::test_2[of older packages]", "outcome": "deselected"},
+        {"id": "tests/a.py::test_3", "outcome": "deselected"},
         {"id": "tests/b.py::test_1", "outcome": "passed"},
         {"id": "tests/b.py::test_2", "outcome": "deselected"},
     ]
-    assert load_verdict().nowhere([newest, reverb]) == ["tests/b.py::test_2"]
+    assert load_verdict().nowhere([newest, reverb]) == ["tests/a.py::test_3", "tests/b.py::test_2"]
 
 
 @pytest.mark.full
