@@ -425,8 +425,16 @@ def _refusal(array: np.ndarray, bad: np.ndarray, spec: specs.Array, what: str, l
     place = f" of {leading} {index.pop(0)}" if leading else ""
     found = f"{array.dtype.name} {number}{f' at {index}' if index else ''}"
     more = f" and {others:,} more such of {array.size:,} numbers" if others else ""
-    promised = f"{spec.dtype.name}{list(spec.shape)}{_bounds_in_words(spec)}"
+    promised = f"{spec.dtype.name}{list(spec.shape)}{_bounds_in_words(_at(spec, index))}"
     return f"{what}{place}: expected {promised}, found {found}{more}."
+
+
+def _at(spec: specs.Array, index: list[int]) -> specs.Array:
+    """Returns the spec of one number of an array."""
+    if not isinstance(spec, BoundedArray):
+        return spec
+    bounds = [np.broadcast_to(bound, spec.shape)[tuple(index)] for bound in (spec.minimum, spec.maximum)]
+    return BoundedArray((), spec.dtype, *bounds)
 
 
 def brief(value: Any) -> str:

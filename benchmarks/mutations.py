@@ -17,6 +17,10 @@ ARITHMETIC: dict[type, type] = {
 }  # fmt: skip
 EXTREMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax"}
 EXTREMES |= {"argmax": "argmin"}
+WITHOUT_BEHAVIOUR = ("_LOGGER", "TypeVar", "NewType", "cast", "ParamSpec")
+"""Names whose calls are for a log or a type checker; of a log, its methods."""
+OF_TEXTS = ("stacklevel", "help", "metavar", "doc")
+"""Arguments that only a text hangs on."""
 
 
 class Mutant(NamedTuple):
@@ -43,7 +47,8 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     """Returns every mutant of a file that still compiles.
 
     Left alone is what no behaviour hangs on or what says nothing about the tests: docstrings, annotations, texts,
-    messages of errors, decorators, and class attributes (defaults of settings).
+    messages of errors and logs, what is for type checkers, decorators, class attributes (defaults of settings), and
+    ``strict`` of zip, which guards against other faults.
     """
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
@@ -69,15 +74,31 @@ def _changes(node: ast.AST, in_class: bool = False) -> Iterator[tuple[Any, ast.A
         if isinstance(node, ast.Raise):
             yield node, ast.Pass(), f"delete {_text(node)}"
         return
-    if in_class and isinstance(node, (ast.Assign, ast.AnnAssign)):
+    if (in_class and isinstance(node, (ast.Assign, ast.AnnAssign))) or _is_without_behaviour(node):
         return
     yield from _of_node(node)
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_left_alone(node, child):
                 yield from _changes(child, isinstance(node, ast.ClassDef))
+
+
+def _is_without_behaviour(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr):
+        return _is_without_behaviour(node.value)
+    if isinstance(node, ast.If):
+        return _text(node.test) == "TYPE_CHECKING"
+    if isinstance(node, ast.FunctionDef):
+        return node.name in ("__repr__", "__str__")
+    return isinstance(node, ast.Call) and _text(node.func).partition(".")[0] in WITHOUT_BEHAVIOUR
+
+
+def _is_left_alone(node: ast.AST, argument: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(argument, ast.keyword)):
+        return False
+    return argument.arg in OF_TEXTS or (argument.arg == "strict" and _text(node.func) == "zip")
 
 
 def _of_node(node: ast.AST) -> Iterator[tuple[Any, ast.AST, str]]:
@@ -107,7 +128,7 @@ def _of_node(node: ast.AST) -> Iterator[tuple[Any, ast.AST, str]]:
 
 def _of_call(node: ast.Call) -> Iterator[tuple[Any, ast.AST, str]]:
     for number, keyword in enumerate(node.keywords):
-        if keyword.arg is not None:
+        if keyword.arg is not None and not _is_left_alone(node, keyword):
             kept = node.keywords[:number] + node.keywords[number + 1 :]
             changed = ast.Call(node.func, node.args, kept)
             yield node, changed, f"drop {keyword.arg}={_text(keyword.value)} of {_text(node.func)}(...)"

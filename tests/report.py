@@ -2,8 +2,8 @@
 
 A line has the test's ``id``, its ``outcome`` (passed, failed or skipped), its ``marks``, seconds of the ``clock`` and
 of the ``processor`` (with child processes), how many programs XLA ``compiled`` and how many ``processes`` the test's
-own process started, and what is ``shown`` of a failure. A file that is skipped as a whole has a line, too, and so has
-a test that was selected and ``left`` to ``--full``.
+own process started, and what is ``shown`` of a failure. A file that is skipped as a whole has a line, too, and so have
+tests that were selected and ``left`` to ``--full``, and those ``deselected`` by marks or words.
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +37,7 @@ class Report:
         self._lines: dict[str, dict[str, Any]] = {}
         self._skipped_files: dict[str, str] = {}
         self._left: set[str] = set()
+        self._deselected: set[str] = set()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -80,6 +81,10 @@ class Report:
         if report.skipped:
             self._skipped_files[report.nodeid] = str(report.longrepr)
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Notes what does not run: by marks, by words, and what is left to the full tier."""
+        self._deselected |= {item.nodeid for item in items}
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes a test down once it is over; a worker that dies in a test has only a failure to show."""
         if self._is_worker:
@@ -98,17 +103,20 @@ class Report:
         output = getattr(node, "workeroutput", {})
         self._skipped_files |= output.get("skipped_files", {})
         self._left |= set(output.get("left", ()))
+        self._deselected |= set(output.get("deselected", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the report, and fails a landing tier that has become dear."""
         self._left |= set(self._config.stash.get(tiers.LEFT, ()))
         if self._is_worker:
-            self._config.workeroutput |= {"skipped_files": self._skipped_files, "left": sorted(self._left)}
+            found = {"left": sorted(self._left), "deselected": sorted(self._deselected)}
+            self._config.workeroutput |= {"skipped_files": self._skipped_files, **found}
             return
         if self._path is not None:
             files = [{"id": name, "outcome": "skipped", "shown": why} for name, why in self._skipped_files.items()]
             left = [{"id": name, "outcome": "left"} for name in sorted(self._left)]
-            lines = [json.dumps(line) for line in [*self._lines.values(), *files, *left]]
+            others = [{"id": name, "outcome": "deselected"} for name in sorted(self._deselected - self._left)]
+            lines = [json.dumps(line) for line in [*self._lines.values(), *files, *left, *others]]
             self._path.write_text("".join(f"{line}\n" for line in lines))
         if not self._config.getoption("--full") and self._too_dear() and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

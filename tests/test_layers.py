@@ -46,11 +46,11 @@ HEAVY = {
 OPTIONAL = {
     "reverb": "replay/reverb/library.py",
     "tensorflow": "replay/reverb/library.py",
-    "gymnasium": "envs/gymnasium.py",
+    "gymnasium": "envs/gymnasium_loading.py",
     "dm_control": "envs/dm_control.py",
     "bsuite": "envs/bsuite.py",
     "envpool": "envs/envpool.py",
-    "ale_py": "envs/gymnasium.py",
+    "ale_py": "envs/gymnasium_loading.py",
     "gymnasium_robotics": "envs/robotics.py",
     "metaworld": "envs/metaworld.py",
     "minatar": "envs/minatar.py",

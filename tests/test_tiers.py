@@ -150,6 +150,42 @@ def test_what_passed_on_no_stack_is_found() -> None:
     assert load_verdict().nowhere([newest, reverb]) == ["tests/a.py::test_3", "tests/c.py"]
 
 
+def test_what_lacks_its_mark_in_a_file_of_the_other_stack_is_found() -> None:
+    newest = [
+        {"id": "tests/a.py::test_1", "outcome": "passed"},
+        {"id": "tests/a.py::test_3", "outcome": "skipped"},
+        {"id": "tests/b.py", "outcome": "skipped"},
+    ]
+    reverb = [
+        {"id": "tests/a.py::test_1", "outcome": "deselected"},
+        {"id": "tests/a.py::test_2[of older packages]", "outcome": "deselected"},
+        {"id": "tests/a.py::test_3", "outcome": "deselected"},
+        {"id": "tests/b.py::test_1", "outcome": "passed"},
+        {"id": "tests/b.py::test_2", "outcome": "deselected"},
+    ]
+    assert load_verdict().nowhere([newest, reverb]) == ["tests/a.py::test_3", "tests/b.py::test_2"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_report_has_what_was_deselected(tmp_path: pathlib.Path, workers: str) -> None:
+    lines = run_pytest(tmp_path, "-n", workers, "-k", "fails or test_of_cases")
+    found: dict[str, set[str]] = {}
+    for name, line in lines.items():
+        found.setdefault(line["outcome"], set()).add(name)
+    assert found == {
+        "failed": {"test_that_fails"},
+        "passed": {"test_of_cases[1]"},
+        "left": {"test_of_cases[2]", "test_of_cases[3]"},
+        "deselected": {
+            "test_of_the_full_tier",
+            "test_of_the_landing_tier",
+            "test_that_is_dear",
+            "test_that_hangs",
+        },
+    }
+
+
 def test_half_a_compiled_program_is_not_kept(tmp_path: pathlib.Path) -> None:
     session, kept, other = tmp_path / "session", tmp_path / "kept", tmp_path / "other"
     session.mkdir()

@@ -194,7 +194,7 @@ def _environments(last: str) -> list[str]:
     prefix = last.partition(":")[0]
     if prefix in ("gymnasium", "gymnasium_vector") and ":" in last:
         with contextlib.suppress(AgentkitError):  # It is not installed.
-            from agentkit.envs.gymnasium import registered_names
+            from agentkit.envs.gymnasium_loading import registered_names
 
             names += [f"{prefix}:{name}" for name in registered_names()]
     return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agentkit.envs import gymnasium
+from agentkit.envs import gymnasium, gymnasium_loading
 from agentkit.errors import ConfigError
 from agentkit.wrappers.atari import AtariPreprocessing
 
@@ -47,12 +47,12 @@ def make(
         MissingExtraError: ale-py is not installed.
         ConfigError: for a setting that the protocol has, under ALE's name.
     """
-    gymnasium.register_atari()
+    gymnasium_loading.register_atari()
     ours = {"frameskip": "nothing: an action lasts 4 frames", "repeat_action_probability": "sticky_action_prob"}
     for key in ours.keys() & kwargs.keys():
         raise ConfigError(f"atari:{name} has {ours[key]} for ALE's {key}.")
-    found = gymnasium.find("ale_py", name, "Atari game", "ALE/")
-    game = gymnasium.load(
+    found = gymnasium_loading.find("ale_py", name, "Atari game", "ALE/")
+    game = gymnasium_loading.load(
         found,
         frameskip=1,
         repeat_action_probability=sticky_action_prob,

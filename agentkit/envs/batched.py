@@ -43,6 +43,14 @@ class Batch(dm_env.Environment):
         return self._spec.columns
 
 
+def spec_with_floats(observations: Nest, actions: Nest) -> specs.EnvironmentSpec:
+    """Returns the specs of an environment whose reward is a float32, and whose discount is one in [0, 1]."""
+    reward = specs.Array((), np.float32, name="reward")
+    return specs.EnvironmentSpec(
+        observations, actions, reward, specs.BoundedArray((), np.float32, 0.0, 1.0, name="discount")
+    )
+
+
 @final
 class BatchedEnvironment(Batch):
     """Runs N environments one after the other; the convention of every batch in agentkit.

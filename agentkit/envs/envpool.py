@@ -16,6 +16,7 @@ import numpy as np
 import tree
 
 from agentkit import specs
+from agentkit.envs.batched import Batch, spec_with_floats
 from agentkit.errors import ConfigError, missing_extra, unknown_name
 from agentkit.types import Array, Nest
 from agentkit.wrappers.base import EnvironmentWrapper
@@ -62,7 +63,7 @@ def make(
     return EnvPoolEnvironment(pool) if ready is None else ReadySlots(pool)
 
 
-class _Pool(dm_env.Environment):
+class _Pool(Batch):
     """Holds an EnvPool pool that has begun its first episodes, with the specs of one of its environments."""
 
     resumable = False
@@ -73,28 +74,12 @@ class _Pool(dm_env.Environment):
         with warnings.catch_warnings():  # Its gymnasium spaces, made on the first reset, warn of casts.
             warnings.simplefilter("ignore")
             self._first: Any = self._begin()  # Served by the first `reset`.
-        self._observation_spec = _observation_spec(pool.observation_space, self._first[0])
-        self._action_spec = pool.spec.action_spec()
+        observations = _observation_spec(pool.observation_space, self._first[0])
+        self._spec = spec_with_floats(observations, pool.spec.action_spec())
 
     @abc.abstractmethod
     def _begin(self) -> Any:
         """Begins the first episodes; returns what the pool gave, the observations first."""
-
-    def observation_spec(self) -> Nest:
-        """Returns the spec of one environment's observation."""
-        return self._observation_spec
-
-    def action_spec(self) -> Nest:
-        """Returns the spec of one environment's action."""
-        return self._action_spec
-
-    def reward_spec(self) -> specs.Array:
-        """Returns float32 scalar."""
-        return specs.Array((), np.float32, name="reward")
-
-    def discount_spec(self) -> specs.BoundedArray:
-        """Returns float32 scalar in [0, 1]."""
-        return specs.BoundedArray((), np.float32, 0.0, 1.0, name="discount")
 
     def close(self) -> None:
         """Ends EnvPool's threads."""
@@ -145,7 +130,7 @@ class EnvPoolEnvironment(_Pool):
         """Takes actions ``[N, ...]``; elements that were LAST start an episode instead."""
         if self._first is not None:
             return self.reset()
-        actions = np.ascontiguousarray(actions, self._action_spec.dtype)
+        actions = np.ascontiguousarray(actions, self._spec.actions.dtype)
         observation, reward, terminated, truncated, _ = self._pool.step(actions)
         timestep = _timestep(self._last, observation, reward, terminated, truncated)
         self._last = terminated | truncated
@@ -207,7 +192,7 @@ class ReadySlots(_Pool):
         """Sends actions ``[M, ...]`` to the environments in the slots; returns the time step from before them."""
         if self._newest is None:
             raise ConfigError("send: expected environments that were received before. Call recv first.")
-        self._pool.send(np.ascontiguousarray(actions, self._action_spec.dtype), self.numbers.astype(np.int32))
+        self._pool.send(np.ascontiguousarray(actions, self._spec.actions.dtype), self.numbers.astype(np.int32))
         self._is_working[self.numbers] = True
         return self._newest
 

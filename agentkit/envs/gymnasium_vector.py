@@ -11,8 +11,9 @@ import numpy as np
 import tree
 
 from agentkit import specs
-from agentkit.envs.batched import check_actions
-from agentkit.envs.gymnasium import is_vector_environment, load_vector, space_to_spec
+from agentkit.envs.batched import Batch, check_actions, spec_with_floats
+from agentkit.envs.gymnasium import is_vector_environment, space_to_spec
+from agentkit.envs.gymnasium_loading import load_vector
 from agentkit.envs.rendering import prepare_gymnasium
 from agentkit.errors import ConfigError, SpecError
 from agentkit.types import FIRST, LAST, MID, WAIT, Nest
@@ -25,7 +26,7 @@ _LARGEST_SEED = 2**31 - 1
 
 
 def make(name: str, seed: int = 0, num_envs: int | None = None, **kwargs: Any) -> dm_env.Environment:
-    """Makes ``gymnasium.make_vec(name, num_envs, **kwargs)`` a batch; see `agentkit.envs.gymnasium.load_vector`.
+    """Makes ``gymnasium.make_vec(name, num_envs, **kwargs)`` a batch; see `gymnasium_loading.load_vector`.
 
     Args:
         name: gymnasium's name of the environment.
@@ -38,7 +39,7 @@ def make(name: str, seed: int = 0, num_envs: int | None = None, **kwargs: Any) -
 
 
 @final
-class VectorEnvironment(dm_env.Environment):
+class VectorEnvironment(Batch):
     """Adapts a `gymnasium.vector.VectorEnv` to agentkit's convention for batches, whatever its autoreset mode.
 
     The convention is that of `agentkit.envs.batched.BatchedEnvironment`: an environment that was LAST, with its final
@@ -82,10 +83,12 @@ class VectorEnvironment(dm_env.Environment):
         self._name = str(environment)
         self._mode, self._is_assumed = _find_mode(environment)
         self.begins_apart = self._mode != NEXT_STEP
-        self._observation_spec = space_to_spec(environment.single_observation_space, "observation")
-        self._action_spec = space_to_spec(environment.single_action_space, "action")
-        self._read = _reader(environment.single_observation_space, self._observation_spec)
-        self._write = _writer(environment.single_action_space, self._action_spec, self.num_envs)
+        observation_space, action_space = environment.single_observation_space, environment.single_action_space
+        self._spec = spec_with_floats(
+            space_to_spec(observation_space, "observation"), space_to_spec(action_space, "action")
+        )
+        self._read = _reader(observation_space, self._spec.observations)
+        self._write = _writer(action_space, self._spec.actions, self.num_envs)
         self._last = np.zeros(self.num_envs, bool)
         self._observation: Nest = None  # The newest; None before the first reset.
         self._firsts: Nest = None  # Of the episodes to begin, where gymnasium has given them already.
@@ -156,7 +159,7 @@ class VectorEnvironment(dm_env.Environment):
         columns = tree.map_structure(np.copy, observation)
         for i in numbers:
             final = self._read(found[i])
-            specs.validate(final, self._observation_spec, f"info['final_obs'][{i}] of {self._name}")
+            specs.validate(final, self._spec.observations, f"info['final_obs'][{i}] of {self._name}")
             for column, leaf in zip(tree.flatten(columns), tree.flatten(final), strict=True):
                 column[i] = leaf
         return columns
@@ -192,22 +195,6 @@ class VectorEnvironment(dm_env.Environment):
     def gymnasium_environment(self) -> Any:
         """Returns the vector environment inside."""
         return self._environment
-
-    def observation_spec(self) -> Nest:
-        """Returns the spec of one environment's observation."""
-        return self._observation_spec
-
-    def action_spec(self) -> Nest:
-        """Returns the spec of one environment's action."""
-        return self._action_spec
-
-    def reward_spec(self) -> specs.Array:
-        """Returns float32 scalar."""
-        return specs.Array((), np.float32, name="reward")
-
-    def discount_spec(self) -> specs.BoundedArray:
-        """Returns float32 scalar in [0, 1]."""
-        return specs.BoundedArray((), np.float32, 0.0, 1.0, name="discount")
 
     def render(self) -> np.ndarray:
         """Returns the image of the first environment; needs ``render_mode="rgb_array"`` when it is made."""

@@ -58,7 +58,7 @@ class Members:
         if self._factory is not None and prefixes.registered(self.name) is None:
             prefixes.register(self.name.partition(":")[0], self._factory)
         if self._gymnasium_spec is not None:
-            from agentkit.envs.gymnasium import add_spec
+            from agentkit.envs.gymnasium_loading import add_spec
 
             add_spec(self._gymnasium_spec)
         return named.make_members(
@@ -86,6 +86,6 @@ def _find_gymnasium_spec(name: Any) -> Any:
     """Returns what gymnasium's registry has for a name, whoever has put it there; None for what it does not have."""
     if not isinstance(name, str) or not name.startswith("gymnasium:") or "gymnasium" not in sys.modules:
         return None
-    from agentkit.envs.gymnasium import find_spec
+    from agentkit.envs.gymnasium_loading import find_spec
 
     return find_spec(name.partition(":")[2])

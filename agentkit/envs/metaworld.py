@@ -6,7 +6,7 @@ import difflib
 import warnings
 from typing import Any
 
-from agentkit.envs import gymnasium
+from agentkit.envs import gymnasium, gymnasium_loading
 from agentkit.errors import missing_extra, unknown_name
 
 try:
@@ -38,6 +38,6 @@ def make(name: str, seed: int = 0, *, goals_seed: int = 0, **kwargs: Any) -> gym
     if full not in tasks.values():
         near = difflib.get_close_matches(name, tasks, n=8, cutoff=0.4)
         raise unknown_name("Meta-World task", name, near or tasks)
-    environment = gymnasium.load("Meta-World/MT1", env_name=full, seed=goals_seed, **kwargs)
+    environment = gymnasium_loading.load("Meta-World/MT1", env_name=full, seed=goals_seed, **kwargs)
     task: Any = environment.unwrapped
     return gymnasium.GymnasiumEnvironment(gymnasium.seeded_by(environment, task.seed), seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agentkit.envs import gymnasium
+from agentkit.envs import gymnasium, gymnasium_loading
 from agentkit.errors import SpecError, missing_extra
 
 try:
@@ -44,8 +44,10 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> gymnasium.GymnasiumEnvironm
             f"minigrid:{name}: its missions are sentences, and no network here reads text. Take a task of "
             "MiniGrid's own, such as minigrid:GoToDoor-5x5, whose missions are a few choices."
         )
-    environment = gymnasium.load(gymnasium.find("minigrid", name, "MiniGrid task", "MiniGrid-"), **kwargs)
-    spaces: Any = gymnasium.spaces
+    environment = gymnasium_loading.load(
+        gymnasium_loading.find("minigrid", name, "MiniGrid task", "MiniGrid-"), **kwargs
+    )
+    spaces: Any = gymnasium_loading.spaces
     seen: Any = environment.observation_space
     shape = (*seen["image"].shape[:2], sum(_SIZES))
     space: dict[str, Any] = {"image": spaces.Box(0, 1, shape, bool), "direction": spaces.Discrete(4)}

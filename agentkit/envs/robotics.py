@@ -6,7 +6,7 @@ import importlib.metadata
 import warnings
 from typing import Any
 
-from agentkit.envs import gymnasium
+from agentkit.envs import gymnasium, gymnasium_loading
 from agentkit.errors import ConfigError, missing_extra
 
 try:
@@ -33,10 +33,10 @@ def make(name: str, seed: int = 0, **kwargs: Any) -> gymnasium.GymnasiumEnvironm
         ConfigError: the task cannot be made with the mujoco that is installed: those of Fetch, the Shadow hand and the
             kitchen take mujoco 3.3.0, and not 3.17.
     """
-    gymnasium.register(gymnasium_robotics)
-    found = gymnasium.find("gymnasium_robotics", name, "task of gymnasium-robotics")
+    gymnasium_loading.register(gymnasium_robotics)
+    found = gymnasium_loading.find("gymnasium_robotics", name, "task of gymnasium-robotics")
     try:
-        environment = gymnasium.load(found, **kwargs)
+        environment = gymnasium_loading.load(found, **kwargs)
     except AssertionError as error:  # Its checks of joints, whose types compare otherwise in newer versions of mujoco.
         ours, theirs = (importlib.metadata.version(package) for package in ("gymnasium-robotics", "mujoco"))
         raise ConfigError(

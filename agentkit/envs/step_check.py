@@ -81,16 +81,15 @@ class StepCheck:
     def _look_at_choices(self, observation: Nest, step: int) -> None:
         """Refuses choices out of their range: all of them would look alike to a network."""
         leaves = tree.flatten(observation)
-        for i, name, most in self._choices:
+        for i, name, leaf in self._choices:
             found = np.asarray(leaves[i])
-            is_none = (found < 0) | (found > most)
-            if is_none.any():
-                place = tuple(np.argwhere(is_none)[0].tolist())
-                where = f" at {list(place)}" if place else ""
-                raise SpecError(
-                    f"At step {step:,} the environment's {name} is {found[place]}{where}; expected a choice from 0 to "
-                    f"{np.broadcast_to(most, found.shape)[place]}, as its spec says. Mend the environment, or give its "
-                    "observation space as many values as there are."
+            if ((found < 0) | (found > leaf.maximum)).any():
+                specs.fit_array(
+                    found,
+                    leaf,
+                    f"At step {step:,} the environment's {name}",
+                    leading="" if self._is_single else "environment",
+                    advice="Mend the environment, or give its observation space as many values as there are.",
                 )
 
     def _look_at_reward(self, reward: Nest, is_first: bool, action: Nest, step: int) -> None:
@@ -147,11 +146,11 @@ def describe_bad(array: np.ndarray) -> str:
     return f"{array[tuple(bad[0])]} at {bad[0].tolist()} ({len(bad)} of {array.size} values are not finite)"
 
 
-def _find_choices(spec: Nest) -> list[tuple[int, str, np.ndarray]]:
-    """Returns place, name and largest value of each leaf of an observation that is a choice, or several."""
+def _find_choices(spec: Nest) -> list[tuple[int, str, specs.BoundedArray]]:
+    """Returns place, name and spec of each leaf of an observation that is a choice, or several."""
     names = ["observation"] if specs.is_spec(spec) else [f"observation/{name}" for name in specs.leaf_names(spec)]
     return [
-        (i, name, leaf.maximum)
+        (i, name, leaf)
         for i, (name, leaf) in enumerate(zip(names, tree.flatten(spec), strict=True))
         if isinstance(leaf, specs.DiscreteArray) or specs.num_choices(leaf)
     ]

@@ -283,7 +283,7 @@ def filmed(
     by_name, settings = str(experiment.environment), dict(experiment.environment_settings)
     prefix, _, name = by_name.partition(":")
     if prefix in GYMNASIUM_PREFIXES:
-        from agentkit.envs.gymnasium import film_settings  # Loads gymnasium: the environment will, too.
+        from agentkit.envs.gymnasium_loading import film_settings  # Loads gymnasium: the environment will, too.
 
         settings = film_settings(name, size) | settings | {"render_mode": "rgb_array"}
     wrappers = (*experiment.wrappers, lambda environment: FilmedEnvironment(environment, camera))

@@ -22,7 +22,6 @@ import abc
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -33,14 +32,24 @@ import numpy as np
 import pytest
 import tree
 
-from agentkit import checkpoint, envs, nests, specs
+from agentkit import envs, specs
 from agentkit.actors.policy import ActorIndex, Policy, first_state
 from agentkit.agents.common.agent import Agent
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import ExperimentConfig, Result, run
+from agentkit.experiment import ExperimentConfig, run
 from agentkit.learning import Update
 from agentkit.replay import InProcessReplay, MinSize
+from agentkit.testing.agent_runs import (
+    Killed,
+    KilledError,
+    Trained,
+    Watched,
+    assert_same,
+    by_name,
+    differ,
+    read_trained,
+)
 from agentkit.testing.programs import quickly_compiled, trace
 from agentkit.types import ReplaySample, Transition
 
@@ -52,45 +61,6 @@ class Change(NamedTuple):
 
     value: Any
     given: Mapping[str, Any] = {}
-
-
-class _KilledError(Exception):
-    """Stands for kill -9: nothing of agentkit catches it."""
-
-
-class _Watched:
-    """An environment that notes the actions it gets, and dies at action number `die_at`."""
-
-    def __init__(self, environment: Any, actions: list[Any], die_at: float):
-        self._environment = environment
-        self._actions = actions
-        self._die_at = die_at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._environment, name)
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step."""
-        if len(self._actions) >= self._die_at:
-            raise _KilledError
-        self._actions.append(np.array(tree.flatten(action)))
-        return self._environment.step(action)
-
-
-class _Trained(NamedTuple):
-    """What a run left: the result, its last checkpoint's state and replay files, and the actions."""
-
-    result: Result
-    state: dict[str, Any]
-    replay: dict[str, Any]
-    actions: list[Any]
-
-
-class _Killed(NamedTuple):
-    """A run that died: its folder, and the actions until then."""
-
-    directory: pathlib.Path
-    actions: list[Any]
 
 
 class AgentContract(abc.ABC):
@@ -129,11 +99,11 @@ class AgentContract(abc.ABC):
         resume: bool = False,
         die_at: float = float("inf"),
         actions: list[Any] | None = None,
-    ) -> _Trained:
+    ) -> Trained:
         actions = [] if actions is None else actions
         experiment = ExperimentConfig(
             agent=self.make_agent(),
-            environment=lambda seed: _Watched(self.make_environment(seed), actions, die_at),
+            environment=lambda seed: Watched(self.make_environment(seed), actions, die_at),
             num_steps=self.num_steps if num_steps is None else num_steps,
             seed=seed,
             run_directory=directory,
@@ -141,42 +111,37 @@ class AgentContract(abc.ABC):
             evaluation_period=0,
             checkpoint_period=self.num_steps // 2,
         )
-        result = run(experiment, resume=resume)
-        found = checkpoint.read_latest(directory / "checkpoints")
-        assert found is not None and found.step == result.steps
-        folder = found.path / "replay"
-        files = {str(p.relative_to(folder)): _contents(p) for p in folder.rglob("*") if p.is_file()}
-        return _Trained(result, found.state, files, actions)
+        return read_trained(run(experiment, resume=resume), directory, actions)
 
-    def _kill(self, directory: pathlib.Path, num_envs: int | None = None) -> _Killed:
+    def _kill(self, directory: pathlib.Path, num_envs: int | None = None) -> Killed:
         actions: list[Any] = []
-        with pytest.raises(_KilledError):
+        with pytest.raises(KilledError):
             self._train(directory, num_envs=num_envs, die_at=self.num_steps * 3 // 4, actions=actions)
-        return _Killed(directory, actions)
+        return Killed(directory, actions)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def trained(cls, tmp_path_factory: pytest.TempPathFactory) -> _Trained:
+    def trained(cls, tmp_path_factory: pytest.TempPathFactory) -> Trained:
         """Trains once with seed 0, never interrupted."""
         return cls()._train(tmp_path_factory.mktemp("trained") / "run")
 
     @pytest.fixture(scope="class")
     @classmethod
-    def killed(cls, tmp_path_factory: pytest.TempPathFactory) -> _Killed:
+    def killed(cls, tmp_path_factory: pytest.TempPathFactory) -> Killed:
         """Trains once with seed 0, and dies in mid-episode."""
         return cls()._kill(tmp_path_factory.mktemp("killed") / "run")
 
-    def test_it_takes_the_steps_it_was_asked_for_and_learns_on_the_way(self, trained: _Trained) -> None:
+    def test_it_takes_the_steps_it_was_asked_for_and_learns_on_the_way(self, trained: Trained) -> None:
         """Checks that a run takes exactly `num_steps` steps, and some updates."""
         assert trained.result.steps == len(trained.actions) == self.num_steps
         assert trained.result.updates > 0 and not trained.result.interrupted
 
-    def test_equal_seeds_train_bit_for_bit(self, trained: _Trained, killed: _Killed) -> None:
+    def test_equal_seeds_train_bit_for_bit(self, trained: Trained, killed: Killed) -> None:
         """Compares the actions of two runs of one seed; that all they save is the same is seen once both have ended."""
         assert len(killed.actions) == self.num_steps * 3 // 4
         np.testing.assert_array_equal(killed.actions, trained.actions[: len(killed.actions)])
 
-    def test_different_seeds_differ_in_parameters_and_actions(self, trained: _Trained, tmp_path: pathlib.Path) -> None:
+    def test_different_seeds_differ_in_parameters_and_actions(self, trained: Trained, tmp_path: pathlib.Path) -> None:
         """Compares seeds before any learning, which would spread any difference to everything."""
         first, other = (
             self._train(tmp_path / f"{seed}", seed=seed, num_steps=self.steps_before_learning) for seed in (0, 1)
@@ -190,7 +155,7 @@ class AgentContract(abc.ABC):
         for name in matrices:
             assert np.any(mine[name] != theirs[name]), f"{name} does not depend on the seed before it is learned"
 
-    def test_killed_and_resumed_it_ends_as_if_never_stopped(self, trained: _Trained, killed: _Killed) -> None:
+    def test_killed_and_resumed_it_ends_as_if_never_stopped(self, trained: Trained, killed: Killed) -> None:
         """Resumes what an error in mid-episode ended: equal bit for bit to a run that nothing stopped."""
         self._check_resumed(self._train(killed.directory, resume=True), trained)
 
@@ -201,10 +166,10 @@ class AgentContract(abc.ABC):
         whole, killed = self._train(tmp_path / "whole", num_envs=3), self._kill(tmp_path / "run", num_envs=3)
         self._check_resumed(self._train(killed.directory, num_envs=3, resume=True), whole)
 
-    def _check_resumed(self, resumed: _Trained, whole: _Trained) -> None:
+    def _check_resumed(self, resumed: Trained, whole: Trained) -> None:
         assert 0 < len(resumed.actions) < len(whole.actions)
         np.testing.assert_array_equal(resumed.actions, whole.actions[-len(resumed.actions) :])
-        _assert_same(resumed.state, whole.state)
+        assert_same(resumed.state, whole.state)
         assert resumed.replay == whole.replay
         assert resumed.result.updates == whole.result.updates > 0
 
@@ -242,7 +207,7 @@ class AgentContract(abc.ABC):
             )
             return self._learned(update, batch._replace(data=data))
 
-        _assert_same(learned(0.0, shift=0.0), learned(0.0, shift=1.0))
+        assert_same(learned(0.0, shift=0.0), learned(0.0, shift=1.0))
         bootstrapped, shifted = learned(1.0, shift=0.0), learned(1.0, shift=1.0)
         assert any(np.any(bootstrapped[name] != shifted[name]) for name in shifted)
 
@@ -258,14 +223,14 @@ class AgentContract(abc.ABC):
         """
         without_effect: list[str] = []
         usual_behaviour: dict[str, Iterator[Any]] = {}  # By the settings that a change is given with.
-        assert not any(itertools.starmap(_differ, zip(self._behaviour(), self._behaviour(), strict=True)))
+        assert not any(itertools.starmap(differ, zip(self._behaviour(), self._behaviour(), strict=True)))
         for name, change in self.changes.items():
             value, given = _change(change)
             usual = getattr(self.make_agent(**given).config, name)
             assert usual != value, f"`changes` gives {name} the value {value}, which make_agent's Config has anyway"
             before = usual_behaviour.get(repr(given), self._behaviour(**given))
             usual_behaviour[repr(given)], before = itertools.tee(before)
-            if not any(_differ(*seen) for seen in zip(before, self._behaviour(**{**given, name: value}), strict=True)):
+            if not any(differ(*seen) for seen in zip(before, self._behaviour(**{**given, name: value}), strict=True)):
                 without_effect.append(name)
         assert not without_effect, f"nothing that the agent does depends on {without_effect}"
 
@@ -350,7 +315,7 @@ class AgentContract(abc.ABC):
         state = update.init(_KEY)
         for _ in range(3):
             state, output = update.update(state, batch)
-        return _by_name({"state": state, "priorities": output.priorities})
+        return by_name({"state": state, "priorities": output.priorities})
 
     def _behaviour(self, **settings: Any) -> Iterator[Any]:
         """Yields all that decides what the agent does with these settings, what is sooner found out first.
@@ -371,26 +336,13 @@ class AgentContract(abc.ABC):
             yield trace(policy.act, params, _KEY, observation, jax.eval_shape(policy.init, _KEY))
         yield trace(update.init, _KEY)
         batch = self._batch(agent, 0.0)
-        yield _by_name(batch)
+        yield by_name(batch)
         yield trace(update.update, state, batch)
 
 
 def _third_of_four(policy: Policy, key: jax.Array) -> Any:
     """Returns the state in which the third of four actors that explore together starts, after 5 steps."""
     return first_state(policy, key, ActorIndex(2, 4, 5))
-
-
-def _contents(path: pathlib.Path) -> Any:
-    """Returns a file's bytes; of JSON its values, with lists of records (such as writers) in a fixed order."""
-
-    def ordered(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: ordered(child) for key, child in value.items()}
-        if isinstance(value, list) and value and all(isinstance(child, dict) for child in value):
-            return sorted(map(ordered, value), key=lambda child: json.dumps(child, sort_keys=True))
-        return value
-
-    return ordered(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
 
 
 def _change(change: Any) -> Change:
@@ -404,25 +356,3 @@ def _random_action(spec: Any, rng: np.random.Generator) -> Any:
         return rng.uniform(leaf.minimum, leaf.maximum, leaf.shape).astype(leaf.dtype)
 
     return tree.map_structure(one, spec)
-
-
-def _by_name(nest: Any) -> dict[str, np.ndarray]:
-    return {path: np.asarray(leaf) for path, leaf in nests.flatten_to_paths(nest).items()}
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """True where two nests of dicts differ in a key, a type, or a bit."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return (a.dtype, a.shape, a.tobytes()) != (b.dtype, b.shape, b.tobytes())
-    return type(a) is not type(b) or a != b
-
-
-def _assert_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: str = "") -> None:
-    assert found.keys() == expected.keys(), path
-    for key, value in found.items():
-        if isinstance(value, Mapping) and isinstance(expected[key], Mapping):
-            _assert_same(value, expected[key], f"{path}/{key}")
-        else:
-            assert not _differ(value, expected[key]), f"{path}/{key}: found {value}, expected {expected[key]}"

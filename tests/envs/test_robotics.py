@@ -41,6 +41,6 @@ def test_a_task_that_mujoco_is_too_new_for_is_refused_in_words(monkeypatch):
     def load(name, **kwargs):
         raise AssertionError
 
-    monkeypatch.setattr("agentkit.envs.gymnasium.load", load)
+    monkeypatch.setattr("agentkit.envs.gymnasium_loading.load", load)
     with pytest.raises(ConfigError, match=r"robotics:FetchReach cannot be made .* with mujoco 3\..*PointMaze_UMaze"):
         envs.make("robotics:FetchReach")

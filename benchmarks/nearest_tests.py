@@ -1,0 +1,137 @@
+"""Which tests `mutants.py` runs for a file of agentkit: the nearest ones first, then the wider set."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+NEAREST: dict[str, tuple[str, ...]] = {
+    "losses/continuous": ("losses/test_continuous.py",),
+    "losses/distributional": ("losses/test_distributional.py", "losses/test_categorical.py"),
+    "losses/library": ("losses/test_value.py", "replay/reverb/test_library.py"),
+    "losses/planning": ("losses/test_planning.py",),
+    "losses/regression": ("losses/test_offline.py",),
+    "losses/v_trace": ("losses/test_vtrace.py",),
+    "losses/value": ("losses/test_value.py", "losses/test_offline.py"),
+    "adders": ("adders",),
+    "actors": ("actors",),
+    "actors/inference_server": ("actors/test_remote.py", "actors/test_remote_protocol.py", "actors/test_ready.py"),
+    "actors/batches": ("actors/test_remote.py", "actors/test_remote_protocol.py"),
+    "actors/step_count": ("actors/test_epsilon_greedy.py", "actors/test_exploring_together.py"),
+    "variables": ("variables",),
+    "learning/compiled": ("learning/test_learner.py", "experiment/test_shared_parts.py"),
+    "learning/finite": ("learning/test_learner.py", "experiment/test_not_finite.py"),
+    "learning/gradients": ("learning/test_apply_gradients.py",),
+    "learning/optimizers": ("learning", "agents/test_updates_by_hand.py"),
+    "replay/in_process": ("replay/in_process", "replay/test_lockstep.py"),
+    "replay/in_process/slots": ("replay/in_process/test_slots.py", "replay/in_process"),
+    "replay/in_process/sum_tree": ("replay/in_process/test_sum_tree.py", "replay/in_process"),
+    "agents/common/advantages": ("agents/test_losses_by_hand.py", "agents/test_a2c.py"),
+    "agents/common/agent": ("agents/test_composition.py", "agents/test_dqn.py"),
+    "agents/common/epochs": ("agents/test_minibatches.py",),
+    "agents/common/experience": ("agents/test_dqn.py", "agents/test_r2d2.py", "agents/test_a2c.py"),
+    "agents/common/experience_wrappers": ("agents/test_composition.py", "experiment/test_reverb_run.py"),
+    "agents/common/natural_gradient": ("agents/test_natural_gradient.py", "agents/test_npg.py"),
+    "agents/common/prioritized": ("losses/test_value.py", "agents/test_losses_by_hand.py", "agents/test_schedules.py"),
+    "agents/common/ranges": ("agents/test_ranges.py",),
+    "agents/common/torso": ("agents/test_torso.py",),
+    "agents/common/drq": ("agents/addons/test_drq.py",),
+    "agents/common/past": ("agents/addons/test_views.py",),
+    "agents/common/views": ("agents/addons/test_views.py",),
+    "agents/addons/prior_data": ("experiment/test_prior_data.py",),
+    "agents/addons/rewards": ("agents/addons",),
+    "agents/dqn": ("agents/test_losses_by_hand.py", "agents/test_dqn.py"),
+    "agents/munchausen_dqn": ("agents/test_munchausen.py",),
+    "agents/c51": ("agents/test_distributional_by_hand.py", "agents/test_c51.py"),
+    "agents/iqn": ("agents/test_distributional_by_hand.py", "agents/test_iqn.py"),
+    "agents/qr_dqn": ("agents/test_distributional_by_hand.py", "agents/test_qr_dqn.py"),
+    "agents/rainbow": ("agents/test_distributional_by_hand.py", "agents/test_rainbow.py"),
+    "agents/ppo": ("agents/test_losses_by_hand.py", "agents/test_ppo.py", "agents/test_minibatches.py"),
+    "experiment": ("experiment/test_local.py",),
+    "experiment/acting": ("experiment/test_local.py", "experiment/test_evaluate.py"),
+    "experiment/callback_record": ("experiment/test_callbacks.py",),
+    "experiment/codes": ("experiment/test_recipes.py", "experiment/test_strangers.py", "experiment/test_identity.py"),
+    "experiment/config": ("experiment/test_config_ranges.py", "experiment/test_local.py"),
+    "experiment/config_json": ("experiment/test_identity.py", "experiment/test_strangers.py"),
+    "experiment/fit": ("experiment/test_own_networks.py", "experiment/test_own_functions.py"),
+    "experiment/hooks": ("experiment/test_callbacks.py", "experiment/test_keep_best.py"),
+    "experiment/iterating": ("experiment/test_by_name.py", "experiment/test_callbacks.py"),
+    "experiment/job_process": ("experiment/test_seeds.py", "experiment/sweeps"),
+    "experiment/jobs": ("experiment/test_seeds.py", "experiment/sweeps"),
+    "experiment/judging": ("experiment/test_evaluate.py", "experiment/test_loading.py"),
+    "experiment/logs": ("experiment/test_run_loggers.py", "experiment/test_columns.py", "experiment/test_local.py"),
+    "experiment/new_folder": ("experiment/test_by_name.py", "experiment/test_mistakes.py", "cli/test_main.py"),
+    "experiment/policy_file": ("experiment/test_loading.py", "experiment/test_strangers.py", "experiment/deploy"),
+    "experiment/preset_table": ("experiment/test_presets.py", "experiment/test_by_name.py"),
+    "experiment/profile_table": ("experiment/test_profile.py",),
+    "experiment/record": ("experiment/test_offline.py", "experiment/test_prior_data.py"),
+    "experiment/restoring": ("experiment/test_loading.py", "experiment/test_evaluate.py"),
+    "experiment/result": ("experiment/test_local.py", "experiment/test_loading.py"),
+    "experiment/resuming": ("experiment/test_life_cycle.py", "experiment/test_local.py"),
+    "experiment/signals": ("experiment/test_life_cycle.py", "cli/test_interrupts.py"),
+    "experiment/sources": ("experiment/test_recipes.py", "experiment/test_identity.py"),
+    "experiment/step_watch": ("experiment/test_step_timeout.py", "envs/test_workers.py"),
+    "experiment/timed_parts": ("experiment/test_profile.py",),
+    "experiment/training": ("experiment/test_local.py", "experiment/test_short_runs.py", "experiment/test_sampling.py"),
+    "experiment/trust": ("experiment/test_strangers.py",),
+    "experiment/deploy": ("experiment/deploy",),
+    "experiment/sweeps": ("experiment/sweeps", "cli/test_sweep.py"),
+    "experiment/launch": (
+        "experiment/test_learner_data.py",
+        "experiment/test_launch_config.py",
+        "experiment/test_exploring.py",
+        "experiment/test_shards.py",
+        "experiment/test_launch.py",
+    ),
+    "experiment/launch/external": ("experiment/test_claims.py", "experiment/test_run_lock.py", "cli/test_node.py"),
+    "experiment/launch/inference": ("experiment/test_inference.py",),
+    "experiment/launch/step_goal": ("experiment/test_step_goal.py",),
+}
+"""Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
+
+BY_HAND = ("sac", "td3", "td3_bc", "ddpg", "d4pg", "redq", "droq", "cql", "discrete_sac", "crr", "iql", "mpo")
+
+PUT_TOGETHER = (
+    "agents/test_losses_by_hand.py",
+    "agents/test_updates_by_hand.py",
+    "agents/test_composition.py",
+    "agents/test_dqn.py",
+    "replay/test_lockstep.py",
+    "test_environment_loop.py",
+    "experiment/test_shared_parts.py",
+    "experiment/test_local.py",
+)
+"""Tests in which the parts meet: conformance and whole runs, a minute of processor time together."""
+
+
+def nearest(path: str) -> tuple[str, ...]:
+    """Returns the nearest tests of a file of agentkit, as paths of files below tests/."""
+    module = path.removeprefix("agentkit/").removesuffix(".py")
+    folder, name = os.path.split(module)
+    own = (f"{folder}/test_{name}.py",) if (ROOT / "tests" / folder / f"test_{name}.py").exists() else ()
+    by_hand = ("agents/test_updates_by_hand.py",) if folder == "agents" and name in BY_HAND else ()
+    return _files(by_hand + (NEAREST.get(module) or own + NEAREST.get(folder, ())))
+
+
+def wider(path: str) -> tuple[str, ...]:
+    """Returns all tests of the folder of a file of agentkit, and those in which the parts meet, but for the nearest.
+
+    Other agents' own tests are left out for an agent's file: no agent imports another.
+    """
+    folder = path.split("/")[1]
+    others = set(nearest(path))
+    if os.path.dirname(path) == "agentkit/agents":
+        others |= {f"agents/test_{file.stem}.py" for file in (ROOT / "agentkit/agents").glob("*.py")}
+    return tuple(name for name in _files((folder, *PUT_TOGETHER)) if name not in others)
+
+
+def _files(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the files of tests that names of files and folders stand for, each once."""
+    files: dict[str, None] = {}
+    for name in names:
+        path = ROOT / "tests" / name
+        found = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        files |= dict.fromkeys(file.relative_to(ROOT / "tests").as_posix() for file in found)
+    return tuple(files)
