@@ -92,7 +92,7 @@ def sample(
         explore: whether to act as in training (samples of a stochastic policy, exploration), in the environment as it
             is in training; else as in evaluation (the mode). A policy that is handed in acts as it was loaded.
         checkpoint: of a run: "newest", "best", or a step that has one.
-        environment: to play in; None for the run's. A policy of a file needs one.
+        environment: to play in, with the run's wrappers around it; None for the run's. A policy of a file needs one.
         **options: fields of `ExperimentConfig` to replace, such as `environment_settings` or `wrappers`; for a folder
             `imports`, too: see `experiment.read_config`.
 
@@ -137,6 +137,8 @@ def _acting(
         if source.origin is None and "environment" not in options:
             raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
         store.publish(0, {"policy": source.arrays})
+        if source.origin is not None and "environment" in options:
+            options = {"wrappers": source.origin.experiment.wrappers} | options
         if source.origin is None or "environment" in options:
             experiment = ExperimentConfig(source.agent, num_steps=1, **options)
         else:

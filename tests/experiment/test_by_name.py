@@ -167,14 +167,33 @@ def test_what_the_folder_will_not_know_is_said_at_the_start_and_when_it_is_misse
     settings["wrappers"] = [functools.partial(StepLimit, max_steps=3)]
     agentkit.train("dqn", lambda: make(), 20, **settings)
     said = " ".join(capsys.readouterr().err.split())
-    assert "environment is a lambda. To evaluate or load it, give environment= and wrappers= again" in said
+    assert "environment is a lambda. To evaluate or load it, give environment= again" in said
     for use in (agentkit.load, agentkit.evaluate):
-        with pytest.raises(ConfigError, match=r"environment is a lambda. .* give environment= and wrappers= again"):
+        with pytest.raises(ConfigError, match=r"environment is a lambda. .* give environment= again"):
             use(tmp_path / "run")
-    given = {"environment": make, "wrappers": settings["wrappers"]}
-    assert agentkit.evaluate(tmp_path / "run", 1, **given)["episode_length"] == [3]
+    assert agentkit.evaluate(tmp_path / "run", 1, environment=make)["episode_length"] == [3]
     agentkit.train("dqn", "agentkit:catch", 20, **SMALL | {"progress": True})
     assert "will not know" not in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_an_environment_that_is_given_has_the_wrappers_of_the_run_or_others(tmp_path):
+    """Of a folder, a policy of it and the experiment; wrappers that no folder can name may be given alone."""
+    short, shorter = (functools.partial(StepLimit, max_steps=steps) for steps in (3, 2))
+    kept = SMALL | {"run_directory": tmp_path / "run", "wrappers": [short]}
+    result = agentkit.train("dqn", "agentkit:catch", 20, **kept)
+    policy = agentkit.load(tmp_path / "run", environment=Catch)
+    for judged in (tmp_path / "run", policy, result):
+        assert agentkit.evaluate(judged, 1, environment=Catch)["episode_length"] == [3]
+        assert agentkit.evaluate(judged, 1, environment=Catch, wrappers=[shorter])["episode_length"] == [2]
+    for sampled in (tmp_path / "run", policy):
+        assert agentkit.sample(sampled, episodes=1, environment=Catch).t.tolist() == [0, 1, 2]
+    unnamed = kept | {"run_directory": tmp_path / "unnamed", "wrappers": [lambda environment: short(environment)]}
+    agentkit.train("dqn", "agentkit:catch", 20, **unnamed)
+    for given in ({}, {"environment": Catch}):
+        with pytest.raises(ConfigError, match=r"wrappers\[0\] is a lambda. .* give wrappers= again"):
+            agentkit.evaluate(tmp_path / "unnamed", 1, **given)
+    assert agentkit.evaluate(tmp_path / "unnamed", 1, wrappers=[shorter])["episode_length"] == [2]
 
 
 def test_a_run_of_a_class_names_it(tmp_path):
