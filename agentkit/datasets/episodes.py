@@ -244,8 +244,10 @@ class EpisodeRecorder(core.Adder):
         episodes: those that have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_steps: int | None = None) -> None:
+        """Makes a recorder, which cuts an episode off after `max_steps`, as truncated; None for no limit."""
         self.episodes: list[Episode] = []
+        self._max_steps = max_steps
         self.reset()
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -269,12 +271,14 @@ class EpisodeRecorder(core.Adder):
         self._actions.append(nests.copy_nest(action))
         self._rewards.append(float(reward))
         self._observations.append(nests.copy_nest(next_timestep.observation))
-        if next_timestep.last():
+        if next_timestep.last() or len(self._rewards) == self._max_steps:
             ended = np.zeros((2, len(self._rewards)), bool)
             ended[0 if discount == 0 else 1, -1] = True
             rewards = np.array(self._rewards, np.float64)
             self.episodes.append(Episode(_stack(self._observations), _stack(self._actions), rewards, *ended))
+            goes_on = [] if next_timestep.last() else self._observations[-1:]
             self.reset()
+            self._observations += goes_on
 
     def reset(self) -> None:
         """Drops the unfinished episode."""

@@ -346,6 +346,23 @@ def test_what_is_recorded_is_what_an_adder_is_given_again(name: str) -> None:
     assert_same(second.episodes, first.episodes)
 
 
+def test_a_recorder_with_a_limit_cuts_episodes_off_and_goes_on() -> None:
+    """As in a batch, which is not reset there: the observation at the cut ends one episode and begins the next."""
+    recorder = EpisodeRecorder(max_steps=3)
+    for length in (7, 3):
+        recorder.add_first(dm_env.restart(np.zeros(1)))
+        for t in range(1, length + 1):
+            end = dm_env.termination if t == length else dm_env.transition
+            recorder.add(np.int32(t), end(float(t), np.full(1, float(t))))
+    assert [episode.observations.ravel().tolist() for episode in recorder.episodes] == [
+        [0, 1, 2, 3], [3, 4, 5, 6], [6, 7], [0, 1, 2, 3],
+    ]  # fmt: skip
+    assert [bool(episode.truncations[-1]) for episode in recorder.episodes] == [True, True, False, False]
+    assert [bool(episode.terminations[-1]) for episode in recorder.episodes] == [False, False, True, True]
+    for episode in recorder.episodes:
+        check_episode(episode, "recorded")
+
+
 def test_discounts_between_0_and_1_are_not_recorded() -> None:
     recorder = EpisodeRecorder()
     recorder.add_first(dm_env.restart(np.zeros(2)))
