@@ -13,7 +13,14 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.datasets import Episode, EpisodeRecorder, describe_actions, read_episodes, split_steps, write_episodes
-from agentkit.datasets.episodes import add_episode, check_episode, fit_episode, in_own_terms, infer_spec
+from agentkit.datasets.episodes import (
+    add_episode,
+    check_episode,
+    fit_episode,
+    fit_episodes,
+    in_own_terms,
+    infer_spec,
+)
 from agentkit.errors import ConfigError, SpecError
 from tests.datasets.test_offline import EPISODES, SPEC, make_episode
 
@@ -48,6 +55,50 @@ def test_nested_observations_are_groups(tmp_path: pathlib.Path) -> None:
     with h5py.File(path) as file:
         assert set(file["episode_0/observations"]) == {"place", "pair"}
         assert set(file["episode_0/observations/pair"]) == {"_index_0", "_index_1"}
+
+
+JOINT = {
+    "turn": specs.DiscreteFrom(3, np.int32, "turn", -1),
+    "arm": (specs.BoundedArray((2,), np.float32, -1.0, 1.0), {"grip": specs.DiscreteArray(2, np.int32)}),
+}
+"""Actions of several parts, one of them in a tuple and a dictionary, and one that counts from -1."""
+
+
+def test_nested_actions_are_given_back_as_the_environment_has_them(tmp_path: pathlib.Path) -> None:
+    spec = SPEC._replace(actions=JOINT)
+    rng = np.random.default_rng(0)
+    push, grip = rng.uniform(-1, 1, (4, 2)).astype(np.float32), np.int32([0, 1, 1, 0])
+    played = make_episode(4, True)._replace(actions={"turn": np.int32([0, 2, 1, 0]), "arm": (push, {"grip": grip})})
+    (own,) = in_own_terms([played], spec)
+    assert own.actions["turn"].tolist() == [-1, 1, 0, -1]
+    path = write_episodes(tmp_path / "data.hdf5", [own], describe_actions(JOINT))
+    data = read_episodes(path)
+    assert_same(data.episodes[0], own)
+    assert data.actions == describe_actions(JOINT)
+    (fitted,) = fit_episodes(data.episodes, spec, data.actions)
+    assert_same(fitted.actions, played.actions)
+    # Of a file whose environment has other bounds, and counts from elsewhere.
+    bounds = {"type": "Box", "low": [0.0, 0.0], "high": [4.0, 4.0]}
+    grips = {"type": "Dict", "subspaces": {"grip": {"type": "Discrete", "start": 5, "n": 2}}}
+    space = {"type": "Dict", "subspaces": {"turn": None, "arm": {"type": "Tuple", "subspaces": [bounds, grips]}}}
+    others = own._replace(actions={"turn": own.actions["turn"], "arm": (2 * push + 2, {"grip": grip + 5})})
+    (mapped,) = fit_episodes([others], spec, space)
+    np.testing.assert_allclose(mapped.actions["arm"][0], push, atol=1e-6)
+    assert mapped.actions["arm"][1]["grip"].tolist() == grip.tolist()
+    for wrong in (bounds, {"type": "Dict", "subspaces": {"turn": None}}, {"type": "Dict", "subspaces": None}):
+        with pytest.raises(SpecError, match="action_space"):
+            fit_episodes([own], spec, wrong)
+    with pytest.raises(SpecError, match="expected a dictionary of turn, arm"):
+        fit_episodes([make_episode(4, True)], spec, space)
+
+
+@pytest.mark.parametrize("names", [{"a/b": 1}, {3: 1}, {"..": 1}, {"": 1}, {"_index_0": 1}, {"x": {}}, ()])
+def test_names_that_a_file_would_not_give_back_are_refused_before_it_is_there(names: Any, tmp_path: Any) -> None:
+    column = np.zeros((3, 1), np.float32)
+    nest = {"good": column, "inner": tree.map_structure(lambda _: column, names)}
+    with pytest.raises(SpecError, match=r"episode 0, actions/inner.*(expected names|found an empty)"):
+        write_episodes(tmp_path / "data.hdf5", [make_episode(3, True)._replace(actions=nest)])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_minaris_folder_is_read(tmp_path: pathlib.Path) -> None:
