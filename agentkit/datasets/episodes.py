@@ -140,7 +140,8 @@ def _fit_parts(nest: Nest, spec: Nest, spaces: Any, what: str) -> Nest:
 def _map_bounds(actions: Nest, spec: specs.BoundedArray, space: ActionSpace, what: str) -> Nest:
     """Returns actions of a Box as those of `spec`: bounds onto bounds, linearly."""
     low, high = np.asarray(space["low"], np.float64), np.asarray(space["high"], np.float64)
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+    dtype = np.dtype(space.get("dtype", spec.dtype))
+    if not all(specs.is_finite_bound(bound, dtype).all() for bound in (low, high)) or not np.all(low < high):
         return actions
     if np.all(low == spec.minimum) and np.all(high == spec.maximum):
         return actions

@@ -257,6 +257,9 @@ def test_actions_are_mapped_onto_the_agents_bounds() -> None:
     np.testing.assert_allclose(fitted, [[-1.0, 1.0], [0.5, -0.5]])
     assert fitted.dtype == np.float32
     np.testing.assert_array_equal(_fit([[-0.5, 1.0]], BOX, None), [[-0.5, 1.0]])
+    for largest in (np.inf, float(np.finfo(np.float32).max)):  # Which many environments write where there is no bound.
+        endless = {"type": "Box", "dtype": "float32", "low": [-largest] * 2, "high": [largest] * 2}
+        np.testing.assert_array_equal(_fit([[-0.5, 1.0]], BOX, endless), [[-0.5, 1.0]])
     discrete = _fit(np.int64([3, 5]), SPEC.actions, {"type": "Discrete", "n": 3, "start": 3})
     np.testing.assert_array_equal(discrete, [0, 2])
     assert discrete.dtype == np.int32
