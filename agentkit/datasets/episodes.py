@@ -14,8 +14,8 @@ from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
 
 ActionSpace = Mapping[str, Any]
-"""What a file says of actions, in Minari's terms: ``{"type": "Box", "low": [...], "high": [...]}``, ``{"type": "Discrete",
-"n": 3}``, or ``{"type": "Dict", "subspaces": {...}}`` (``"Tuple"``: a list) of these."""
+"""What a file says of actions, in Minari's terms: ``{"type": "Box", "low": [...], "high": [...]}``,
+``{"type": "Discrete", "n": 3}``, or ``{"type": "Dict", "subspaces": {...}}`` (of a ``Tuple`` a list) of several."""
 
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 
