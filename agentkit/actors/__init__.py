@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentkit.actors.epsilon_greedy import epsilon_greedy_policy as epsilon_greedy_policy
     from agentkit.actors.epsilon_greedy import epsilon_ladder_policy as epsilon_ladder_policy
     from agentkit.actors.epsilon_greedy import explore as explore
+    from agentkit.actors.epsilon_greedy import fixed_epsilon_policy as fixed_epsilon_policy
     from agentkit.actors.gaussian_noise import deterministic_policy as deterministic_policy
     from agentkit.actors.gaussian_noise import gaussian_noise_policy as gaussian_noise_policy
     from agentkit.actors.inference_server import InferenceServer as InferenceServer
@@ -42,7 +43,9 @@ _HOMES = {
     "InferenceServer": "inference_server",
     "ReadyPolicyActor": "ready",
     **dict.fromkeys(("ActorIndex", "Policy", "stateless_policy"), "policy"),
-    **dict.fromkeys(("epsilon_greedy_policy", "epsilon_ladder_policy", "explore"), "epsilon_greedy"),
+    **dict.fromkeys(
+        ("epsilon_greedy_policy", "epsilon_ladder_policy", "explore", "fixed_epsilon_policy"), "epsilon_greedy"
+    ),
     **dict.fromkeys(("deterministic_policy", "gaussian_noise_policy"), "gaussian_noise"),
     **dict.fromkeys(("PolicyVariables", "with_normalized_observations", "stochastic_policy"), "on_policy"),
     **dict.fromkeys(("clipped_gaussian_policy", "mode_policy", "uniform_action", "sampling_policy"), "sampling"),
@@ -64,6 +67,7 @@ __all__ = [
     "epsilon_greedy_policy",
     "epsilon_ladder_policy",
     "explore",
+    "fixed_epsilon_policy",
     "gaussian_noise_policy",
     "mode_policy",
     "sampling_policy",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from agentkit.actors.policy import Params, Policy
+from agentkit.actors.policy import Params, Policy, stateless_policy
 from agentkit.actors.step_count import count_from, count_one_more, no_steps, steps_taken
 from agentkit.specs import ILLEGAL_VALUE
 from agentkit.types import Array, Nest
@@ -49,6 +49,22 @@ def epsilon_greedy_policy(
         return explore(key, q, epsilon(steps_taken(count)) if callable(epsilon) else epsilon), count_one_more(count), ()
 
     return Policy(act, init=no_steps, begin=count_from)
+
+
+def fixed_epsilon_policy(q_values: Callable[..., Array], epsilon: float, takes_key: bool = False) -> Policy:
+    """Makes an epsilon-greedy policy without a state, for evaluation: nothing in it counts steps.
+
+    Args:
+        q_values: as for `epsilon_greedy_policy`.
+        epsilon: chance of a uniform action.
+        takes_key: as for `epsilon_greedy_policy`.
+    """
+
+    def act(params: Params, key: jax.Array, observation: Nest) -> Nest:
+        q, key = _single(q_values, takes_key, params, observation, key)
+        return explore(key, q, epsilon)
+
+    return stateless_policy(act)
 
 
 def epsilon_ladder_policy(q_values: Callable[..., Array], takes_key: bool = False) -> Policy:

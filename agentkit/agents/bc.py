@@ -20,7 +20,13 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, deterministic_policy, epsilon_greedy_policy, stateless_policy
+from agentkit.actors import (
+    Policy,
+    deterministic_policy,
+    epsilon_greedy_policy,
+    fixed_epsilon_policy,
+    stateless_policy,
+)
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -83,9 +89,10 @@ def make_networks(environment_spec: specs.EnvironmentSpec, config: Config, torso
 
 def make_policy(networks: Networks, config: Config, evaluation: bool = False) -> Policy:
     """Takes the likeliest action, or the network's; explores by a uniform action now and then."""
-    probability = 0.0 if evaluation else config.random_actions
     if networks.num_actions is not None:
-        return epsilon_greedy_policy(networks.policy.apply, lambda _: probability)
+        if evaluation:
+            return fixed_epsilon_policy(networks.policy.apply, 0.0)
+        return epsilon_greedy_policy(networks.policy.apply, config.random_actions)
     if evaluation:
         return deterministic_policy(networks.policy.apply)
 
@@ -93,7 +100,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         action = networks.policy.apply(params, jax.tree.map(lambda x: x[None], observation))[0]
         chance_key, uniform_key = jax.random.split(key)
         uniform = jax.random.uniform(uniform_key, networks.action_shape, minval=-1.0, maxval=1.0)
-        return jnp.where(jax.random.uniform(chance_key) < probability, uniform, action)
+        return jnp.where(jax.random.uniform(chance_key) < config.random_actions, uniform, action)
 
     return stateless_policy(act)
 

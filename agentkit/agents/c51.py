@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -101,7 +101,7 @@ def make_policy(network: nets.CategoricalNetwork, config: Config, evaluation: bo
         return network.q_values(network.logits(params, observation), observation)
 
     if evaluation:
-        return epsilon_greedy_policy(mean_returns, config.epsilon_evaluation)
+        return fixed_epsilon_policy(mean_returns, config.epsilon_evaluation)
     if config.epsilon_ladder:
         return epsilon_ladder_policy(mean_returns)
     return epsilon_greedy_policy(mean_returns, config.epsilon)

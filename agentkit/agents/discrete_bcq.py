@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -111,7 +111,7 @@ def make_policy(networks: Networks, config: Config, evaluation: bool = False) ->
         return constrained_values(networks, config, params, observation)
 
     if evaluation:
-        return epsilon_greedy_policy(q_values, config.epsilon_evaluation)
+        return fixed_epsilon_policy(q_values, config.epsilon_evaluation)
     if config.epsilon_ladder:
         return epsilon_ladder_policy(q_values)
     return epsilon_greedy_policy(q_values, config.epsilon)

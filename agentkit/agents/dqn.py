@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -80,7 +80,7 @@ def make_networks(
 def make_policy(network: nets.Network, config: Config, evaluation: bool = False) -> Policy:
     """Explores epsilon-greedily: by a falling epsilon or on the ladder; in evaluation by a fixed epsilon."""
     if evaluation:
-        return epsilon_greedy_policy(network.apply, config.epsilon_evaluation)
+        return fixed_epsilon_policy(network.apply, config.epsilon_evaluation)
     if config.epsilon_ladder:
         return epsilon_ladder_policy(network.apply)
     return epsilon_greedy_policy(network.apply, config.epsilon)

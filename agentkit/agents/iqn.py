@@ -23,7 +23,7 @@ import numpy as np
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import ReplayConfig, Transitions
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -107,7 +107,7 @@ def make_policy(network: nets.Network, config: Config, evaluation: bool = False)
         return jnp.mean(network.apply(params, observation, taus), axis=1)  # [B, A]
 
     if evaluation:
-        return epsilon_greedy_policy(q_values, config.epsilon_evaluation, takes_key=True)
+        return fixed_epsilon_policy(q_values, config.epsilon_evaluation, takes_key=True)
     if config.epsilon_ladder:
         return epsilon_ladder_policy(q_values, takes_key=True)
     return epsilon_greedy_policy(q_values, config.epsilon, takes_key=True)

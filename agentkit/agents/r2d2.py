@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from agentkit import losses, specs
 from agentkit import networks as nets
-from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy
+from agentkit.actors import Policy, epsilon_greedy_policy, epsilon_ladder_policy, fixed_epsilon_policy
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
 from agentkit.agents.common.experience import Sequences, SequencesConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss
@@ -134,7 +134,7 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     Its extras are the memory's state before the observation; in evaluation there are none.
     """
     if evaluation:
-        chooser = epsilon_greedy_policy(_given_values, config.epsilon_evaluation)
+        chooser = fixed_epsilon_policy(_given_values, config.epsilon_evaluation)
     elif config.epsilon_ladder:
         chooser = epsilon_ladder_policy(_given_values)
     else:

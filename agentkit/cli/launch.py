@@ -7,7 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from agentkit import ports
@@ -53,7 +53,7 @@ def launch(arguments: argparse.Namespace) -> int:
 
         own = of_resumed_run(arguments, arguments.resume, changes["imports"])
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
-        return _show(resume, arguments.resume, arguments.imports)
+        return _show(resume, arguments.resume, arguments)
     if arguments.stop_at_return is not None and arguments.evaluators == 0:
         raise ConfigError(
             "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
@@ -68,7 +68,7 @@ def launch(arguments: argparse.Namespace) -> int:
     for line in short_runs.warnings_of(plan, config.num_actors):
         say(line)
     with folder.removed_if_refused():
-        return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments.imports)
+        return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)
 
 
 def check_installed(engine: str | None = None) -> None:
@@ -83,11 +83,13 @@ def check_installed(engine: str | None = None) -> None:
         raise missing_extra("ray", "ray")
 
 
-def _show(run: Callable[..., Any], directory: Any, imports: Sequence[str] | None) -> int:
+def _show(run: Callable[..., Any], directory: Any, arguments: argparse.Namespace) -> int:
     """Calls ``run(on_status=...)`` under a live table, and says how it ended."""
     from agentkit.distributed import ProgramError
     from agentkit.loggers.program_table import ProgramTable
 
+    named = (("--listen", arguments.listen), ("--ray-address", arguments.ray_address))
+    again = [word for option, value in named if value is not None for word in (option, value)]
     try:
         with ProgramTable() as table:
 
@@ -99,7 +101,7 @@ def _show(run: Callable[..., Any], directory: Any, imports: Sequence[str] | None
     except ProgramError as error:
         # The traceback in it is the node's own; this process's would say nothing.
         print(f"agentkit: {error}", file=sys.stderr)
-        go_on = command_line("launch", "--resume", directory, imports=imports)
+        go_on = command_line("launch", "--resume", directory, *again, imports=arguments.imports)
         say(f"Mend it, and go on with:\n  {go_on}", sys.stderr)
         return 1
-    return finish(result, directory, "launch", imports)
+    return finish(result, directory, "launch", arguments.imports, again)

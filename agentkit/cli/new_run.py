@@ -69,6 +69,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     from agentkit.experiment import by_name, run_loggers
     from agentkit.experiment.config import refuse_wrong_order
     from agentkit.experiment.prior_data import refuse_prior_data
+    from agentkit.experiment.trust import packages_outside
 
     refuse_wrong_order(arguments.agent, arguments.env)
     imports = import_packages(arguments.imports)
@@ -89,6 +90,9 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **_given_fields(arguments, imports),
         **settings,
     )
+    # Such as that of `video`, which writes where it is told to: the next command has to name them.
+    own = packages_outside(getattr(wrapper, "func", wrapper).__module__ for wrapper in plan.wrappers)
+    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), *own])] or None
     run_loggers.check_installed(plan)
     plan = with_data_share(with_reward_scale(plan), arguments)
     if command != "train":

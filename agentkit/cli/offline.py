@@ -136,8 +136,10 @@ def export(arguments: argparse.Namespace) -> int:
         ConfigError: if there is no run or checkpoint, the file exists, or its episodes cannot be had.
     """
     check_is_run(arguments.run)
-    if arguments.replay and (arguments.explore or arguments.episodes is not None):
-        raise ConfigError("--replay writes what the run's replay holds; leave out --episodes and --explore.")
+    if arguments.replay and (arguments.explore or (arguments.episodes, arguments.max_steps) != (None, None)):
+        raise ConfigError(
+            "--replay writes what the run's replay holds; leave out --episodes, --max-steps and --explore."
+        )
     from agentkit import datasets, experiment
     from agentkit.datasets.episode_files import check_new_file
 
@@ -148,9 +150,9 @@ def export(arguments: argparse.Namespace) -> int:
             data = experiment.read_replay(arguments.run, imports=imports)
         else:
             episodes = 100 if arguments.episodes is None else arguments.episodes
-            seed = arguments.seed or 0
+            limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
             data = experiment.record_episodes(
-                arguments.run, episodes, explore=arguments.explore, seed=seed, imports=imports
+                arguments.run, episodes, explore=arguments.explore, seed=arguments.seed or 0, imports=imports, **limit
             )
         with interruptible():
             datasets.write_episodes(arguments.out, data.episodes, data.actions)

@@ -13,7 +13,13 @@ from agentkit.cli.screen import command_line, say
 from agentkit.errors import AgentkitError
 
 
-def finish(result: Any, directory: str | os.PathLike[str], command: str, imports: Sequence[str] | None = None) -> int:
+def finish(
+    result: Any,
+    directory: str | os.PathLike[str],
+    command: str,
+    imports: Sequence[str] | None = None,
+    again: Sequence[str] = (),
+) -> int:
     """Prints how a run ended and how to go on; returns the exit code.
 
     Args:
@@ -21,8 +27,9 @@ def finish(result: Any, directory: str | os.PathLike[str], command: str, imports
         directory: the run folder.
         command: the one that trained: "train", "launch", "offline".
         imports: packages that each command on the run needs to be told.
+        again: words that a resumed run has to be given again.
     """
-    resume = command_line(command, "--resume", directory, imports=imports)
+    resume = command_line(command, "--resume", directory, *again, imports=imports)
     word = "update" if command == "offline" else "step"
     if result.interrupted:
         say(f"Stopped at {word} {result.steps:,} and saved. Go on with:\n  {resume}")

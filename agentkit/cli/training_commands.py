@@ -91,6 +91,9 @@ def add_offline(commands: Commands[Parser]) -> None:
         "-o", "--out", required=True, metavar="FILE.hdf5", help="the file to write, which must not exist"
     )
     export.add_argument("--episodes", type=positive, metavar="N", help="how many to play; default: 100")
+    export.add_argument(
+        "--max-steps", type=positive, metavar="N", help="cut an episode off after N steps; default: the run's own limit"
+    )
     export.add_argument("--explore", action="store_true", help="play with the policy that explores")
     export.add_argument("--seed", type=natural, metavar="N", help="of the episodes played; default: 0")
     export.add_argument("--replay", action="store_true", help="play nothing: write the episodes in the run's replay")

@@ -62,7 +62,7 @@ def write_episodes(
 
     Raises:
         ConfigError: the file exists, has another suffix, or cannot be written; or there are no episodes.
-        SpecError: an episode's parts do not go together.
+        SpecError: an episode's parts do not go together, or have names that HDF5 has no place for.
         MissingExtraError: h5py is not installed.
     """
     path = check_new_file(path)
@@ -70,6 +70,8 @@ def write_episodes(
         raise ConfigError(f"Expected at least 1 episode to write to {path}, found none.")
     for number, episode in enumerate(episodes):
         check_episode(episode, f"episode {number}")
+        for name in ("observations", "actions"):
+            _check_names(getattr(episode, name), f"episode {number}, {name}")
     h5py = _h5py()
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
@@ -106,6 +108,21 @@ def check_new_file(path: str | pathlib.Path) -> pathlib.Path:
     if path.exists():
         raise ConfigError(f"{path} exists. Choose another file, or delete it first.")
     return path
+
+
+def _check_names(nest: Nest, what: str) -> None:
+    """Refuses a nest that a file would not give back: of a part without leaves, or a name that HDF5 reads otherwise."""
+    if not isinstance(nest, Mapping | tuple | list):
+        return
+    if not nest:
+        raise SpecError(f"{what}: expected arrays, found an empty {type(nest).__name__}. Leave it out.")
+    for key, child in nest.items() if isinstance(nest, Mapping) else enumerate(nest):
+        bad = isinstance(nest, Mapping) and (not isinstance(key, str) or key.strip(".") == "" or "/" in key)
+        if bad or str(key).startswith(_INDEX):
+            raise SpecError(
+                f"{what}: expected names without a slash, and none that begins with {_INDEX}, found {key!r}. Rename it."
+            )
+        _check_names(child, f"{what}/{key}")
 
 
 def _write(group: Any, name: str, nest: Nest) -> None:

@@ -14,7 +14,8 @@ from agentkit.errors import ConfigError, SpecError
 from agentkit.types import Nest
 
 ActionSpace = Mapping[str, Any]
-"""What a file says of actions: ``{"type": "Box", "low": [...], "high": [...]}`` or ``{"type": "Discrete", "n": 3}``."""
+"""What a file says of actions, in Minari's terms: ``{"type": "Box", "low": [...], "high": [...]}``,
+``{"type": "Discrete", "n": 3}``, or ``{"type": "Dict", "subspaces": {...}}`` (of a ``Tuple`` a list) of several."""
 
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
 
@@ -106,26 +107,41 @@ def _fit_own(nest: Nest, spec: Nest, what: str, **options: Any) -> Nest:
 
 def _fit_actions(nest: Nest, spec: Nest, space: ActionSpace | None, what: str) -> Nest:
     options: dict[str, Any] = {"slack": 1e-4, "advice": _OF_OTHER_BOUNDS}  # Of a map between bounds, in 32 bits.
-    if space is None or not specs.is_spec(spec) or tree.is_nested(nest):
+    if space is None or tree.is_nested(nest) == specs.is_spec(spec):
         return _fit_own(nest, spec, what, **options)
     try:
+        if not specs.is_spec(spec):
+            return _fit_parts(nest, spec, space["subspaces"], what)
         start = space["low"] if np.any(specs.start_of(spec)) and space.get("type") == "Box" else space.get("start")
         if spec.dtype.kind in "iu" and start is not None:
             whole = specs.fit_array(nest, specs.Array(spec.shape, np.int64), what, leading="step", advice=_OF_ANOTHER)
             return specs.fit_array(whole - np.asarray(start), spec, what, leading="step", **options)
         if space.get("type") == "Box" and isinstance(spec, specs.BoundedArray) and spec.dtype.kind == "f":
             nest = _map_bounds(nest, spec, space, what)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, SpecError):
             raise
         raise SpecError(f"{what}: the action_space {dict(space)!s:.200} is not of these actions: {error!r}.") from error
     return _fit_own(nest, spec, what, **options)
 
 
+def _fit_parts(nest: Nest, spec: Nest, spaces: Any, what: str) -> Nest:
+    """Returns a dictionary or tuple of actions, each part by its own space."""
+    is_mapping = isinstance(spec, Mapping)
+    keys = list(spec) if is_mapping else list(range(len(spec)))
+    if len(nest) != len(spec) or len(spaces) != len(spec):
+        raise SpecError(
+            f"{what}: expected {len(spec)} parts, found {len(nest)}, and {len(spaces)} in the action_space."
+        )
+    found = [_fit_actions(nest[key], spec[key], spaces[key], f"{what}/{key}") for key in keys]
+    return dict(zip(keys, found, strict=True)) if is_mapping else tree.unflatten_as(spec, tree.flatten(found))
+
+
 def _map_bounds(actions: Nest, spec: specs.BoundedArray, space: ActionSpace, what: str) -> Nest:
     """Returns actions of a Box as those of `spec`: bounds onto bounds, linearly."""
     low, high = np.asarray(space["low"], np.float64), np.asarray(space["high"], np.float64)
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+    dtype = np.dtype(space.get("dtype", spec.dtype))
+    if not all(specs.is_finite_bound(bound, dtype).all() for bound in (low, high)) or not np.all(low < high):
         return actions
     if np.all(low == spec.minimum) and np.all(high == spec.maximum):
         return actions
@@ -147,6 +163,10 @@ def in_own_terms(episodes: Iterable[Episode], spec: specs.EnvironmentSpec) -> li
 
 def describe_actions(spec: Nest) -> ActionSpace | None:
     """Describes the action space of an action spec, for a file; None for actions a file need not describe."""
+    if isinstance(spec, Mapping):
+        return {"type": "Dict", "subspaces": {key: describe_actions(child) for key, child in spec.items()}}
+    if isinstance(spec, tuple | list):
+        return {"type": "Tuple", "subspaces": [describe_actions(child) for child in spec]}
     start = specs.start_of(spec) if specs.is_spec(spec) else 0
     if isinstance(spec, specs.DiscreteArray):
         return {"type": "Discrete", "dtype": "int64", "start": start, "n": int(spec.num_values)}
@@ -244,8 +264,10 @@ class EpisodeRecorder(core.Adder):
         episodes: those that have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_steps: int | None = None) -> None:
+        """Makes a recorder, which cuts an episode off after `max_steps`, as truncated; None for no limit."""
         self.episodes: list[Episode] = []
+        self._max_steps = max_steps
         self.reset()
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -269,12 +291,14 @@ class EpisodeRecorder(core.Adder):
         self._actions.append(nests.copy_nest(action))
         self._rewards.append(float(reward))
         self._observations.append(nests.copy_nest(next_timestep.observation))
-        if next_timestep.last():
+        if next_timestep.last() or len(self._rewards) == self._max_steps:
             ended = np.zeros((2, len(self._rewards)), bool)
             ended[0 if discount == 0 else 1, -1] = True
             rewards = np.array(self._rewards, np.float64)
             self.episodes.append(Episode(_stack(self._observations), _stack(self._actions), rewards, *ended))
+            goes_on = [] if next_timestep.last() else self._observations[-1:]
             self.reset()
+            self._observations += goes_on
 
     def reset(self) -> None:
         """Drops the unfinished episode."""

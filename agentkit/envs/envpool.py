@@ -147,6 +147,7 @@ class ReadySlots(_Pool):
     Attributes:
         numbers: int64 ``[M]``, ascending: the environments in the slots.
         pool_size: N, how many environments there are.
+        earned: float64 ``[N]``, the sum of each one's rewards so far, of all its episodes.
 
     Args:
         pool: what ``envpool.make_gymnasium`` gives for a ``batch_size`` M below its ``num_envs``.
@@ -158,6 +159,7 @@ class ReadySlots(_Pool):
         self._last = np.ones(self.pool_size, bool)  # Each environment's next time step is FIRST.
         self._is_working = np.ones(self.pool_size, bool)
         self.numbers = np.arange(self._num_slots)
+        self.earned = np.zeros(self.pool_size)
         self._newest: dm_env.TimeStep | None = None
 
     def _begin(self) -> Any:
@@ -185,6 +187,7 @@ class ReadySlots(_Pool):
         observation, reward, terminated, truncated = tree.map_structure(lambda x: x[order], tuple(found[:4]))
         self.numbers = numbers = found[4]["env_id"][order].astype(np.int64)
         self._newest = _timestep(self._last[numbers], observation, reward, terminated, truncated)
+        self.earned[numbers] += self._newest.reward
         self._last[numbers], self._is_working[numbers] = terminated | truncated, False
         return self._newest
 
@@ -203,15 +206,11 @@ class ReadyEnvPool(EnvironmentWrapper):
 
     Which are ready depends on the machine, so that nothing repeats.
 
-    Attributes:
-        raw_return: None: a wrapper around the slots cannot sum what their environments have earned in turn.
-
     Args:
         slots: `ReadySlots`, with wrappers around them or without.
     """
 
     works_on_batches = True
-    raw_return = None
 
     def __init__(self, slots: Any):
         super().__init__(slots)
@@ -248,6 +247,12 @@ class ReadyEnvPool(EnvironmentWrapper):
                 f"send: expected actions for {self.environment.numbers}, found {numbers}. Answer each recv."
             )
         self.environment.step(actions)
+
+    @property
+    def raw_return(self) -> np.ndarray | None:
+        """Returns sums of the rewards before wrappers changed them, ``[N]``; None where none does."""
+        # A wrapper's own sums are of slots, in which environments take turns.
+        return None if getattr(self.environment, "raw_return", None) is None else self.environment.earned
 
     def reset(self) -> dm_env.TimeStep:
         """Refuses: the environments are not in step."""

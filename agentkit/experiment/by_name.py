@@ -11,6 +11,8 @@ from typing import Any
 from agentkit.agents import registry
 from agentkit.agents.addons import View, with_normalization, with_views
 from agentkit.agents.common.agent import Agent
+from agentkit.callbacks import keep_best
+from agentkit.callbacks.best import KeepBest
 from agentkit.counting import parse_whole
 from agentkit.envs.given import find, name_of
 from agentkit.errors import ConfigError, our_name, says_what_was_meant, unknown_name
@@ -56,12 +58,16 @@ def train(
         **settings: fields of the agent's `Config` (``learning_rate``, ...), of `ExperimentConfig` (``run_directory``,
             ``num_envs``, ...), and arguments of `agentkit.run` (``resume``, ...). They win over the preset's. Without
             a ``run_directory`` the run is kept in a new folder ``runs/AGENT-ENVIRONMENT-seedN``; None keeps nothing.
+            ``keep_best=False`` leaves out `callbacks.keep_best`, which a run in a folder that is evaluated has.
 
     Raises:
         ConfigError: for settings that are impossible or contradict each other, or where there are no steps.
         UnknownNameError: for an agent, environment or setting that is not there; proposes the nearest name.
     """
     refuse_wrong_order(agent, environment)
+    keeps_best = settings.pop("keep_best", True)
+    if not isinstance(keeps_best, bool):
+        raise ConfigError(f"keep_best: expected True or False, found {keeps_best!r}. Another one goes into callbacks=.")
     of_agent, of_run, of_call = _split(agent, settings)
     of_run = {"progress": True, "seed": seed} | of_run
     # An agent that was made by hand has its settings already.
@@ -73,6 +79,8 @@ def train(
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:
         print(f'{line} preset="none" for bare defaults.', flush=True)
+    if keeps_best and of_run.get("run_directory", RUNS) is not None:
+        experiment = _keeping_best(experiment)
     if "run_directory" in of_run or of_call.get("resume"):
         return run(experiment, **of_call)
     name = agent if isinstance(agent, str) else registry.name_of(agent) or "agent"
@@ -81,6 +89,14 @@ def train(
         print(f"Run folder: {folder.path}", flush=True)
     with folder.removed_if_refused():
         return run(dataclasses.replace(experiment, run_directory=folder.path), **of_call)
+
+
+def _keeping_best(experiment: ExperimentConfig) -> ExperimentConfig:
+    """Returns the experiment with `callbacks.keep_best`, if it is evaluated and has none yet."""
+    own = experiment.callbacks
+    if experiment.evaluation_period == 0 or any(isinstance(callback, KeepBest) for callback in own):
+        return experiment
+    return dataclasses.replace(experiment, callbacks=(keep_best(), *own))
 
 
 def plan(

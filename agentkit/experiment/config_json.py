@@ -171,7 +171,9 @@ def experiment_from_record(
 ) -> ExperimentConfig:
     """Returns the experiment that `ExperimentConfig.describe` described, with some fields replaced.
 
-    Warns of code that has changed since. Callbacks are left out: see `callback_record.rebuild`.
+    An environment that is given has the record's wrappers around it, unless others are given, but not the arguments of
+    the record's environment. Warns of code that has changed since. Callbacks are left out: see
+    `callback_record.rebuild`.
 
     Raises:
         ConfigError: it cannot be made again, or has settings that this version does not know.
@@ -182,6 +184,10 @@ def experiment_from_record(
         wanted += identity.AGENT_PARTS
     if "environment" not in changes:
         wanted += identity.ENVIRONMENT_PARTS
+    elif "wrappers" not in changes:
+        wanted += ("wrappers",)
+    if "wrappers" in changes:
+        wanted = tuple(name for name in wanted if name != "wrappers")
     made: dict[str, Any] = {}
     try:
         _check(record)
@@ -190,6 +196,8 @@ def experiment_from_record(
             made["agent"] = identity.rebuild_agent(record, checked, run_directory)
         if "environment" not in changes:
             made |= identity.rebuild_environment(record, checked)
+        if "wrappers" in checked:
+            made["wrappers"] = checked["wrappers"].build()
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         if isinstance(error, AgentkitError):
             raise

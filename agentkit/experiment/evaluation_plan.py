@@ -6,6 +6,7 @@ Time is never looked at: a run would differ from its repetition.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
@@ -18,7 +19,7 @@ PART = 10
 LEAST = 5
 """Evaluations in proportion of a run, at least, however long its episodes are: fewer points are no curve."""
 
-_SHORTEST_LIMIT, _LONGEST_LIMIT = 1_000, 100_000
+_SHORTEST_LIMIT, LONGEST_LIMIT = 1_000, 100_000
 """An evaluation's episode may take as many steps as the run, within these: most of gymnasium's end by 1,000."""
 
 
@@ -35,7 +36,7 @@ class EvaluationPlan(NamedTuple):
     period: int
     episodes: int
     in_proportion: bool
-    max_steps: int = _LONGEST_LIMIT
+    max_steps: int = LONGEST_LIMIT
 
     def describe(self, num_steps: int, unit: str = "step") -> str:
         """Returns a line for the user."""
@@ -49,10 +50,21 @@ class EvaluationPlan(NamedTuple):
         return f"Evaluation: up to {of_each} every {self.period:,} {unit}s, {in_all}. {limit}"
 
 
+def warn_of_cut(num_cut: int, max_steps: int) -> None:
+    """Warns of recorded episodes that `evaluation_max_steps` has cut off, if there are some."""
+    if num_cut:
+        which = "An episode was" if num_cut == 1 else f"{num_cut} episodes were"
+        warnings.warn(
+            f"{which} cut off after {max_steps:,} steps, as truncated. evaluation_max_steps (--max-steps) says when.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def evaluation_plan(experiment: ExperimentConfig) -> EvaluationPlan:
     """Returns an experiment's plan: in proportion where neither period nor episodes are given."""
     period, episodes = experiment.evaluation_period, experiment.evaluation_episodes
-    limit = min(max(experiment.num_steps, _SHORTEST_LIMIT), _LONGEST_LIMIT)
+    limit = min(max(experiment.num_steps, _SHORTEST_LIMIT), LONGEST_LIMIT)
     return EvaluationPlan(
         max(experiment.num_steps // PART, 1) if period is None else period,
         MAX_EPISODES if episodes is None else episodes,

@@ -128,7 +128,7 @@ def rebuild_agent(record: Mapping[str, Any], checked: Mapping[str, Checked], run
 
 
 def rebuild_environment(record: Mapping[str, Any], checked: Mapping[str, Checked]) -> dict[str, Any]:
-    """Makes the fields of an `ExperimentConfig` that define the environment.
+    """Makes the fields of an `ExperimentConfig` that define the environment, but for its wrappers.
 
     Args:
         record: what `describe_environment` returned.
@@ -142,7 +142,6 @@ def rebuild_environment(record: Mapping[str, Any], checked: Mapping[str, Checked
     return {
         "environment": environment,
         "environment_settings": {name: code.build() for name, code in _under(checked, "environment_settings").items()},
-        "wrappers": checked["wrappers"].build() if "wrappers" in checked else (),
     }
 
 
@@ -276,8 +275,10 @@ def _given_again(found: Sequence[tuple[str, str]], record: Mapping[str, Any]) ->
     """Returns the arguments of `load` and `evaluate` that stand for these parts."""
     lacking = {path.partition(".")[0].partition("[")[0] for path, _ in found}
     names = ["agent"] if lacking - set(ENVIRONMENT_PARTS) else []
-    if lacking & set(ENVIRONMENT_PARTS):  # Where it is given, nothing of the environment is taken from the folder.
-        names += ["environment", *(name for name in ("environment_settings", "wrappers") if record.get(name))]
+    if lacking & set(ENVIRONMENT_PARTS) - {"wrappers"}:  # Arguments are those of the environment that is not given.
+        names += ["environment", *(["environment_settings"] if record.get("environment_settings") else [])]
+    if "wrappers" in lacking:
+        names.append("wrappers")
     return " and ".join(f"{name}=" for name in names)
 
 

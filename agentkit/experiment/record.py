@@ -19,6 +19,7 @@ from agentkit.datasets.replay_contents import join_sequences, join_transitions
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment.acting import make_actor, make_loop
 from agentkit.experiment.config_json import read_config
+from agentkit.experiment.evaluation_plan import evaluation_plan, warn_of_cut
 from agentkit.experiment.restoring import restore_policy
 from agentkit.experiment.shared_parts import find_policy
 from agentkit.replay import InProcessReplay
@@ -37,7 +38,8 @@ def record_episodes(
         num_episodes: at least 1.
         explore: with the policy that explores, and not the one to be judged by.
         seed: of environment and policy.
-        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`.
+        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`, or
+            `evaluation_max_steps`, after which an episode is cut off, which is a warning.
 
     Raises:
         ConfigError: not a run folder, one that cannot be rebuilt, or less than 1 episode.
@@ -49,14 +51,17 @@ def record_episodes(
     restored = restore_policy(run_directory, **options)
     experiment, store = restored.experiment, restored.store
     policy = find_policy(experiment.agent, restored.networks, evaluation=not explore)
+    limit = evaluation_plan(experiment).max_steps
     sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
     environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
     with contextlib.closing(experiment.make_environment(environment_seed, evaluation=True)) as environment:
-        recorders = [EpisodeRecorder() for _ in range(environment.num_envs if is_batched(environment) else 1)]
+        recorders = [EpisodeRecorder(limit) for _ in range(environment.num_envs if is_batched(environment) else 1)]
         adder = SplitAdder(recorders) if is_batched(environment) else recorders[0]
         actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)
         actor.update(wait=True)
-        make_loop(environment, actor, on_nan=experiment.on_nan).run(num_episodes=num_episodes)
+        loop = make_loop(environment, actor, on_nan=experiment.on_nan, max_episode_steps=limit)
+        loop.run(num_episodes=num_episodes)
+        warn_of_cut(loop.num_cut, limit)
         spec = make_environment_spec(environment)
     episodes = [episode for recorder in recorders for episode in recorder.episodes][:num_episodes]
     return EpisodeData(in_own_terms(episodes, spec), describe_actions(spec.actions))

@@ -21,6 +21,7 @@ from agentkit.adders.base import make_cast
 from agentkit.errors import ConfigError, says_what_was_meant
 from agentkit.experiment.acting import add_columns, make_actor, make_loop
 from agentkit.experiment.config import ExperimentConfig
+from agentkit.experiment.evaluation_plan import LONGEST_LIMIT, evaluation_plan, warn_of_cut
 from agentkit.experiment.loading import LoadedPolicy, load
 from agentkit.experiment.restoring import check_fits, restore_policy
 from agentkit.experiment.shared_parts import find_policy, make_parts
@@ -86,13 +87,13 @@ def sample(
             checkpoint, or without a run folder the policy that its training would begin with.
         steps: N steps, exactly; or
         episodes: N whole episodes. Of several environments each plays its share, so that none is favoured for being
-            short.
+            short. One is cut off, as truncated, after `evaluation_max_steps`, which is a warning.
         num_envs: environments that step together; None for one.
         seed: of the environments and of what the policy draws.
         explore: whether to act as in training (samples of a stochastic policy, exploration), in the environment as it
             is in training; else as in evaluation (the mode). A policy that is handed in acts as it was loaded.
         checkpoint: of a run: "newest", "best", or a step that has one.
-        environment: to play in; None for the run's. A policy of a file needs one.
+        environment: to play in, with the run's wrappers around it; None for the run's. A policy of a file needs one.
         **options: fields of `ExperimentConfig` to replace, such as `environment_settings` or `wrappers`; for a folder
             `imports`, too: see `experiment.read_config`.
 
@@ -137,7 +138,10 @@ def _acting(
         if source.origin is None and "environment" not in options:
             raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
         store.publish(0, {"policy": source.arrays})
+        if source.origin is not None and "environment" in options:
+            options = {"wrappers": source.origin.experiment.wrappers} | options
         if source.origin is None or "environment" in options:
+            options = {"evaluation_max_steps": LONGEST_LIMIT} | options  # Nobody knows of a run.
             experiment = ExperimentConfig(source.agent, num_steps=1, **options)
         else:
             experiment = dataclasses.replace(source.origin.experiment, **options)
@@ -170,13 +174,14 @@ def _play(
     spec, batched = make_environment_spec(environment), is_batched(environment)
     num_envs = environment.num_envs if batched else 1
     cast, order = make_cast(spec.rewards, "reward"), itertools.count()
-    recorders = [_Recorder(i, order, cast) for i in range(num_envs)]
+    limit = None if episodes is None else evaluation_plan(experiment).max_steps
+    recorders = [_Recorder(i, order, cast, limit) for i in range(num_envs)]
     client = VariableClient(store)
     key, index = jax.random.PRNGKey(start[0]), ActorIndex(num_steps=start[1])  # Of exploration on a schedule.
     adder = add_columns(environment, spec, SplitAdder(recorders) if batched else recorders[0])
     actor = make_actor(environment, policy, key, client, adder, index)
     actor.update(wait=True)
-    loop = make_loop(environment, actor, on_nan=experiment.on_nan)
+    loop = make_loop(environment, actor, on_nan=experiment.on_nan, max_episode_steps=limit)
     if episodes is None:
         assert steps is not None, "_check_number has seen it"
         while sum(len(recorder.rows) for recorder in recorders) < steps:
@@ -187,6 +192,8 @@ def _play(
         while any(recorder.num_ended < share for recorder, share in zip(recorders, shares, strict=True)):
             loop.step()
         rows = [row for recorder, share in zip(recorders, shares, strict=True) for row in recorder.first(share)]
+        if limit is not None:
+            warn_of_cut(loop.num_cut, limit)
     return _stack(rows)
 
 
@@ -200,12 +207,13 @@ class _Row(NamedTuple):
 class _Recorder(core.Adder):
     """Keeps the steps of one environment."""
 
-    def __init__(self, environment: int, order: Iterator[int], cast: Callable[[Nest], Nest]):
+    def __init__(self, environment: int, order: Iterator[int], cast: Callable[[Nest], Nest], max_steps: int | None):
         self.rows: list[_Row] = []
         self.num_ended = 0
         self._environment = environment
         self._order = order
         self._cast = cast
+        self._max_steps = max_steps
         self._beginnings: list[int] = []
         self._observation: Nest = None
         self._t = 0
@@ -220,7 +228,8 @@ class _Recorder(core.Adder):
         self._observation, self._t = nests.copy_nest(timestep.observation), 0
 
     def add(self, action: Nest, next_timestep: dm_env.TimeStep, extras: Nest = ()) -> None:
-        next_observation, is_last = nests.copy_nest(next_timestep.observation), next_timestep.last()
+        next_observation = nests.copy_nest(next_timestep.observation)
+        is_last = next_timestep.last() or self._t + 1 == self._max_steps
         terminates = is_last and not any(np.any(leaf) for leaf in tree.flatten(next_timestep.discount))
         step = Samples(
             self._observation,
@@ -237,6 +246,8 @@ class _Recorder(core.Adder):
         self.rows.append(_Row(next(self._order), self._beginnings[-1], step))
         self._observation, self._t = next_observation, self._t + 1
         self.num_ended += is_last
+        if is_last and not next_timestep.last():  # Cut off, in a batch, whose environments go on.
+            self.add_first(next_timestep)
 
     def reset(self) -> None:
         raise NotImplementedError("Samples are taken to the end.")

@@ -112,6 +112,7 @@ class Training:
         budget: of evaluations in proportion.
         told_of_evaluation: whether it was said that an evaluation goes on for long.
         evaluation_due: whether a signal ended an evaluation, which a resumed run then plays first.
+        num_left_out: evaluations for which there was no room.
     """
 
     experiment: ExperimentConfig
@@ -132,6 +133,7 @@ class Training:
     budget: EvaluationBudget = dataclasses.field(default_factory=EvaluationBudget)
     evaluation_due: bool = False
     told_of_evaluation: bool = False
+    num_left_out: int = 0
 
     def __post_init__(self) -> None:
         """Notes which folder is the run's."""
@@ -210,6 +212,8 @@ class Training:
             if hooks.failure is None:
                 raise
             hooks.failure.add_note(f"The last checkpoint could not be written: {error}")
+        if self.num_left_out > 1:
+            self.logs.message(f"{self.num_left_out} evaluations were left out, for which there was no room.")
         if not self.learner.num_updates_done:
             self.logs.message(no_update(steps, self.unit))
         hooks.emit("on_end")
@@ -245,10 +249,13 @@ class Training:
         assert self.evaluator is not None, "without an evaluator no evaluation is due"
         steps, plan = self.work.num_steps, evaluation_plan(self.experiment)
         if plan.in_proportion and not self.budget.allows(steps, self.experiment.num_steps):
-            self.logs.message(
-                f"{self.unit} {steps:,}: no evaluation, as a tenth of the steps has no room for an episode of about "
-                f"{self.budget.length:,.0f} (--eval-every {plan.period} plays each)"
-            )
+            self.num_left_out += 1
+            if self.num_left_out == 1:
+                self.logs.message(
+                    f"{self.unit} {steps:,}: no evaluation, as a tenth of the steps has no room for an episode of "
+                    f"about {self.budget.length:,.0f} (--eval-every {plan.period} plays each). Others that have no "
+                    "room are counted at the end."
+                )
             return
         is_last = steps >= self.experiment.num_steps
         max_steps = self.budget.left(steps, is_last) if plan.in_proportion else None

@@ -30,10 +30,10 @@ _PARTS = (
     "agentkit.wrappers",
     *(f"agentkit.envs.{name}" for name in ("bandit", "catch", "deep_sea", "memory_chain", "point_mass", "reach_goal")),
 )
-# Modules beside those that connect to an address, or start a program; no run names them.
+# Modules beside those that connect to an address, start a program, or write where their settings say.
 _NO_PARTS = (
     *(f"agentkit.actors.{name}" for name in ("inference_server", "remote", "remote_protocol")),
-    "agentkit.wrappers.film",
+    *(f"agentkit.wrappers.{name}" for name in ("film", "video")),
 )
 
 

@@ -13,7 +13,14 @@ import tree
 
 from agentkit import envs, specs
 from agentkit.datasets import Episode, EpisodeRecorder, describe_actions, read_episodes, split_steps, write_episodes
-from agentkit.datasets.episodes import add_episode, check_episode, fit_episode, in_own_terms, infer_spec
+from agentkit.datasets.episodes import (
+    add_episode,
+    check_episode,
+    fit_episode,
+    fit_episodes,
+    in_own_terms,
+    infer_spec,
+)
 from agentkit.errors import ConfigError, SpecError
 from tests.datasets.test_offline import EPISODES, SPEC, make_episode
 
@@ -48,6 +55,50 @@ def test_nested_observations_are_groups(tmp_path: pathlib.Path) -> None:
     with h5py.File(path) as file:
         assert set(file["episode_0/observations"]) == {"place", "pair"}
         assert set(file["episode_0/observations/pair"]) == {"_index_0", "_index_1"}
+
+
+JOINT = {
+    "turn": specs.DiscreteFrom(3, np.int32, "turn", -1),
+    "arm": (specs.BoundedArray((2,), np.float32, -1.0, 1.0), {"grip": specs.DiscreteArray(2, np.int32)}),
+}
+"""Actions of several parts, one of them in a tuple and a dictionary, and one that counts from -1."""
+
+
+def test_nested_actions_are_given_back_as_the_environment_has_them(tmp_path: pathlib.Path) -> None:
+    spec = SPEC._replace(actions=JOINT)
+    rng = np.random.default_rng(0)
+    push, grip = rng.uniform(-1, 1, (4, 2)).astype(np.float32), np.int32([0, 1, 1, 0])
+    played = make_episode(4, True)._replace(actions={"turn": np.int32([0, 2, 1, 0]), "arm": (push, {"grip": grip})})
+    (own,) = in_own_terms([played], spec)
+    assert own.actions["turn"].tolist() == [-1, 1, 0, -1]
+    path = write_episodes(tmp_path / "data.hdf5", [own], describe_actions(JOINT))
+    data = read_episodes(path)
+    assert_same(data.episodes[0], own)
+    assert data.actions == describe_actions(JOINT)
+    (fitted,) = fit_episodes(data.episodes, spec, data.actions)
+    assert_same(fitted.actions, played.actions)
+    # Of a file whose environment has other bounds, and counts from elsewhere.
+    bounds = {"type": "Box", "low": [0.0, 0.0], "high": [4.0, 4.0]}
+    grips = {"type": "Dict", "subspaces": {"grip": {"type": "Discrete", "start": 5, "n": 2}}}
+    space = {"type": "Dict", "subspaces": {"turn": None, "arm": {"type": "Tuple", "subspaces": [bounds, grips]}}}
+    others = own._replace(actions={"turn": own.actions["turn"], "arm": (2 * push + 2, {"grip": grip + 5})})
+    (mapped,) = fit_episodes([others], spec, space)
+    np.testing.assert_allclose(mapped.actions["arm"][0], push, atol=1e-6)
+    assert mapped.actions["arm"][1]["grip"].tolist() == grip.tolist()
+    for wrong in (bounds, {"type": "Dict", "subspaces": {"turn": None}}, {"type": "Dict", "subspaces": None}):
+        with pytest.raises(SpecError, match="action_space"):
+            fit_episodes([own], spec, wrong)
+    with pytest.raises(SpecError, match="expected a dictionary of turn, arm"):
+        fit_episodes([make_episode(4, True)], spec, space)
+
+
+@pytest.mark.parametrize("names", [{"a/b": 1}, {3: 1}, {"..": 1}, {"": 1}, {"_index_0": 1}, {"x": {}}, ()])
+def test_names_that_a_file_would_not_give_back_are_refused_before_it_is_there(names: Any, tmp_path: Any) -> None:
+    column = np.zeros((3, 1), np.float32)
+    nest = {"good": column, "inner": tree.map_structure(lambda _: column, names)}
+    with pytest.raises(SpecError, match=r"episode 0, actions/inner.*(expected names|found an empty)"):
+        write_episodes(tmp_path / "data.hdf5", [make_episode(3, True)._replace(actions=nest)])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_minaris_folder_is_read(tmp_path: pathlib.Path) -> None:
@@ -206,6 +257,9 @@ def test_actions_are_mapped_onto_the_agents_bounds() -> None:
     np.testing.assert_allclose(fitted, [[-1.0, 1.0], [0.5, -0.5]])
     assert fitted.dtype == np.float32
     np.testing.assert_array_equal(_fit([[-0.5, 1.0]], BOX, None), [[-0.5, 1.0]])
+    for largest in (np.inf, float(np.finfo(np.float32).max)):  # Which many environments write where there is no bound.
+        endless = {"type": "Box", "dtype": "float32", "low": [-largest] * 2, "high": [largest] * 2}
+        np.testing.assert_array_equal(_fit([[-0.5, 1.0]], BOX, endless), [[-0.5, 1.0]])
     discrete = _fit(np.int64([3, 5]), SPEC.actions, {"type": "Discrete", "n": 3, "start": 3})
     np.testing.assert_array_equal(discrete, [0, 2])
     assert discrete.dtype == np.int32
@@ -344,6 +398,23 @@ def test_what_is_recorded_is_what_an_adder_is_given_again(name: str) -> None:
         assert episode.terminations[-1] == (name == "catch") and episode.truncations[-1] != episode.terminations[-1]
         add_episode(second, episode)
     assert_same(second.episodes, first.episodes)
+
+
+def test_a_recorder_with_a_limit_cuts_episodes_off_and_goes_on() -> None:
+    """As in a batch, which is not reset there: the observation at the cut ends one episode and begins the next."""
+    recorder = EpisodeRecorder(max_steps=3)
+    for length in (7, 3):
+        recorder.add_first(dm_env.restart(np.zeros(1)))
+        for t in range(1, length + 1):
+            end = dm_env.termination if t == length else dm_env.transition
+            recorder.add(np.int32(t), end(float(t), np.full(1, float(t))))
+    assert [episode.observations.ravel().tolist() for episode in recorder.episodes] == [
+        [0, 1, 2, 3], [3, 4, 5, 6], [6, 7], [0, 1, 2, 3],
+    ]  # fmt: skip
+    assert [bool(episode.truncations[-1]) for episode in recorder.episodes] == [True, True, False, False]
+    assert [bool(episode.terminations[-1]) for episode in recorder.episodes] == [False, False, True, True]
+    for episode in recorder.episodes:
+        check_episode(episode, "recorded")
 
 
 def test_discounts_between_0_and_1_are_not_recorded() -> None:

@@ -1,6 +1,8 @@
 """The EnvPool adapter: the batch contract, and discounts at the ends of episodes."""
 
 import dataclasses
+import functools
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -9,11 +11,14 @@ pytest.importorskip("envpool")
 
 from agentkit import envs
 from agentkit.agents import registry
+from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, run
 from agentkit.testing.environment import BatchedEnvironmentContract
 from agentkit.wrappers.base import EnvironmentWrapper
+from agentkit.wrappers.clip_reward import ClipReward
+from agentkit.wrappers.reward_scale import RewardScale
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "HalfCheetah-v4", "CheetahRun-v1", "FrozenLake-v1"])
@@ -94,6 +99,25 @@ def rounds(environment, count):
         yield numbers, timestep
         odd = (numbers % 2).reshape(-1, *[1] * len(spec.shape))
         environment.send(np.broadcast_to(odd, (len(numbers), *spec.shape)).astype(spec.dtype), numbers)
+
+
+def test_returns_before_the_change_are_those_of_each_environment_and_not_of_its_slot():
+    half = functools.partial(RewardScale, scale=0.5)
+    settings = {"num_envs": 5, "ready": 2, "max_episode_steps": 20, "seed": 3}
+    for wrappers in ([half], [half, ClipReward], []):
+        environment = envs.make("envpool:Pendulum-v1", wrappers=wrappers, **settings)
+        actor = unittest.mock.Mock()
+        actor.select_action = lambda observation, numbers: np.zeros((len(numbers), 1), np.float32)
+        records = ReadyEnvironmentLoop(environment, actor).run(num_episodes=10)
+        environment.close()
+        assert {record["episode_length"] for record in records} == {20}
+        found = [record.get("episode_raw_return") for record in records]
+        if not wrappers:
+            assert set(found) == {None}
+        elif wrappers == [half]:
+            np.testing.assert_allclose(found, [2 * record["episode_return"] for record in records], rtol=1e-5)
+        else:  # Clipped to 20 at most.
+            assert min(found) < -50
 
 
 def test_whoever_is_ready_has_the_episodes_that_it_has_in_step():

@@ -34,7 +34,7 @@ def test_a_run_is_kept_as_the_command_keeps_it(tmp_path, capsys):
     """In Python, too: ``runs/AGENT-ENVIRONMENT-seedN``, a new one each time, unless a folder or None is given."""
     settings = SMALL | {"evaluation_period": 10, "evaluation_episodes": 1, "progress": True}
     made = tmp_path / "runs" / "dqn-agentkit_catch-seed3"
-    result = agentkit.train("dqn", "agentkit:catch", 20, seed=3, callbacks=[keep_best()], **settings)
+    result = agentkit.train("dqn", "agentkit:catch", 20, seed=3, **settings)
     assert "Run folder: runs/dqn-agentkit_catch-seed3" in capsys.readouterr().out
     assert agentkit.evaluate(made, 1)["steps"] == 20 and result.best_policy is not None
     agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=8, batch_size=4))
@@ -47,6 +47,28 @@ def test_a_run_is_kept_as_the_command_keeps_it(tmp_path, capsys):
     with pytest.raises(SpecError, match="DQN needs"):
         agentkit.train("dqn", "agentkit:point_mass", 20, **SMALL)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["dqn-Catch-seed3", made.name]
+
+
+@pytest.mark.full
+def test_the_best_policy_is_kept_unless_it_is_not_wanted_or_has_no_folder(tmp_path):
+    """As the command does; a score of the user's own is the only one."""
+    settings = SMALL | {"evaluation_period": 10, "evaluation_episodes": 1}
+    own = keep_best("episode_return_min")
+    for name, words, scores in (
+        ("default", {}, ["episode_return"]),
+        ("own", {"callbacks": [own]}, ["episode_return_min"]),
+        ("no", {"keep_best": False}, []),
+        ("no evaluation", {"evaluation_period": 0}, []),
+    ):
+        given = settings | words | {"run_directory": tmp_path / name}
+        agentkit.train("dqn", "agentkit:catch", 20, **given)
+        assert (tmp_path / name / "best").exists() is bool(scores)
+        record = json.loads((tmp_path / name / "config.json").read_text())
+        assert [each["fields"]["score"] for each in record["callbacks"]] == scores
+    assert agentkit.resume(tmp_path / "default", num_steps=40).best_policy is not None
+    agentkit.train("dqn", "agentkit:catch", 20, run_directory=None, **settings)
+    with pytest.raises(ConfigError, match="keep_best: expected True or False, found 5"):
+        agentkit.train("dqn", "agentkit:catch", 20, keep_best=5, **settings)
 
 
 @pytest.fixture
@@ -145,14 +167,33 @@ def test_what_the_folder_will_not_know_is_said_at_the_start_and_when_it_is_misse
     settings["wrappers"] = [functools.partial(StepLimit, max_steps=3)]
     agentkit.train("dqn", lambda: make(), 20, **settings)
     said = " ".join(capsys.readouterr().err.split())
-    assert "environment is a lambda. To evaluate or load it, give environment= and wrappers= again" in said
+    assert "environment is a lambda. To evaluate or load it, give environment= again" in said
     for use in (agentkit.load, agentkit.evaluate):
-        with pytest.raises(ConfigError, match=r"environment is a lambda. .* give environment= and wrappers= again"):
+        with pytest.raises(ConfigError, match=r"environment is a lambda. .* give environment= again"):
             use(tmp_path / "run")
-    given = {"environment": make, "wrappers": settings["wrappers"]}
-    assert agentkit.evaluate(tmp_path / "run", 1, **given)["episode_length"] == [3]
+    assert agentkit.evaluate(tmp_path / "run", 1, environment=make)["episode_length"] == [3]
     agentkit.train("dqn", "agentkit:catch", 20, **SMALL | {"progress": True})
     assert "will not know" not in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_an_environment_that_is_given_has_the_wrappers_of_the_run_or_others(tmp_path):
+    """Of a folder, a policy of it and the experiment; wrappers that no folder can name may be given alone."""
+    short, shorter = (functools.partial(StepLimit, max_steps=steps) for steps in (3, 2))
+    kept = SMALL | {"run_directory": tmp_path / "run", "wrappers": [short]}
+    result = agentkit.train("dqn", "agentkit:catch", 20, **kept)
+    policy = agentkit.load(tmp_path / "run", environment=Catch)
+    for judged in (tmp_path / "run", policy, result):
+        assert agentkit.evaluate(judged, 1, environment=Catch)["episode_length"] == [3]
+        assert agentkit.evaluate(judged, 1, environment=Catch, wrappers=[shorter])["episode_length"] == [2]
+    for sampled in (tmp_path / "run", policy):
+        assert agentkit.sample(sampled, episodes=1, environment=Catch).t.tolist() == [0, 1, 2]
+    unnamed = kept | {"run_directory": tmp_path / "unnamed", "wrappers": [lambda environment: short(environment)]}
+    agentkit.train("dqn", "agentkit:catch", 20, **unnamed)
+    for given in ({}, {"environment": Catch}):
+        with pytest.raises(ConfigError, match=r"wrappers\[0\] is a lambda. .* give wrappers= again"):
+            agentkit.evaluate(tmp_path / "unnamed", 1, **given)
+    assert agentkit.evaluate(tmp_path / "unnamed", 1, wrappers=[shorter])["episode_length"] == [2]
 
 
 def test_a_run_of_a_class_names_it(tmp_path):

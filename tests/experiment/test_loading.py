@@ -100,6 +100,7 @@ def test_what_a_training_returned_is_judged_as_its_folder_is(tmp_path):
     loaded = agentkit.load(tmp_path / "run")
     for judged in (kept, kept.policy, loaded, agentkit.run(plan)):
         assert agentkit.evaluate(judged, 1) == of_folder
+    assert loaded.select_action(np.zeros(loaded.observation_spec.shape)) in range(3)  # Epsilon-greedy, yet no count.
     loaded.save(tmp_path / "policy.npz")
     file = agentkit.load(tmp_path / "policy.npz")
     with pytest.raises(ConfigError, match=r"file names no environment .* environment="):

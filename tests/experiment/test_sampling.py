@@ -7,8 +7,10 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn, ppo
+from agentkit.cli import main
 from agentkit.envs.base import Environment
 from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment import record_episodes
 
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
 
@@ -85,6 +87,32 @@ def test_episodes_are_whole_and_the_short_ones_are_not_favoured(experiment):
     apart = samples.by_episode()
     assert len(apart) == 8 and all(each.termination[-1] or each.truncation[-1] for each in apart)
     assert [sum(each.environment[0] == i for each in apart) for i in range(3)] == [3, 3, 2]
+
+
+class Endless(Lengths):
+    """Never ends an episode."""
+
+    def step(self, action):
+        return super(Lengths, self).step(action)
+
+
+@pytest.mark.full
+def test_episodes_that_never_end_are_cut_off_and_that_is_said(tmp_path, capsys):
+    run = tmp_path / "run"
+    agentkit.run(agentkit.ExperimentConfig(AGENT, Endless, num_steps=16, evaluation_period=0, run_directory=run))
+    for num_envs in (None, 2):
+        with pytest.warns(RuntimeWarning, match=r"episodes? (was|were) cut off after 5 steps"):
+            samples = agentkit.sample(run, episodes=2, num_envs=num_envs, evaluation_max_steps=5)
+        assert samples.t.tolist() == [0, 1, 2, 3, 4] * 2
+        assert samples.truncation.tolist() == [False, False, False, False, True] * 2
+    with pytest.warns(RuntimeWarning, match="3 episodes were cut off after 1,000 steps, as truncated"):
+        episodes = record_episodes(run, 3).episodes
+    assert [(len(episode.rewards), bool(episode.truncations[-1])) for episode in episodes] == [(1_000, True)] * 3
+    with pytest.warns(RuntimeWarning, match="2 episodes were cut off after 7 steps"):
+        words = ["--episodes", "2", "--max-steps", "7", "--import", __name__]
+        assert main(["export", str(run), "-o", str(tmp_path / "data.hdf5"), *words]) == 0
+    assert "14 steps" in capsys.readouterr().out
+    assert main(["export", str(run), "-o", str(tmp_path / "other.hdf5"), "--replay", "--max-steps", "7"]) == 2
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import sys
 import types
 from typing import Any, NamedTuple
@@ -29,8 +30,9 @@ from agentkit.experiment.config_json import write_config
 from agentkit.experiment.policy_file import PolicyFile, write_policy
 from agentkit.experiment.recipes import decode, encode
 from agentkit.experiment.sweeps.trials import SweepFolder, TrialRecord
-from agentkit.experiment.trust import check_gymnasium_name
+from agentkit.experiment.trust import UntrustedCodeError, check_gymnasium_name
 from agentkit.specs import make_environment_spec
+from agentkit.wrappers.video import VideoRecorder
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
 
@@ -361,14 +363,43 @@ def test_a_nest_asks_no_module_to_load_more(monkeypatch):
     ("launched", "said"),
     [
         ({"engine": "ray", "ray_address": "theirs:6379"}, "no cluster is connected to on a folder's word"),
+        ({"listen": "eth0"}, r"no port is opened to a network on a folder's word.*--listen eth0.* or lo"),
         ({"on_status": 1}, "was launched with .'on_status'., unknown to this version"),
     ],
 )
-def test_a_launched_run_connects_to_no_cluster_on_its_word(launched, said, mark, monkeypatch):
+def test_a_launched_run_connects_to_no_cluster_and_opens_no_port_on_its_word(launched, said, mark, monkeypatch):
     launching = importlib.import_module("agentkit.experiment.launch.run")
-    monkeypatch.setattr(launching, "launch", lambda *rest, **named: named["ray_address"])
+    monkeypatch.setattr(launching, "launch", lambda *rest, **named: named)
     _write(mark.run, lambda record: record.update(launch=launched))
     with pytest.raises(ConfigError, match=said):
         launching.resume_launch(mark.run)
-    if "ray_address" in launched:
-        assert launching.resume_launch(mark.run, ray_address="mine:6379") == "mine:6379"
+    for name, own in (("ray_address", "mine:6379"), ("listen", "lo"), ("listen", "eth0")):
+        if name in launched:
+            assert launching.resume_launch(mark.run, **{name: own})[name] == own
+    _write(mark.run, lambda record: record.update(launch={"listen": "lo"}))
+    assert launching.resume_launch(mark.run)["listen"] == "lo"
+
+
+def test_a_run_writes_no_videos_where_its_folder_says(mark, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    video = functools.partial(VideoRecorder, directory=str(elsewhere))
+    _write(mark.run, lambda record: record["wrappers"].append(encode(video)))
+    for use in (agentkit.load, evaluate, functools.partial(agentkit.sample, steps=1), resume):
+        with pytest.raises(UntrustedCodeError, match=r"--import agentkit\.wrappers\.video"):
+            use(mark.run)
+    for words in (["watch", mark.run, "--out", "film.gif"], ["export-policy", mark.run, "--out", "policy.npz"]):
+        assert main([str(word) for word in words]) == 2
+    assert not elsewhere.exists()
+
+
+@pytest.mark.full
+def test_videos_are_written_where_the_user_allows_it_and_the_next_command_says_how(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--steps", "30", "--eval-every", "0", "--run-directory", "run", "--set", "hidden_sizes=4"]
+    assert main(["train", "dqn", "--env", "agentkit:catch", *words, "--wrapper", "video(directory='films')"]) == 0
+    assert "agentkit evaluate run --import agentkit.wrappers.video" in capsys.readouterr().out
+    shutil.rmtree("films")
+    assert len(evaluate("run", 1, wrappers=[])["episode_return"]) == 1
+    assert not pathlib.Path("films").exists()
+    evaluate("run", 1, imports=["agentkit.wrappers.video"])
+    assert pathlib.Path("films/episode_000000.gif").is_file()

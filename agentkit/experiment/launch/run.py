@@ -192,7 +192,8 @@ def resume_launch(
         run_directory: the folder.
         callbacks: instead of the run's own, which are made again where this is None.
         **changes: fields of `LaunchConfig` or `ExperimentConfig` to replace, e.g. ``num_actors=4``; and `imports`, see
-            `read_config`.
+            `read_config`. The folder may be a stranger's: a `ray_address`, and a `listen` other than "lo", must be
+            given again.
     """
     of_launch = {field.name for field in dataclasses.fields(LaunchConfig)} | {"on_status"}
     of_experiment = {name: changes.pop(name) for name in list(changes) if name not in of_launch}
@@ -210,6 +211,12 @@ def resume_launch(
             f"The run {run_directory} was launched on Ray's cluster at {saved['ray_address']!r}, and no cluster is "
             "connected to on a folder's word. If you trust it, name it: --ray-address on the command line, "
             "ray_address= in Python."
+        )
+    if saved.get("listen", "lo") != "lo" and "listen" not in changes:
+        raise ConfigError(
+            f"The run {run_directory} was launched with servers on the network device {saved['listen']!r}, and no port "
+            f"is opened to a network on a folder's word. If you trust it, name the device: --listen "
+            f"{quote(str(saved['listen']))} on the command line, listen= in Python; or lo, for this machine alone."
         )
     if callbacks is None:
         callbacks = callback_record.rebuild(record, run_directory, of_experiment.get("imports", ()))

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, final
 import numpy as np
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.config import ExperimentConfig
 from agentkit.experiment.jobs import FAILED as JOB_FAILED
 from agentkit.experiment.jobs import (
     OUTPUT_FILE,
@@ -26,6 +27,7 @@ from agentkit.experiment.jobs import (
     share_of_threads,
     wait_a_little,
 )
+from agentkit.experiment.short_runs import warnings_of
 from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.trials import (
@@ -180,6 +182,7 @@ class _Sweep:
         self._stack = stack
         self._total = plan.total()
         self._active: dict[int, _Trial] = {}
+        self._said: set[str] = set()
 
     def run(self, num_jobs: int, should_stop: Callable[[], bool]) -> None:
         """Works until there is no trial left to take, or until it is to stop; then all are saved."""
@@ -224,6 +227,7 @@ class _Sweep:
             trial = _Trial(record, [], [], lock, error=" ".join(str(error).split()))
             self._active[record.number] = trial
             return trial
+        self._tell_of_short_runs(record.number, experiment)
         path = self._folder.trial_path(record.number)
         jobs = [
             Job(
@@ -235,6 +239,13 @@ class _Sweep:
         trial = _Trial(record, jobs, [job for job in jobs if not is_finished(job)], lock)
         self._active[record.number] = trial
         return trial
+
+    def _tell_of_short_runs(self, number: int, experiment: ExperimentConfig) -> None:
+        """Says what will not happen in a trial's runs, since they are short; once where it is the same in others."""
+        new = [line for line in warnings_of(experiment) if line not in self._said]
+        self._said.update(new)
+        for line in new:
+            self._watcher.message(f"trial {number}: {line}")
 
     def _note(self, job: Job, outcome: Outcome) -> None:
         trial = next(trial for trial in self._active.values() if job in trial.jobs)

@@ -61,6 +61,22 @@ def test_a_grid_is_tried_whole_and_the_best_is_found(tmp_path, monkeypatch):
     assert (tmp_path / "s" / "trial-0005" / "seed4" / "outcome.json").exists()
 
 
+def test_what_will_not_happen_in_short_trials_is_said_once(tmp_path, monkeypatch):
+    """Their runs' own output is in files that nobody reads while a sweep runs."""
+    space = {"min_replay_size": Choice((10, 41, 42)), "batch_size": Choice((8, 16))}
+    said = []
+    watcher = run.Silence()
+    watcher.message = said.append
+    monkeypatch.setattr(run, "JobProcesses", Curves(lambda experiment, steps: 0.0, []))
+    monkeypatch.setattr(run, "wait_a_little", lambda: None)
+    run_sweep(plan("grid", space=space, num_trials=None), tmp_path / "s", 1, watcher)
+    short = [line.partition(". Give")[0] for line in said if "learn nothing" in line]
+    assert short == [
+        "trial 2: dqn will learn nothing in 40 steps: it begins after about 41",
+        "trial 4: dqn will learn nothing in 40 steps: it begins after about 42",
+    ]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_killed_sweep_goes_on_where_it_was_and_counts_nothing_twice(tmp_path, monkeypatch, method):
     whole = sweep(monkeypatch, tmp_path / "whole", plan(method))
