@@ -223,10 +223,7 @@ def estimate_advantages(
 
 
 def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
-    """Takes all epochs over the segments of one batch as one update (algorithm 1).
-
-    With one epoch of one minibatch, and nothing that the learner alone knows, actors may compute the gradients.
-    """
+    """Takes all epochs over the segments of one batch as one update (algorithm 1)."""
     optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
     advantages = functools.partial(estimate_advantages, networks, config)
 
@@ -266,30 +263,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
-        del key
-        rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
-        # As they are at first: where one is scheduled, actors compute no gradients.
-        coefficients = coefficients_at(config, config.kl_cost, steps=0, updates=0)
-        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, coefficients, rows)[0])
-
-    def apply(state: State, grads: PolicyVariables) -> State:
-        params, opt_state = state.variables.params, state.opt_state
-        params, opt_state = optimizer_step(optimizer, grads.params, params, opt_state, config.learning_rate)
-        variables = state.variables._replace(params=params)
-        return state._replace(variables=variables, opt_state=opt_state, num_updates=state.num_updates + 1)
-
-    apart = (gradient, apply) if has_gradient(config) else (None, None)
-    return Update(init, update, lambda state: {"policy": state.variables}, *apart)
-
-
-def has_gradient(config: Config) -> bool:
-    """Returns whether an update is one step on its whole batch, whose gradient needs nothing but the parameters."""
-    needs_state = config.normalize_observations or config.normalize_values
-    needs_state |= config.target_kl is not None or config.adaptive_kl_target is not None
-    changing = (config.learning_rate, config.clip_epsilon, config.entropy_cost)
-    needs_state |= any(isinstance(setting, Schedule) for setting in changing)
-    return config.num_epochs == config.num_minibatches == 1 and not needs_state
+    return Update(init, update, lambda state: {"policy": state.variables})
 
 
 def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array:
