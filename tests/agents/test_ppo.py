@@ -1,4 +1,5 @@
 import pathlib
+import textwrap
 from typing import Any, ClassVar
 
 import dm_env
@@ -289,6 +290,20 @@ def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all(
     assert seen["minibatch"]["square"] == pytest.approx(seen["none"]["square"], rel=1e-5)
     assert seen["minibatch"]["policy_loss"] == pytest.approx(seen["batch"]["policy_loss"], abs=1e-5)
     assert seen["none"]["policy_loss"] != pytest.approx(seen["batch"]["policy_loss"], abs=1e-3)
+
+
+def test_the_papers_config_can_be_pasted() -> None:
+    """Table 3: a horizon of 2,048, minibatches of 64."""
+    assert ppo.__doc__ is not None
+    config = eval(textwrap.dedent(ppo.__doc__[ppo.__doc__.index("    Config(") :]), {"Config": ppo.Config})
+    rows = ppo.make_agent(config).experience
+    assert (rows.segment_length, rows.batch_plan.batch_size, rows.segment_length // config.num_minibatches) == (
+        2048,
+        1,
+        64,
+    )
+    normalized = {config.normalize_observations, config.normalize_values, config.normalize_advantages}
+    assert normalized == {False, "none"} and config.max_grad_norm is None
 
 
 @pytest.mark.full
