@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkit.cli.callbacks import of_new_run, of_resumed_run
+from agentkit.cli.callbacks import callbacks_for_new_run, callbacks_for_resumed_run
 from agentkit.cli.config_file import show_config
 from agentkit.cli.environments import (
     find_environment,
@@ -66,7 +66,7 @@ def train(arguments: argparse.Namespace) -> int:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
 
-        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     replay, video_period = _or(arguments.replay, "in_process"), _or(arguments.video_every, 0)
@@ -167,7 +167,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "devices": arguments.devices,
         "step_timeout": arguments.step_timeout,
         "keep_checkpoints": arguments.keep_checkpoints,
-        "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        "callbacks": callbacks_for_new_run(arguments, evaluates=arguments.eval_every != 0),
         **parse_initial_state(arguments),
         **parse_data(arguments),
     }

@@ -323,7 +323,7 @@ class AgentContract(abc.ABC):
             return next(dataset).sample
 
     def _make_act(self, agent: Agent, spec: specs.EnvironmentSpec, rng: np.random.Generator) -> Any:
-        """``observation -> (action, extras)``: random actions, or the policy's where there are extras with them."""
+        """Makes ``observation -> (action, extras)``: random actions, or the policy's where it has extras."""
         networks = agent.make_networks(spec)
         policy, update = agent.make_policy(networks), agent.make_update(networks)
         shapes = jax.eval_shape(lambda key: update.variables(update.init(key))["policy"], _KEY)
@@ -346,7 +346,7 @@ class AgentContract(abc.ABC):
         return update._replace(init=quickly_compiled(update.init), update=quickly_compiled(update.update))
 
     def _learned(self, update: Update, batch: ReplaySample) -> dict[str, np.ndarray]:
-        """The training state after three updates on `batch`, and the last priorities, by name."""
+        """Returns the training state after three updates on `batch`, and the last priorities, by name."""
         state = update.init(_KEY)
         for _ in range(3):
             state, output = update.update(state, batch)
@@ -411,7 +411,7 @@ def _by_name(nest: Any) -> dict[str, np.ndarray]:
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """True where two nests of dicts differ in a key, a type, or a bit."""
+    """Returns True where two nests of dicts differ in a key, a type, or a bit."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
