@@ -176,7 +176,7 @@ _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.
 
 
 def _list(directory: pathlib.Path) -> list[tuple[int, int, pathlib.Path]]:
-    """Step, number of the writing and folder of every checkpoint, oldest first."""
+    """Returns step, number of the writing and folder of every checkpoint, oldest first."""
     if not directory.is_dir():
         return []
     matches = ((_NAME.match(path.name), path) for path in directory.iterdir())
@@ -221,14 +221,14 @@ def _remove_old(directory: pathlib.Path, written: pathlib.Path, max_to_keep: int
 
 
 def _folders(path: pathlib.Path) -> set[str]:
-    """The names of the components that have a folder in a checkpoint."""
+    """Returns the names of the components that have a folder in a checkpoint."""
     with contextlib.suppress(OSError):
         return {child.name for child in path.iterdir() if child.is_dir()}
     return set()
 
 
 def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Plain values stay; an array becomes ``{"__array__": name}`` and goes into `arrays`."""
+    """Returns plain values as they are, and for an array, which goes into `arrays`, ``{"__array__": name}``."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key == _ARRAY:

@@ -293,7 +293,7 @@ class LeafReader:
 
 
 def _scalar_type(dtype: np.dtype, shape: tuple[int, ...]) -> type | None:
-    """The type of numpy scalars that are sure to have this dtype and shape; None where a type does not say so."""
+    """Returns the type of numpy scalars sure to have this dtype and shape; None where a type does not say so."""
     return dtype.type if shape == () and dtype.isnative and dtype.kind in "biufc" else None
 
 

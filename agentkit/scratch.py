@@ -20,8 +20,8 @@ try:
 except ImportError:  # Windows: only launched programs hold scratch folders, and they do not run there.
     fcntl = None  # type: ignore[assignment]
 
-YOUNG_SECONDS = 2.0
-"""What is younger may not have been locked yet by who made it."""
+GRACE_SECONDS = 2.0
+"""Spares folders younger than this, since their maker may not have locked them yet."""
 
 _held: dict[pathlib.Path, int] = {}
 
@@ -55,20 +55,20 @@ def hold(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def remove_unused(paths: Iterable[pathlib.Path], young_seconds: float | None = None) -> None:
+def remove_unused(paths: Iterable[pathlib.Path], grace_seconds: float | None = None) -> None:
     """Deletes those files and folders of this user that nobody holds.
 
     Args:
         paths: of files and folders.
-        young_seconds: what was changed less than this ago stays; None is `YOUNG_SECONDS`.
+        grace_seconds: what was changed less than this ago stays; None is `GRACE_SECONDS`.
     """
-    young_seconds = YOUNG_SECONDS if young_seconds is None else young_seconds
+    grace_seconds = GRACE_SECONDS if grace_seconds is None else grace_seconds
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(descriptor)
-                if status.st_uid == os.getuid() and time.time() - status.st_mtime > young_seconds:
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > grace_seconds:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _delete(path)
             finally:

@@ -32,7 +32,7 @@ def _name():
 
 
 def test_what_a_killed_program_leaves_is_removed_and_what_a_living_one_uses_is_not(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(scratch, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(scratch, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(shared_memory, "KEPT_SECONDS", 0.0)
     command = [sys.executable, "-c", HOLD, str(tmp_path), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

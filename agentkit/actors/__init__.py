@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agentkit.actors.sampling import sampling_policy as sampling_policy
     from agentkit.actors.sampling import uniform_action as uniform_action
 
-# No file has the name of what is in it: it would hide it once it is loaded.
+# No module may share a name with what it exports: importing the module would shadow the export.
 _HOMES = {
     "BatchedPolicyActor": "actor",
     "PolicyActor": "actor",

@@ -242,7 +242,7 @@ class InferenceServer:
     # --- batches -----------------------------------------------------------------------------------
 
     def _due(self, now: float) -> float:
-        """When to answer: as soon as everybody has asked who is expected to, or the first one has waited enough."""
+        """Returns when to answer: as soon as all who are expected to have asked, or the first has waited enough."""
         patience = SLOW_FACTOR * self._max_wait_seconds
         first, missing = math.inf, False
         for peer in self._peers:
@@ -253,7 +253,7 @@ class InferenceServer:
         return first + self._max_wait_seconds if missing else first
 
     def _answer(self) -> None:
-        """One batch: everybody who has asked."""
+        """Answers all who have asked, as one batch."""
         asking = [peer for peer in self._peers if peer.request is not None]
         requests = np.frombuffer(b"".join(_padded([peer.request for peer in asking])), self._request_dtype)  # [P]
         states = b"".join(_padded([peer.state for peer in asking]))
@@ -320,14 +320,14 @@ class _BatchedPolicy:
         self.description = json.dumps(welcome).encode()
 
     def start(self, session: Session) -> bytes:
-        """The state of an actor that comes, or comes back with what it has kept."""
+        """Returns the state of an actor that comes, or comes back with what it has kept."""
         if len(session.state) not in (0, self.num_kept):
             raise ProtocolError(f"Expected a state of {self.num_kept} bytes, found {len(session.state)}.")
         first = self._init(jax.random.PRNGKey(session.seed), ActorIndex(*session.actor_index))
         return session.state + self._pack(first, ())[()].tobytes()[len(session.state) :]
 
     def act(self, params: Any, states: bytes, step_type: np.ndarray, observation: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Replies and new states, both packed ``[P]``, for observations whose leaves are ``[P, ...]``."""
+        """Returns replies and new states, both packed ``[P]``, for observations whose leaves are ``[P, ...]``."""
         rows = np.frombuffer(states, self._state_dtype)  # [P]
         state = jax.tree.unflatten(self._structure, [rows[name] for name in self._state_names])
         result, state = jax.device_get(self._act(params, state, step_type, observation))
@@ -350,9 +350,10 @@ class _BatchedPolicy:
 
 
 def _functions(policy: Policy, num_envs: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """One actor's ``(key, actor_index) -> state`` and ``(params, state, step_type, observation) -> (results, state)``.
+    """Returns ``(key, actor_index) -> state`` and ``(params, state, step_type, observation) -> (results, state)``.
 
-    Keys are split as `PolicyActor` and `BatchedPolicyActor` split them, so that actions are the same.
+    Both are for one actor. Keys are split as `PolicyActor` and `BatchedPolicyActor` split them, so that actions are
+    the same.
     """
 
     def init(key: Any, actor_index: ActorIndex) -> tuple:

@@ -120,7 +120,7 @@ class FrameReader:
         return kind, body
 
     def _missing(self) -> int:
-        """How many bytes at least are missing to a whole frame."""
+        """Returns how many bytes at least are missing to a whole frame."""
         if len(self._held) < _HEADER.size:
             return _HEADER.size - len(self._held)
         size, _ = _HEADER.unpack_from(self._held)

@@ -218,14 +218,16 @@ class HindsightAdder(core.Adder):
         goals = achieved[self._draw_goals(length)]  # [L, k, ...]
         flat = goals.reshape(length * k, *achieved.shape[1:])
         reached = np.repeat(achieved, k, axis=0)
-        rewards = self._of_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
+        rewards = self._judge_goals(self._hindsight.compute_reward, "compute_reward", reached, flat).reshape(length, k)
         discounts = np.repeat(self._gamma * np.array([s.discount for s in self._steps])[:, None], k, axis=1)
         if self._hindsight.compute_terminated is not None:
             desired = np.stack([step.desired for step in self._steps])
             name = "compute_terminated"
-            own = self._of_goals(self._hindsight.compute_terminated, name, achieved, desired).astype(bool)
+            own = self._judge_goals(self._hindsight.compute_terminated, name, achieved, desired).astype(bool)
             ends = (
-                self._of_goals(self._hindsight.compute_terminated, name, reached, flat).astype(bool).reshape(length, k)
+                self._judge_goals(self._hindsight.compute_terminated, name, reached, flat)
+                .astype(bool)
+                .reshape(length, k)
             )
             discounts = np.where(own[:, None], self._gamma, discounts) * ~ends
         items = []
@@ -243,7 +245,7 @@ class HindsightAdder(core.Adder):
         least = np.arange(length)[:, None] if self._hindsight.strategy == "future" else 0
         return rng.integers(least, length, shape)
 
-    def _of_goals(self, function: GoalFn, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    def _judge_goals(self, function: GoalFn, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         values = np.asarray(function(achieved, desired))
         if values.shape != achieved.shape[:1]:
             raise SpecError(

@@ -129,7 +129,7 @@ class BatchedSegmentAdder(core.Adder):
         self._extend(next_timestep.observation, np.asarray(next_timestep.step_type))
 
     def _check(self, action: Nest, timestep: dm_env.TimeStep, extras: Nest) -> None:
-        """Once a segment: numpy would stretch a wrong shape without a word."""
+        """Checks the shapes, once a segment: numpy would stretch a wrong one without a word."""
         given = (action, timestep.reward, timestep.discount, timestep.observation)
         for check, value in zip(self._checks, given, strict=True):
             check(value)

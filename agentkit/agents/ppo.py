@@ -1,8 +1,8 @@
 """PPO: proximal policy optimization (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", 1707.06347).
 
-On-policy: N environments fill segments of T rows, the learner takes each once, makes some epochs of minibatches
-over them, and publishes the parameters that choose the next action. Advantages are GAE(lambda) (Schulman et al.
-2016).
+On-policy (algorithm 1): N environments fill segments of T rows, the learner takes each once, makes K epochs of
+minibatches of M rows over them, and publishes the parameters that choose the next action. Advantages are GAE(lambda)
+(Schulman et al. 2016).
 
 With a `core_size` policy and value have a memory (a core, such as an LSTM). It begins a segment with the state that the
 actor had there, and minibatches are of whole segments.
@@ -18,8 +18,25 @@ Differences from the paper (most are of the authors' code, github.com/openai/bas
   * Gaussian actions are clipped to the bounds on their way to the environment; the densities are of the
     unclipped ones. The standard deviation does not depend on the observation.
   * The KL of the penalty (eq. 8) is estimated from the actions taken, and the clip stays beside it.
-  * Defaults: 4 minibatches of at least 512 rows and a step size of 1e-3; the paper has 32 of 64 rows and 3e-4 (MuJoCo).
   * Optional: a clipped value loss, an end of the epochs by the KL, schedules.
+
+Defaults fit many environments: 4 minibatches of at least 512 rows, and a step size of 1e-3 that stays. With one
+environment, these are the paper's for MuJoCo (table 3), without clipped gradients, and with nothing normalised::
+
+    Config(
+        segment_length=2_048,  # T
+        num_epochs=10,  # K
+        num_minibatches=32,  # M = 64 rows
+        learning_rate=3e-4,
+        discount=0.99,
+        gae_lambda=0.95,
+        clip_epsilon=0.2,
+        entropy_cost=0.0,
+        max_grad_norm=None,
+        normalize_observations=False,
+        normalize_values=False,
+        normalize_advantages="none",
+    )
 """
 
 from __future__ import annotations
@@ -35,15 +52,22 @@ import jax.numpy as jnp
 from agentkit import losses, specs
 from agentkit import networks as nets
 from agentkit.actors import Policy, PolicyVariables, stochastic_policy, with_normalized_observations
-from agentkit.agents.common.advantages import Advantages, Minibatch, MinibatchLoss, compute_advantages, observe_segments
+from agentkit.agents.common.advantages import (
+    Advantages,
+    Minibatch,
+    MinibatchLoss,
+    make_rows,
+    observe_segments,
+    value_segments,
+)
 from agentkit.agents.common.agent import Agent, Configured, MakePolicy, UpdateOfLoss, check_config, checks_parts
-from agentkit.agents.common.epochs import Fitted, run_epochs
+from agentkit.agents.common.epochs import Fitted, Stoppable, means_until, minibatch_orders, rows_at, until
 from agentkit.agents.common.experience import Segments, SegmentsConfig
 from agentkit.agents.common.ranges import Count, Fraction, NotNegative, Positive, Sizes
 from agentkit.agents.common.torso import with_torso
 from agentkit.errors import ConfigError, unknown_name
 from agentkit.learning import Schedule, Update, UpdateOutput, adam, optimizer_step, steps_before, value_at
-from agentkit.types import Array, Params, ReplaySample, Step
+from agentkit.types import Array, Params, ReplaySample, Step, has_action
 
 if TYPE_CHECKING:
     import optax
@@ -179,22 +203,26 @@ def make_loss(networks: nets.PolicyValue, config: Config) -> MinibatchLoss:
         log_ratio = distribution.log_prob(batch.extras.sample) - batch.extras.log_prob
         # Rows without an action have arbitrary log-ratios, whose exp may overflow.
         log_ratio = jnp.where(batch.mask > 0, log_ratio, 0.0)
-        ratio = jnp.exp(log_ratio)
+        ratio = jnp.exp(log_ratio)  # r_t of eq. 6
         advantage = batch.advantage
         if config.normalize_advantages == "minibatch":
             advantage = losses.standardize(advantage, batch.mask)
-        means = {
-            "policy_loss": losses.clipped_policy_loss(ratio, advantage, now.clip_epsilon),
-            "value_loss": losses.clipped_value_loss(value, batch.old_value, batch.target, config.value_clip),
-            "entropy": distribution.entropy(),
-            "kl": losses.approximate_kl(log_ratio),
-            "clipped": (jnp.abs(ratio - 1.0) > now.clip_epsilon).astype(jnp.float32),
+        mean = functools.partial(losses.masked_mean, mask=batch.mask)
+        policy_loss = mean(losses.clipped_policy_loss(ratio, advantage, now.clip_epsilon))  # -L^CLIP, eq. 7
+        value_losses = losses.clipped_value_loss(value, batch.old_value, batch.target, config.value_clip)
+        value_loss = mean(value_losses)  # L^VF / 2
+        entropy = mean(distribution.entropy())  # S
+        kl = mean(losses.approximate_kl(log_ratio))
+        penalty = now.kl_cost * kl if config.kl_cost > 0 else 0.0  # eq. 8
+        metrics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "kl": kl,
+            "clipped": mean((jnp.abs(ratio - 1.0) > now.clip_epsilon).astype(jnp.float32)),
         }
-        metrics = {name: losses.masked_mean(x, batch.mask) for name, x in means.items()}
-        total = metrics["policy_loss"] + config.value_cost * metrics["value_loss"]
-        if config.kl_cost > 0:
-            total += now.kl_cost * metrics["kl"]
-        return total - now.entropy_cost * metrics["entropy"], metrics
+        # Minus eq. 9: its c_1 is half the value_cost, its c_2 the entropy_cost.
+        return policy_loss + config.value_cost * value_loss + penalty - now.entropy_cost * entropy, metrics
 
     return loss
 
@@ -206,16 +234,27 @@ def estimate_advantages(
     returns: nets.RunningStatistics,
     segments: Step,
 ) -> Advantages:
-    """Returns the advantages of a batch by GAE, normalised over it if the config says so."""
-    found = compute_advantages(
-        networks,
-        variables,
-        returns,
-        segments,
-        discount=config.discount,
-        gae_lambda=config.gae_lambda,
-        normalize_values=config.normalize_values,
-    )
+    """Returns the advantages by GAE (eq. 11 and 12) of segments ``[B, T + 1, ...]``, with all that is learned from.
+
+    Row T + 1 of a segment is there for its value alone. So is an episode's final observation, which is one of the T
+    rows: the row before it bootstraps from its value, unless the discount is 0 there, and no advantage comes back over
+    it from the next episode.
+    """
+    valued = value_segments(networks, variables, returns, segments, config.normalize_values)
+    value, next_value = valued.values[:, :-1], valued.values[:, 1:]  # [B, T]
+    reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
+    discount = config.discount * env_discount
+    delta = reward + discount * next_value - value  # eq. 12
+    has_action_next = has_action(segments.start_of_episode)[:, 1:]
+    decay = discount * config.gae_lambda * jnp.pad(has_action_next, [(0, 0), (0, 1)], constant_values=1.0)
+
+    def add(next_advantage: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        delta, decay = row
+        advantage = delta + decay * next_advantage  # eq. 11, from the last row to the first
+        return advantage, advantage
+
+    _, advantage = jax.lax.scan(add, jnp.zeros_like(delta[:, 0]), (delta.T, decay.T), reverse=True)
+    found = make_rows(networks, valued, returns, segments, advantage.T, config.normalize_values)
     if config.normalize_advantages != "batch":
         return found
     rows = found.rows
@@ -223,12 +262,9 @@ def estimate_advantages(
 
 
 def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config) -> Update:
-    """Takes all epochs over the segments of one batch as one update (algorithm 1).
-
-    With one epoch of one minibatch, and nothing that the learner alone knows, actors may compute the gradients.
-    """
+    """Takes all epochs over the segments of one batch as one update (algorithm 1)."""
+    # Of step size 1: `optimizer_step` multiplies its steps by the learning rate, which may be scheduled.
     optimizer = adam(1.0, config.max_grad_norm, epsilon=config.adam_epsilon)
-    advantages = functools.partial(estimate_advantages, networks, config)
 
     def init(key: jax.Array) -> State:
         key, params_key = jax.random.split(key)
@@ -240,24 +276,29 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
 
     def update(state: State, batch: ReplaySample[Step]) -> tuple[State, UpdateOutput]:
         key, epochs_key = jax.random.split(state.key)
-        rows, returns, explained_variance = advantages(state.variables, state.returns, batch.data)
-        num_steps = steps_before(batch, rows.mask)
+        rows, returns, explained_variance = estimate_advantages(
+            networks, config, state.variables, state.returns, batch.data
+        )
+        num_steps = steps_before(batch, rows.mask)  # Of the environments: a final observation is a row and no step.
         learning_rate = jnp.asarray(value_at(config.learning_rate, steps=num_steps, updates=state.num_updates))
         coefficients = coefficients_at(config, state.kl_cost, steps=num_steps, updates=state.num_updates)
 
-        def step(learned: Fitted, minibatch: Minibatch) -> tuple[Fitted, dict[str, jax.Array]]:
-            grads, metrics = jax.grad(loss, has_aux=True)(learned[0], coefficients, minibatch)
-            return optimizer_step(optimizer, grads, *learned, learning_rate), metrics
+        def step(learned: Fitted, indices: Array) -> tuple[Fitted, dict[str, Array]]:
+            params, opt_state = learned
+            grads, metrics = jax.grad(loss, has_aux=True)(params, coefficients, rows_at(rows, indices))
+            return optimizer_step(optimizer, grads, params, opt_state, learning_rate), metrics
 
-        (params, opt_state), metrics = run_epochs(
-            step,
-            (state.variables.params, state.opt_state),
-            rows,
-            epochs_key,
-            num_epochs=config.num_epochs,
-            num_minibatches=config.num_minibatches,
-            stop=None if config.target_kl is None else lambda metrics: metrics["kl"] > config.target_kl,
-        )
+        is_too_far = None if config.target_kl is None else lambda metrics: metrics["kl"] > config.target_kl
+        step_until = until(is_too_far, step)
+
+        def epoch(learned: Stoppable[Fitted], order: Array) -> tuple[Stoppable[Fitted], dict[str, Array]]:
+            return jax.lax.scan(step_until, learned, order)  # a step for each minibatch
+
+        # Algorithm 1: K epochs (`num_epochs`) of minibatches of M rows (all rows / `num_minibatches`).
+        orders = minibatch_orders(epochs_key, len(rows.mask), config.num_epochs, config.num_minibatches)
+        learned = (state.variables.params, state.opt_state), jnp.asarray(False)
+        ((params, opt_state), _), metrics = jax.lax.scan(epoch, learned, orders)
+        metrics = means_until(metrics)
         variables = PolicyVariables(params, observe_segments(state.variables, batch.data))
         kl_cost = state.kl_cost
         if config.adaptive_kl_target is not None:
@@ -266,30 +307,7 @@ def make_update(networks: nets.PolicyValue, loss: MinibatchLoss, config: Config)
         metrics |= {"learning_rate": learning_rate, "kl_cost": state.kl_cost, "explained_variance": explained_variance}
         return State(variables, returns, opt_state, kl_cost, key, state.num_updates + 1), UpdateOutput(metrics)
 
-    def gradient(variables: PolicyVariables, batch: ReplaySample[Step], key: jax.Array) -> PolicyVariables:
-        del key
-        rows, *_ = advantages(variables, nets.init_statistics(()), batch.data)
-        # As they are at first: where one is scheduled, actors compute no gradients.
-        coefficients = coefficients_at(config, config.kl_cost, steps=0, updates=0)
-        return variables._replace(params=jax.grad(loss, has_aux=True)(variables.params, coefficients, rows)[0])
-
-    def apply(state: State, grads: PolicyVariables) -> State:
-        params, opt_state = state.variables.params, state.opt_state
-        params, opt_state = optimizer_step(optimizer, grads.params, params, opt_state, config.learning_rate)
-        variables = state.variables._replace(params=params)
-        return state._replace(variables=variables, opt_state=opt_state, num_updates=state.num_updates + 1)
-
-    apart = (gradient, apply) if has_gradient(config) else (None, None)
-    return Update(init, update, lambda state: {"policy": state.variables}, *apart)
-
-
-def has_gradient(config: Config) -> bool:
-    """Returns whether an update is one step on its whole batch, whose gradient needs nothing but the parameters."""
-    needs_state = config.normalize_observations or config.normalize_values
-    needs_state |= config.target_kl is not None or config.adaptive_kl_target is not None
-    changing = (config.learning_rate, config.clip_epsilon, config.entropy_cost)
-    needs_state |= any(isinstance(setting, Schedule) for setting in changing)
-    return config.num_epochs == config.num_minibatches == 1 and not needs_state
+    return Update(init, update, lambda state: {"policy": state.variables})
 
 
 def adapt_kl_cost(kl_cost: jax.Array, kl: jax.Array, target: float) -> jax.Array:

@@ -134,11 +134,11 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     Its extras are the memory's state before the observation; in evaluation there are none.
     """
     if evaluation:
-        chooser = fixed_epsilon_policy(_given_values, config.epsilon_evaluation)
+        chooser = fixed_epsilon_policy(identity_q_values, config.epsilon_evaluation)
     elif config.epsilon_ladder:
-        chooser = epsilon_ladder_policy(_given_values)
+        chooser = epsilon_ladder_policy(identity_q_values)
     else:
-        chooser = epsilon_greedy_policy(_given_values, config.epsilon)
+        chooser = epsilon_greedy_policy(identity_q_values, config.epsilon)
 
     def init(key: jax.Array) -> PolicyState:
         return PolicyState(network.initial_state, chooser.init(key))
@@ -160,8 +160,8 @@ def make_policy(network: Networks, config: Config, evaluation: bool = False) -> 
     return Policy(act, init, reset, diversify, begin, extras_spec=() if evaluation else nets.state_spec(network))
 
 
-def _given_values(params: Params, q: jax.Array) -> jax.Array:
-    """Returns the action values that the epsilon-greedy policy is given as its observation."""
+def identity_q_values(params: Params, q: jax.Array) -> jax.Array:
+    """Returns `q` itself ``[B, A]``: the epsilon-greedy policy sees the memory's action values as its observation."""
     del params
     return q
 

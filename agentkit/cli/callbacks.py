@@ -9,7 +9,7 @@ from typing import Any
 from agentkit.errors import ConfigError
 
 
-def of_new_run(arguments: argparse.Namespace, evaluates: bool) -> list[Any]:
+def callbacks_for_new_run(arguments: argparse.Namespace, evaluates: bool) -> list[Any]:
     """Returns the callbacks of a new run, which keeps its best policy unless it is told not to.
 
     Args:
@@ -25,7 +25,9 @@ def of_new_run(arguments: argparse.Namespace, evaluates: bool) -> list[Any]:
     return _changed([], arguments, keep_best=evaluates)
 
 
-def of_resumed_run(arguments: argparse.Namespace, run: str | pathlib.Path, imports: tuple[str, ...]) -> list[Any]:
+def callbacks_for_resumed_run(
+    arguments: argparse.Namespace, run: str | pathlib.Path, imports: tuple[str, ...]
+) -> list[Any]:
     """Returns the callbacks of the run in a folder, changed as the words say.
 
     Raises:

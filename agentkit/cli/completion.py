@@ -111,19 +111,19 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[str]:
     if command == "node":
         if len(before) == 1:
             return NODE_ROLES
-        return () if before[1] not in NODE_ROLES else _of_options(f"node {before[1]}", before, last)
+        return () if before[1] not in NODE_ROLES else _complete_option(f"node {before[1]}", before, last)
     if last.startswith("-") or previous.startswith("-"):
-        return _of_options(command, before, last)
+        return _complete_option(command, before, last)
     if command == "completion":
         return SHELLS
     if command == "sweep":
         return _paths(last, "*.toml")
     if command in _TAKES_RUN:
         return _runs(last)
-    return _agents() if command in _TAKES_AGENT and len(before) == 1 else _of_options(command, before, last)
+    return _agents() if command in _TAKES_AGENT and len(before) == 1 else _complete_option(command, before, last)
 
 
-def _of_options(command: str, before: Sequence[str], last: str) -> Iterable[str]:
+def _complete_option(command: str, before: Sequence[str], last: str) -> Iterable[str]:
     """Returns the options of a command, or the values of the one that stands before."""
     known = options(command)
     option = known.get("--out" if before[-1] == "-o" else before[-1])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentkit import ports
-from agentkit.cli.callbacks import of_resumed_run
+from agentkit.cli.callbacks import callbacks_for_resumed_run
 from agentkit.cli.new_run import changes_of_resumed, in_new_folder, new_experiment
 from agentkit.cli.screen import command_line, say
 from agentkit.cli.summary import finish
@@ -51,7 +51,7 @@ def launch(arguments: argparse.Namespace) -> int:
         check_installed(arguments.engine)
         from agentkit import experiment
 
-        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
         return _show(resume, arguments.resume, arguments)
     if arguments.stop_at_return is not None and arguments.evaluators == 0:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkit.cli.callbacks import of_new_run
+from agentkit.cli.callbacks import callbacks_for_new_run
 from agentkit.cli.config_file import show_config
 from agentkit.cli.environments import (
     find_environment,
@@ -123,7 +123,7 @@ def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict
         "devices": arguments.devices,
         "step_timeout": arguments.step_timeout,
         "keep_checkpoints": arguments.keep_checkpoints,
-        "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        "callbacks": callbacks_for_new_run(arguments, evaluates=arguments.eval_every != 0),
         **parse_initial_state(arguments),
         **parse_data(arguments),
     }

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentkit.cli.callbacks import of_resumed_run
+from agentkit.cli.callbacks import callbacks_for_resumed_run
 from agentkit.cli.environments import import_packages
 from agentkit.cli.interrupts import INTERRUPTED
 from agentkit.cli.launch import check_installed
@@ -169,7 +169,7 @@ def _plan(arguments: argparse.Namespace) -> Any:
         changes["num_steps"] = arguments.steps
         changes = {name: value for name, value in changes.items() if value is not None}
         imports = import_packages(arguments.imports)
-        own = of_resumed_run(arguments, arguments.run, imports)
+        own = callbacks_for_resumed_run(arguments, arguments.run, imports)
         plan = experiment.read_config(arguments.run, imports=imports, callbacks=own, **changes)
     else:
         # A scheduler starts the very same command again: the checkpoint refuses other settings than its own.

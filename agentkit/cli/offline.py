@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentkit.cli.callbacks import of_new_run, of_resumed_run
+from agentkit.cli.callbacks import callbacks_for_new_run, callbacks_for_resumed_run
 from agentkit.cli.environments import (
     find_environment,
     find_torso,
@@ -92,7 +92,7 @@ def _new_plan(arguments: argparse.Namespace) -> tuple[Any, NewFolder]:
         "checkpoint_period": tenth if arguments.checkpoint_every is None else arguments.checkpoint_every,
         "tensorboard": arguments.tensorboard,
         "keep_checkpoints": arguments.keep_checkpoints,
-        "callbacks": of_new_run(arguments, evaluates=arguments.eval_every != 0),
+        "callbacks": callbacks_for_new_run(arguments, evaluates=arguments.eval_every != 0),
         "loggers": parse_loggers(arguments.log, imports),
         "on_nan": arguments.on_nan,
         "environment_settings": parse_environment_settings(arguments.env_set, environment),
@@ -125,7 +125,7 @@ def _resumed_plan(arguments: argparse.Namespace) -> Any:
     }
     changes = {name: value for name, value in given_changes.items() if value is not None}
     imports = import_packages(arguments.imports)
-    own = of_resumed_run(arguments, arguments.resume, imports)
+    own = callbacks_for_resumed_run(arguments, arguments.resume, imports)
     return experiment.read_offline_config(arguments.resume, imports=imports, progress=True, callbacks=own, **changes)
 
 

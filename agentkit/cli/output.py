@@ -43,7 +43,7 @@ class LastingStream:
                 self._point_nowhere()
 
     def _point_nowhere(self) -> None:
-        """What the stream still holds would raise again, at the latest when Python ends."""
+        """Sends what the stream still holds nowhere: it would raise again, at the latest when Python ends."""
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

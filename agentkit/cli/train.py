@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from agentkit.cli.callbacks import of_resumed_run
+from agentkit.cli.callbacks import callbacks_for_resumed_run
 from agentkit.cli.new_run import changes_of_resumed, in_new_folder, is_group, new_experiment, show_evaluation
 from agentkit.cli.summary import finish
 from agentkit.errors import ConfigError
@@ -31,7 +31,7 @@ def train(arguments: argparse.Namespace) -> int:
         changes = changes_of_resumed(arguments)
         from agentkit import experiment
 
-        own = of_resumed_run(arguments, arguments.resume, changes["imports"])
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
         plan = experiment.read_config(arguments.resume, progress=True, callbacks=own, **changes)
         return finish(_run(plan, arguments, resume=True), arguments.resume, "train", changes["imports"])
     replay = "in_process" if arguments.replay is None else arguments.replay

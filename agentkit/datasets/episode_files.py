@@ -208,7 +208,7 @@ def _in_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _metadata(folder: pathlib.Path) -> dict[str, Any]:
-    """What Minari says of a data set, beside its file; nothing where it does not."""
+    """Returns what Minari says of a data set, beside its file; nothing where it does not."""
     path = folder / "metadata.json"
     if not path.is_file():
         return {}

@@ -56,7 +56,7 @@ class RunningProcess:
         return cpu_seconds(self._process.pid)
 
     def _is_dead(self) -> bool:
-        """It has ended, and nobody has asked how: until then its number is no other process's."""
+        """Returns whether it has ended and nobody has asked how: until then its number is no other process's."""
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
@@ -147,7 +147,7 @@ def _open_memory() -> IO[bytes]:
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's variables with the role's; modules are found where they are found here."""
+    """Returns this process's variables with the role's; modules are found where they are found here."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **changes}
     here = [path for path in sys.path if path]
     environment["PYTHONPATH"] = os.pathsep.join(here)

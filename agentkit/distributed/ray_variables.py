@@ -166,7 +166,7 @@ class RayVariables(VariableSource):
         return Versioned(found.version, variables, found.published)
 
     def _ask(self, names: tuple[str, ...], newer_than: int) -> _Published | None:
-        """What the holder has, if new. Only the first call of an outage waits; later ones look for its answer."""
+        """Returns what the holder has, if new. Only an outage's first call waits; later ones look for its answer."""
         seen, patience = self._seen.get(names), 0.0
         if self._asking is None:
             self._asking, patience = self._holder.newest.remote(self._name, seen, newer_than), self._timeout

@@ -199,7 +199,7 @@ class RunStoreClient:
         self._shake_hands(deadline)
 
     def _shake_hands(self, deadline: float) -> None:
-        """Both ends prove that they know the run id: whoever listens here might be anyone, see `handshake`."""
+        """Lets both ends prove that they know the run id: whoever listens might be anyone, see `handshake`."""
         mine = handshake.draw_nonce()
         theirs = self._part({"protocol": handshake.PROTOCOL, "nonce": mine}, "nonce", deadline)
         given = self._part({"proof": handshake.prove(self.run_id, "client", mine, theirs)}, "proof", deadline)

@@ -197,7 +197,7 @@ class Supervisor:
         return watched.state in ("waiting", "restarting") and time.monotonic() >= watched.start_at
 
     def _dependencies_ready(self, watched: Watched) -> bool:
-        """A node is started at once, so that its imports take no time later, but is not timed before this."""
+        """Returns whether a node may be timed: it is started at once, so that its imports take no time later."""
         return all(
             self._nodes[name].state in ("ready", "done") for name in watched.node.dependencies() if name in self._nodes
         )
@@ -252,7 +252,7 @@ class Supervisor:
             self._check_pulse(watched, now)
 
     def _check_pulse(self, watched: Watched, now: float) -> None:
-        """A node that is silent, or whose main loop stands still, is taken for dead."""
+        """Takes a node for dead that is silent, or whose main loop stands still."""
         heard = self.store.last_heartbeat(watched.node.name)
         silence, idle = now - watched.started, 0.0
         if heard is not None and heard[0] == watched.incarnation:
@@ -272,7 +272,7 @@ class Supervisor:
         self._ended(watched, watched.running.poll(), why)
 
     def _ended(self, watched: Watched, code: int | None, why: str | None = None) -> None:
-        """A node has ended: is it done, to be restarted, or the program's end?"""
+        """Decides whether a node that has ended is done, to be restarted, or the program's end."""
         asked, watched.running, watched.kill_at = watched.kill_at is not None, None, None
         lost = why is not None
         if watched.leaving and not self._stopping:
@@ -320,7 +320,7 @@ class Supervisor:
         return f" (its log: {self._directory / 'nodes' / watched.node.name}.log)"
 
     def _fail(self, watched: Watched, why: str, record: dict[str, Any] | None = None) -> None:
-        """The program's end; the first one is what the user is told."""
+        """Ends the program; of several reasons the first is what the user is told."""
         watched.state = "failed"
         self._note(watched, last_error=why)
         if not why.startswith(watched.node.name):

@@ -11,7 +11,7 @@ from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.pixels import Pixels
 
 _CAMERAS = {"quadruped": 2}
-"""Of the domains whose first camera does not show the body."""
+"""Camera ids by domain, where camera 0 does not show the body."""
 
 
 def make(

@@ -262,6 +262,6 @@ def _writer(space: gymnasium.Space) -> Callable[[Nest], Any]:
 
 
 def _start(space: gymnasium.Space) -> Any:
-    """What a discrete space counts from; None where that is 0 or the space is not discrete."""
+    """Returns what a discrete space counts from; None where that is 0 or the space is not discrete."""
     start = getattr(space, "start", None)
     return start if start is not None and np.any(start) else None

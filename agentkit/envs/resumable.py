@@ -98,7 +98,7 @@ class ResumableEnvironment(dm_env.Environment):
         return timestep
 
     def _wrappers_state(self) -> dict[str, Any] | None:
-        """What of the wrappers inside outlives an episode; None if there are none."""
+        """Returns what of the wrappers inside outlives an episode; None if there are none."""
         return self._environment.save() if hasattr(self._environment, "save") else None
 
     def _begin(self) -> dm_env.TimeStep:
@@ -233,7 +233,7 @@ def _unstack(stacked: dict[str, np.ndarray], spec: Nest, num_steps: int) -> list
 
 
 def _fingerprint(timestep: dm_env.TimeStep | None) -> dict[str, Any]:
-    """What must be equal after a replay: step type, reward, discount and observation."""
+    """Returns what must be equal after a replay: step type, reward, discount and observation."""
     if timestep is None:
         return {}
     leaves = {f"observation/{i}": leaf for i, leaf in enumerate(tree.flatten(timestep.observation))}

@@ -53,7 +53,7 @@ class WorkerHandle:
         self.has_failed = False
         self.is_called = False
         self._asked_at = 0.0  # Monotonic seconds, of the latest request.
-        self._passed_by: list[int] = []
+        self._unawaited: list[int] = []
         here, there = socket.socketpair()
         # What a terminal or a scheduler sends to all processes must not end it before it can hear and ignore that.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -115,9 +115,9 @@ class WorkerHandle:
         self.num_awaited -= 1
         return message[1]
 
-    def take_passed_by(self) -> list[int]:
-        """Returns the groups whose answers came while another one was waited for."""
-        taken, self._passed_by = self._passed_by, []
+    def take_unawaited_replies(self) -> list[int]:
+        """Removes and returns the groups whose replies arrived while another was awaited."""
+        taken, self._unawaited = self._unawaited, []
         self.num_awaited -= len(taken)
         return taken
 
@@ -146,7 +146,7 @@ class WorkerHandle:
     def receive_value(self) -> Any:
         """Waits for the result of `begin_call`."""
         while (message := self._receive())[:1] == DONE:  # Of a group that is ready in the meantime.
-            self._passed_by.append(message[1])
+            self._unawaited.append(message[1])
         self.is_called = False
         return pickle.loads(message[1:])
 
@@ -220,6 +220,6 @@ def _die_with() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """This process's variables; modules are found where they are found here, and JAX takes no accelerator's memory."""
+    """Returns this process's variables, with its module path, and with JAX kept off accelerators' memory."""
     here = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return {**os.environ, "PYTHONPATH": here, "JAX_PLATFORMS": "cpu"}

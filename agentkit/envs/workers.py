@@ -195,7 +195,7 @@ class WorkerBatchedEnvironment(Batch):
         if self.num_ready is None:
             raise ConfigError("recv: expected environments made with ready=M. Use reset and step.")
         for worker in self._workers:
-            for group in worker.take_passed_by():
+            for group in worker.take_unawaited_replies():
                 self._arrived.append(worker.share.start + group)
         while len(self._arrived) < self.num_ready:
             for number, _ in self._poll.poll():

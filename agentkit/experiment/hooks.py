@@ -169,7 +169,7 @@ class Hooks:
                     raise CheckpointError(f"The saved state of the callback {name} does not fit: {error!r}.") from error
 
     def _named(self) -> list[tuple[str, Callback]]:
-        """The callbacks by the names of their classes, numbered where one has several."""
+        """Returns the callbacks by the names of their classes, numbered where one has several."""
         found: dict[str, Callback] = {}
         for each in self.callbacks:
             name, number = type(each).__qualname__, 2

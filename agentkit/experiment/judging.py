@@ -56,13 +56,13 @@ def find_judged(
     if isinstance(run, LoadedPolicy):
         if checkpoint != "newest":
             raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")
-        return _of_policy(run, options)
+        return _judged_policy(run, options)
     restored = restore_policy(run, checkpoint, **options)
     assert restored.found is not None, "it was read"
     return Judged(*restored[:3], restored.environment_spec, *counts_of(restored.found))
 
 
-def _of_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
+def _judged_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
     options.pop("imports", None)  # It is made already.
     options = {**options, "evaluation_samples": policy.explore}
     if policy.origin is not None:

@@ -271,10 +271,10 @@ def load(
         if checkpoint != "newest":
             raise ConfigError(f"{file} is a policy file, which has no checkpoints: leave out {checkpoint=}.")
         return _load_file(file, explore, seed, imports, **changes)
-    return _of_restored(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
+    return _loaded_policy_from(restore_policy(path, checkpoint, imports=imports, **changes), explore, seed)
 
 
-def _of_restored(
+def _loaded_policy_from(
     restored: RestoredPolicy, explore: bool = False, seed: int = 0, counts: tuple[int | None, int | None] = (None, None)
 ) -> LoadedPolicy:
     agent = restored.experiment.agent
@@ -314,13 +314,13 @@ class Policies:
             ConfigError: the run was launched without a run folder, and its parameters are gone.
         """
         if self.store is None:
-            return self._of_folder("newest")
+            return self._read_folder("newest")
         actions = self.spec.actions
         if self.acts:
             with contextlib.closing(self.experiment.make_environment(self.experiment.seed)) as environment:
                 actions = own_actions(environment)
         restored = RestoredPolicy(self.experiment, self.networks, self.store, None, self.spec, actions)
-        return _of_restored(restored, counts=self.counts)
+        return _loaded_policy_from(restored, counts=self.counts)
 
     @functools.cached_property
     def best(self) -> LoadedPolicy:
@@ -329,13 +329,13 @@ class Policies:
         Raises:
             ConfigError: none was kept.
         """
-        return self._of_folder("best")
+        return self._read_folder("best")
 
-    def _of_folder(self, which: str) -> LoadedPolicy:
+    def _read_folder(self, which: str) -> LoadedPolicy:
         directory = self.experiment.run_directory
         if directory is None:
             raise ConfigError(f"The run has no run folder to read its {which} policy from. Give it a run_directory.")
-        return _of_restored(restore_experiment(self.experiment, directory, which))
+        return _loaded_policy_from(restore_experiment(self.experiment, directory, which))
 
 
 def _load_file(

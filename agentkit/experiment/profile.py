@@ -250,7 +250,7 @@ class Profile:
             self._move_trace(timer)
 
     def _move_trace(self, timer: Timer) -> None:
-        """After a learner step: starts the trace where it is time, and stops it."""
+        """Starts the trace where it is time, and stops it; called after a learner step."""
         if not self._training:
             return
         if self._trace_start is None:

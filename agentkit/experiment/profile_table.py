@@ -100,7 +100,7 @@ def _update_advice(agent: Agent | None) -> str:
 
 
 def _notes(profile: Profile) -> list[str]:
-    """How far the figures are those of a run that is not profiled."""
+    """Says how far the figures are those of a run that is not profiled."""
     timers = f"The timers add about {profile.overhead_microseconds:.0f} us a step."
     if profile.num_updates:
         blocked = 1e6 * profile.blocked_seconds / profile.num_updates

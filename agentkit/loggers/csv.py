@@ -144,6 +144,6 @@ def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, st
 
 
 def _step(row: Mapping[str, str], step_key: str) -> float:
-    """The row's step; a row without one is older than every step, and is kept."""
+    """Returns the row's step; a row without one is older than every step, and is kept."""
     value = row.get(step_key, "")
     return float(value) if value else -1.0

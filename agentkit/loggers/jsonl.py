@@ -86,6 +86,6 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def _step(row: Mapping[str, Any], step_key: str) -> float:
-    """The row's step; a row without one is older than every step, and is kept."""
+    """Returns the row's step; a row without one is older than every step, and is kept."""
     value = row.get(step_key)
     return -1.0 if value is None else float(value)

@@ -283,7 +283,7 @@ def _announced_calls(status: Status) -> dict[str, str]:
 def _role_row(
     role: str, nodes: Sequence[tuple[str, Status]], speeds: Speeds, calls: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """One role: how many run, what they are busy with, how often they were restarted, how fast, how old their data."""
+    """Returns a role's row: how many run, their work, how often they were restarted, speed and age of data."""
     states = collections.Counter(node["state"] for _, node in nodes)
     running = f"{states.pop('ready', 0)}/{len(nodes)}"
     said = [f"{number} {state}" for state, number in sorted(states.items())]

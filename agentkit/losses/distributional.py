@@ -71,13 +71,13 @@ def categorical_q_learning_loss(
         atoms: the values that Z can take, rising, ``[N]``.
     """
     a_t = jnp.argmax(q_selector_t, axis=-1)
-    taken, best = _of_action(logits_tm1, a_tm1), _of_action(logits_target_t, a_t)  # [B, N]
+    taken, best = _select_action(logits_tm1, a_tm1), _select_action(logits_target_t, a_t)  # [B, N]
     # Where nothing follows, all distributions have the same target; this makes it so to the last bit.
     best = jnp.where(discount_t[:, None] == 0, 0.0, best)
     return categorical_td_loss(taken, r_t, discount_t, best, atoms)
 
 
-def _of_action(values: Array, action: Array) -> jax.Array:
+def _select_action(values: Array, action: Array) -> jax.Array:
     """Returns the rows ``[B, N]`` of ``[B, A, N]`` that belong to `action` ``[B]``."""
     return jnp.take_along_axis(values, action[:, None, None], axis=1)[:, 0]
 

@@ -51,7 +51,8 @@ def clipped_policy_loss(ratio: Array, advantage: Array, epsilon: float) -> jax.A
         advantage: ``[...]``.
         epsilon: beyond 1 +- epsilon nothing is gained, so no gradient either.
     """
-    return jnp.vectorize(lambda r, a: rlax.clipped_surrogate_pg_loss(r[None], a[None], epsilon))(ratio, advantage)
+    advantage = jax.lax.stop_gradient(advantage)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - epsilon, 1.0 + epsilon) * advantage)
 
 
 def clipped_value_loss(value: Array, old_value: Array, target: Array, epsilon: float | None) -> jax.Array:

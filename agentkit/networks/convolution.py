@@ -67,7 +67,7 @@ def conv2d(image: jax.Array, kernel: jax.Array, stride: int, padding: str) -> ja
 
 @functools.partial(conv2d.defjvp, symbolic_zeros=True)
 def _conv2d_jvp(stride: int, padding: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """The derivative, as linear functions of which JAX's transpose, the gradient, has the fast arrangement."""
+    """Returns the JVP, written so that its transpose (the gradient) is laid out for speed on a CPU."""
     (image, kernel), (image_dot, kernel_dot) = primals, tangents
     strides = (stride, stride)
     output = conv2d(image, kernel, stride, padding)

@@ -99,7 +99,7 @@ def policy_value(
         actions = environment_spec.actions
         return policy_head(features, actions, hidden_sizes, initial_std, observation), value
 
-    return _of(environment_spec, recurrent_network(torso, heads, None, environment_spec.observations))
+    return _from_recurrent(environment_spec, recurrent_network(torso, heads, None, environment_spec.observations))
 
 
 def recurrent_policy_value(
@@ -133,7 +133,9 @@ def recurrent_policy_value(
         value = orthogonal_mlp(features, (), 1)[:, 0]
         return policy_head(features, environment_spec.actions, (), initial_std, observation), value
 
-    return _of(environment_spec, recurrent_network(trunk, heads, core_size, environment_spec.observations, core))
+    return _from_recurrent(
+        environment_spec, recurrent_network(trunk, heads, core_size, environment_spec.observations, core)
+    )
 
 
 def separate_policy_value(
@@ -163,10 +165,11 @@ def separate_policy_value(
     def apply(params: PolicyCritic, observation: Nest) -> tuple[Distribution, Array]:
         return both.policy.apply(params.policy, observation), both.critic.apply(params.critic, observation)
 
-    return _of(environment_spec, as_recurrent(init, apply))
+    return _from_recurrent(environment_spec, as_recurrent(init, apply))
 
 
-def _of(environment_spec: specs.EnvironmentSpec, network: RecurrentNetwork) -> PolicyValue:
+def _from_recurrent(environment_spec: specs.EnvironmentSpec, network: RecurrentNetwork) -> PolicyValue:
+    """Returns a network of policy and value with what actors need to use it."""
     actions = environment_spec.actions
     check_policy_actions(actions, "A policy-gradient agent")
     stored = policy_extras_spec(actions)._replace(core=state_spec(network))

@@ -137,7 +137,7 @@ class ReverbSource(VariableSource):
 
 
 def _to_plain(leaf: np.ndarray) -> np.ndarray:
-    """Reverb does not know bfloat16 and its kind: their bits travel as unsigned integers."""
+    """Turns bfloat16 and its kind, which Reverb does not know, into unsigned integers of the same bits."""
     return leaf if leaf.dtype.isbuiltin == 1 else leaf.view(f"u{leaf.dtype.itemsize}")
 
 

@@ -265,7 +265,7 @@ class _Segment:
 
     @classmethod
     def create(cls, path: pathlib.Path, generation: int, text: bytes) -> _Segment:
-        """A new file with no publication in it yet."""
+        """Makes a new file with no publication in it yet."""
         slot_bytes = sum(
             _aligned(layout.num_bytes(*leaf)) for node in json.loads(text).values() for leaf in layout.arrays_of(node)
         )
@@ -288,7 +288,7 @@ class _Segment:
 
     @classmethod
     def open(cls, path: str) -> _Segment:
-        """An existing file, to read."""
+        """Opens an existing file, to read."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -319,11 +319,11 @@ class _Segment:
         self._words[_COUNT] = number
 
     def version(self) -> int:
-        """The newest version, or a still newer one that is on its way."""
+        """Returns the newest version, or a still newer one that is on its way."""
         return int(self._words[_SLOT_WORDS[int(self._words[_COUNT]) % 2] + _VERSION])
 
     def read(self, names: Sequence[str]) -> Versioned | None:
-        """A copy of the newest publication; None if it was overwritten meanwhile."""
+        """Returns a copy of the newest publication; None if it was overwritten meanwhile."""
         number = int(self._words[_COUNT])
         at, slot = _SLOT_WORDS[number % 2], self._leaves[number % 2]
         _fence()
@@ -337,7 +337,7 @@ class _Segment:
 
 
 def _views(memory: mmap.mmap, offset: int, description: layout.Description) -> dict[str, list[np.ndarray]]:
-    """By variable, its leaves in one slot."""
+    """Returns the leaves of each variable in one slot."""
     views: dict[str, list[np.ndarray]] = {}
     for name, node in description.items():
         views[name] = []

@@ -160,7 +160,7 @@ class EnvironmentWrapper(dm_env.Environment):
         return timestep
 
     def _save(self) -> dict[str, Any]:
-        """This wrapper's own state; stateful wrappers override it."""
+        """Returns this wrapper's own state; stateful wrappers override it."""
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:

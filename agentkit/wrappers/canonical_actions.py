@@ -118,7 +118,7 @@ def _is_canonical(spec: specs.Array) -> bool:
 
 
 def _mapping(spec: specs.Array, leading: tuple[int, ...]) -> _Mapping | None:
-    """How to map this leaf, None where it is not mapped."""
+    """Returns the mapping of a leaf to [-1, 1]; None if the leaf stays as it is."""
     if not is_bounded_continuous(spec):
         return None
     low = np.broadcast_to(spec.minimum, spec.shape).astype(spec.dtype)

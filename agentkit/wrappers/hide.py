@@ -43,9 +43,9 @@ class Hide(ObservationWrapper):
         self._kept = [column for column in range(size) if column not in columns]
         if not self._kept:
             raise ConfigError(f"hide: expected to leave one of {size} columns, found columns={list(columns)}.")
-        self._spec = self._of_kept(inner)
+        self._spec = self._kept_spec(inner)
 
-    def _of_kept(self, inner: specs.Array) -> specs.Array:
+    def _kept_spec(self, inner: specs.Array) -> specs.Array:
         shape = (len(self._kept),)
         if not isinstance(inner, specs.BoundedArray):
             return specs.Array(shape, inner.dtype, inner.name)

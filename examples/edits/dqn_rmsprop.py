@@ -3,12 +3,11 @@
 import optax
 
 from agentkit.agents import dqn
-from agentkit.learning import periodic, sgd
 
 
 def make_update(network, loss, config):
     """Takes a step of RMSProp at each update."""
-    return sgd(loss, network.init, optax.rmsprop(2.5e-4, decay=0.95), periodic(config.target_update_period))
+    return dqn.make_update(network, loss, config, optax.rmsprop(2.5e-4, decay=0.95))
 
 
 def make_agent(config=dqn.Config()):

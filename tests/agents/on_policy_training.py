@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from agentkit import envs, specs
+from agentkit.agents import ppo
 from agentkit.agents.common.advantages import Minibatch, compute_advantages
 from agentkit.datasets import ReplayDataset
 from agentkit.experiment.acting import make_actor, make_adder, make_loop
@@ -19,6 +20,8 @@ def rows_of(networks: Any, config: Any, state: Any, segments: Any) -> Minibatch:
     """All rows of a batch of segments, as an agent's update makes them."""
 
     def rows(variables: Any, returns: Any, segments: Any) -> Minibatch:
+        if isinstance(config, ppo.Config):
+            return ppo.estimate_advantages(networks, config, variables, returns, segments).rows
         settings = {name: getattr(config, name) for name in ("discount", "gae_lambda", "normalize_values")}
         return compute_advantages(networks, variables, returns, segments, **settings).rows
 

@@ -6,12 +6,12 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import a2c
-from agentkit.learning import Linear
+from agentkit.learning import Linear, apply_gradients
 from agentkit.testing.agent import AgentContract
 from agentkit.testing.learning import learns
 from tests.agents import on_policy_by_hand as by_hand
 from tests.agents import on_policy_settings
-from tests.agents.on_policy_training import Training, rows_of
+from tests.agents.on_policy_training import KEY, Training, rows_of
 
 UNTOUCHED: dict[str, Any] = {"hidden_sizes": (), "normalize_observations": False, "normalize_values": False}
 
@@ -119,6 +119,42 @@ def test_the_learning_rate_falls_to_zero() -> None:
         steps.append(training.loop.num_steps)
     np.testing.assert_allclose(rates, 0.01 * (1 - np.array(steps[:-1]) / (2 * 48)), rtol=1e-4)
     assert training.learn(training.next_batch())["learning_rate"] == 0.0
+
+
+UNNORMALIZED: dict[str, Any] = {"normalize_observations": False, "normalize_values": False}
+
+
+@pytest.mark.full
+def test_gradients_of_actors_make_the_update_that_the_learner_makes() -> None:
+    agent = a2c.make_agent(a2c.Config(**on_policy_settings.SMALL, **UNNORMALIZED))
+    training = Training(agent, "agentkit:catch", 3)
+    batch, update = training.next_batch(), training.update
+    assert update.gradient is not None
+    grads = jax.jit(update.gradient)(update.variables(training.state)["policy"], batch, KEY)
+    sent = jax.tree.map(lambda x: np.asarray(x)[None], grads)
+    halves, _ = apply_gradients(update).update(training.state, batch._replace(data=sent))
+    whole, _ = training.compiled(training.state, batch)
+    assert int(halves.num_updates) == 1
+    for a, b in zip(jax.tree.leaves(halves.variables), jax.tree.leaves(whole.variables), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalize_observations": True},
+        {"normalize_values": True},
+        {"learning_rate": Linear(1e-3, 0.0, 100)},
+        {"entropy_cost": Linear(0.1, 0.0, 100)},
+    ],
+    ids=lambda change: ",".join(change),
+)
+def test_what_needs_more_than_the_parameters_has_no_gradient_for_actors(change: dict[str, Any]) -> None:
+    def gradient(**settings: Any) -> Any:
+        agent = a2c.make_agent(a2c.Config(**{**on_policy_settings.SMALL, **UNNORMALIZED, **settings}))
+        return agent.make_update(agent.make_networks(by_hand.SPECS["discrete"])).gradient
+
+    assert gradient() is not None and gradient(**change) is None
 
 
 @pytest.mark.full

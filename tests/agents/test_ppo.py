@@ -1,4 +1,5 @@
 import pathlib
+import textwrap
 from typing import Any, ClassVar
 
 import dm_env
@@ -10,12 +11,12 @@ import tree
 
 from agentkit import checkpoint, envs, specs
 from agentkit import networks as nets
-from agentkit.agents import a2c, ppo
+from agentkit.agents import ppo
 from agentkit.agents.common.advantages import observe_segments
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, launch, run
-from agentkit.learning import Linear, apply_gradients
+from agentkit.learning import Linear
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.learning import learns
@@ -291,49 +292,18 @@ def test_advantages_are_normalised_in_each_minibatch_in_the_batch_or_not_at_all(
     assert seen["none"]["policy_loss"] != pytest.approx(seen["batch"]["policy_loss"], abs=1e-3)
 
 
-UNNORMALIZED = {"normalize_observations": False, "normalize_values": False}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "agent",
-    [
-        ppo.make_agent(ppo.Config(**{**SMALL, "num_epochs": 1, "num_minibatches": 1, "kl_cost": 0.1}, **UNNORMALIZED)),
-        a2c.make_agent(a2c.Config(**on_policy_settings.SMALL, **UNNORMALIZED)),
-    ],
-    ids=["ppo", "a2c"],
-)
-def test_gradients_of_actors_make_the_update_that_the_learner_makes(agent: Any) -> None:
-    training = Training(agent, "agentkit:catch", 3)
-    batch, update = training.next_batch(), training.update
-    assert update.gradient is not None
-    grads = jax.jit(update.gradient)(update.variables(training.state)["policy"], batch, KEY)
-    sent = jax.tree.map(lambda x: np.asarray(x)[None], grads)
-    halves, _ = apply_gradients(update).update(training.state, batch._replace(data=sent))
-    whole, _ = training.compiled(training.state, batch)
-    assert int(halves.num_updates) == 1
-    for a, b in zip(jax.tree.leaves(halves.variables), jax.tree.leaves(whole.variables), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_epochs": 2},
-        {"num_minibatches": 2},
-        {"normalize_values": True},
-        {"learning_rate": Linear(1e-3, 0.0, 100)},
-        {"clip_epsilon": Linear(0.2, 0.1, 100)},
-        {"entropy_cost": Linear(0.1, 0.0, 100)},
-        {"target_kl": 0.1},
-        {"kl_cost": 1.0, "adaptive_kl_target": 0.1},
-    ],
-    ids=lambda change: ",".join(change),
-)
-def test_what_needs_more_than_the_parameters_has_no_gradient_for_actors(change: dict[str, Any]) -> None:
-    plain = {**SMALL, "num_epochs": 1, "num_minibatches": 1, **UNNORMALIZED}
-    assert ppo.has_gradient(ppo.Config(**plain))
-    assert not ppo.has_gradient(ppo.Config(**{**plain, **change}))
+def test_the_papers_config_can_be_pasted() -> None:
+    """Table 3: a horizon of 2,048, minibatches of 64."""
+    assert ppo.__doc__ is not None
+    config = eval(textwrap.dedent(ppo.__doc__[ppo.__doc__.index("    Config(") :]), {"Config": ppo.Config})
+    rows = ppo.make_agent(config).experience
+    assert (rows.segment_length, rows.batch_plan.batch_size, rows.segment_length // config.num_minibatches) == (
+        2048,
+        1,
+        64,
+    )
+    normalized = {config.normalize_observations, config.normalize_values, config.normalize_advantages}
+    assert normalized == {False, "none"} and config.max_grad_norm is None
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import time
 
 import cloudpickle
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs, specs
-from agentkit.agents import bc, dqn, ppo
+from agentkit.agents import bc, dqn, ppo, registry
 from agentkit.agents.addons import with_normalization
 from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.distributed import RunStore, RunStoreClient
@@ -22,6 +23,7 @@ from agentkit.experiment.launch.replay import contents_name
 from agentkit.experiment.launch.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
+from tests.agents.spaces import environment_of
 
 pytestmark = pytest.mark.both_stacks
 
@@ -176,12 +178,36 @@ def test_a_changed_rate_limit_survives_another_number_of_environments():
     assert (table.rate_limiter, table.max_size) == (MinSize(1), 7)
 
 
-def test_gradients_refuse_steps_and_updates_with_targets():
+def test_gradients_refuse_steps_and_updates_with_targets_or_of_several_steps():
     agent = with_gradients(dqn.make_agent())
     with pytest.raises(ConfigError, match="gradient_node"):
         agent.make_adder(None, SPEC)
-    with pytest.raises(ConfigError, match="without a target network"):
+    with pytest.raises(ConfigError, match=r"gradients of dqn: .*target network"):
         agent.make_update(agent.make_networks(SPEC))
+    ppos = with_gradients(ppo.make_agent(ppo.Config(normalize_observations=False, normalize_values=False)))
+    with pytest.raises(ConfigError, match=r"gradients of ppo: .*several steps on a batch.* Take a2c"):
+        ppos.make_update(ppos.make_networks(SPEC))
+
+
+@pytest.mark.full
+def test_gradients_of_an_agent_that_cannot_are_refused_in_a_line_that_names_those_that_can():
+    able = set()
+    for name in registry.names():
+        fields = {field.name for field in dataclasses.fields(registry.config_class(name))}
+        statistics = fields & {"normalize_observations", "normalize_values"}
+        agent = registry.make(name, dict.fromkeys(statistics, False))
+        networks = agent.make_networks(specs.make_environment_spec(envs.make(environment_of(name), seed=0)))
+        if agent.make_update(networks).gradient is not None:
+            able.add(name)
+        else:
+            for refusing in (gradient.make_halves, lambda agent, networks: with_gradients(agent).make_update(networks)):
+                with pytest.raises(
+                    ConfigError, match=f"^Actors cannot compute the gradients of {name}: [^\n]*$"
+                ) as error:
+                    refusing(agent, networks)
+    assert "ppo" not in able
+    named = re.search(r"Take (.*); or let the learner", str(error.value))
+    assert named is not None and able == set(registry.names()).intersection(re.findall(r"\w+", named[1]))
 
 
 def test_gradients_refuse_updates_that_keep_statistics():
@@ -190,10 +216,10 @@ def test_gradients_refuse_updates_that_keep_statistics():
     assert plain.make_update(plain.make_networks(spec)).gradient is not None
     agent = with_normalization(plain)
     networks = agent.make_networks(spec)
-    with pytest.raises(ConfigError, match="normalises by running statistics"):
-        with_gradients(agent).make_update(networks)
     with pytest.raises(ConfigError, match=r"keeps statistics, as normalisation does.*actor_node"):
-        gradient._gradient(agent.make_update(networks))
+        with_gradients(agent).make_update(networks)
+    with pytest.raises(ConfigError, match="gradients of bc"):
+        gradient.make_halves(agent, networks)
 
 
 def test_a_second_learner_or_server_has_names_of_its_own():

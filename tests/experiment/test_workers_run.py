@@ -164,7 +164,7 @@ def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_i
         "find_actor_index": lambda *_: ALONE,
         "close_on_stop": lambda *_: None,
         "StepGoal": lambda *_: types.SimpleNamespace(reached=lambda: False),
-        "_gradient": lambda update: lambda params, batch, key: params,
+        "make_halves": lambda *_: types.SimpleNamespace(gradient=lambda params, batch, key: params),
     }.items():
         monkeypatch.setattr(gradient, name, stands_for)
     node = threading.Thread(target=gradient_node, args=(context, experiment, spec, {}, {}), daemon=True)

@@ -46,7 +46,7 @@ def with_views(agent: Agent[AgentNetworks], views: Mapping[str, View]) -> Agent[
         ConfigError: no views, or an agent that keeps something else. When networks are made: the environment has no
             such column.
     """
-    declared = Views.of(views)
+    declared = Views.from_mapping(views)
     return Agent(
         agent.config,
         _with_reach(agent.experience, declared.reach),

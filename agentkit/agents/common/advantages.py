@@ -75,29 +75,78 @@ def compute_advantages(
         gae_lambda: from 0 (one-step errors) to 1 (whole returns).
         normalize_values: whether the value network predicts normalised returns.
     """
+    valued = value_segments(networks, variables, returns, segments, normalize_values)
+    mask = has_action(segments.start_of_episode)  # [B, T]
+    reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
+    advantage = losses.generalized_advantages(reward, discount * env_discount, valued.values, mask, gae_lambda)
+    return make_rows(networks, valued, returns, segments, advantage, normalize_values)
+
+
+class Valued(NamedTuple):
+    """Holds segments as the networks see and value them.
+
+    Attributes:
+        observation: normalised, leaves ``[B, T + 1, ...]``.
+        memory: stored states that networks with a memory start from, and where episodes begin.
+        outputs: the value network's, ``[B, T + 1]``.
+        values: the same in units of the rewards.
+    """
+
+    observation: Nest
+    memory: nets.Memory
+    outputs: jax.Array
+    values: jax.Array
+
+
+def value_segments(
+    networks: nets.PolicyValue,
+    variables: PolicyVariables,
+    returns: nets.RunningStatistics,
+    segments: Step,
+    normalize_values: bool,
+) -> Valued:
+    """Returns segments with the values of their observations; see `compute_advantages` for the arguments."""
     observation, memory = variables.normalized(segments.observation), nets.stored_memory(segments)
     _, outputs = networks.apply(variables.params, observation, memory)  # [B, T + 1]
     mean, std = mean_and_std(returns if normalize_values else ())
-    values = mean + std * outputs
-    mask = has_action(segments.start_of_episode)  # [B, T]
-    reward, env_discount = (x[:, :-1].astype(jnp.float32) for x in (segments.reward, segments.discount))
-    advantage = losses.generalized_advantages(reward, discount * env_discount, values, mask, gae_lambda)
-    target = advantage + values[:, :-1]
+    return Valued(observation, memory, outputs, mean + std * outputs)
+
+
+def make_rows(
+    networks: nets.PolicyValue,
+    valued: Valued,
+    returns: nets.RunningStatistics,
+    segments: Step,
+    advantage: jax.Array,
+    normalize_values: bool,
+) -> Advantages:
+    """Returns the rows to learn from, whose value targets ``advantage + value`` the statistics of returns take in.
+
+    Args:
+        networks: policy and value.
+        valued: by `value_segments`.
+        returns: statistics of value targets ``[]`` before this batch.
+        segments: leaves ``[B, T + 1, ...]``.
+        advantage: ``[B, T]``.
+        normalize_values: whether the value network predicts normalised returns.
+    """
+    mask, values = has_action(segments.start_of_episode), valued.values[:, :-1]  # [B, T]
+    target = advantage + values
     returns = nets.update_statistics(returns, merge_time(target), merge_time(mask))
     mean, std = mean_and_std(returns if normalize_values else ())
     rows = Minibatch(
-        observation=jax.tree.map(lambda x: x[:, :-1], observation),
+        observation=jax.tree.map(lambda x: x[:, :-1], valued.observation),
         extras=jax.tree.map(lambda x: x[:, :-1], segments.extras._replace(core=())),
         advantage=advantage,
         target=(target - mean) / std,
-        old_value=outputs[:, :-1],
+        old_value=valued.outputs[:, :-1],
         mask=mask,
     )
     if networks.has_memory:
-        rows = rows._replace(memory=memory._replace(start_of_episode=memory.start_of_episode[:, :-1]))
+        rows = rows._replace(memory=valued.memory._replace(start_of_episode=valued.memory.start_of_episode[:, :-1]))
     else:
         rows = jax.tree.map(merge_time, rows)
-    return Advantages(rows, returns, losses.explained_variance(values[:, :-1], target, mask))
+    return Advantages(rows, returns, losses.explained_variance(values, target, mask))
 
 
 def mean_and_std(returns: nets.RunningStatistics | tuple[()]) -> tuple[jax.Array | float, jax.Array | float]:

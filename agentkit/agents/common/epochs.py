@@ -31,7 +31,6 @@ def run_epochs(
     *,
     num_epochs: int,
     num_minibatches: int,
-    stop: Callable[[dict[str, Array]], Array] | None = None,
 ) -> tuple[Learned, dict[str, Array]]:
     """Takes a step on every minibatch of every epoch, each epoch in an order of its own.
 
@@ -42,55 +41,91 @@ def run_epochs(
         key: PRNG key ``uint32[2]``.
         num_epochs: passes over the data.
         num_minibatches: steps per pass.
-        stop: ``metrics -> bool []``. Where it is true, neither that step is taken nor any after it; None for never.
 
     Returns:
-        The newest of `learned`, and the metrics' means over the minibatches that were looked at, with ``epochs``,
-        the number of passes that these make.
+        The newest of `learned`, and the metrics' means over the minibatches.
     """
-    data = jax.tree.map(jnp.asarray, data)  # A traced index cannot pick from numpy's arrays.
-    size = jax.tree.leaves(data)[0].shape[0]
-    minibatches = minibatch_orders(key, num_epochs, size).reshape(num_epochs * num_minibatches, -1)
+    orders = minibatch_orders(key, jax.tree.leaves(data)[0].shape[0], num_epochs, num_minibatches)
+    learned, metrics = jax.lax.scan(
+        lambda learned, indices: step(learned, rows_at(data, indices)),
+        learned,
+        orders.reshape(num_epochs * num_minibatches, -1),
+    )
+    return learned, jax.tree.map(jnp.mean, metrics)
 
-    def look(learned: Learned, indices: Array) -> tuple[Learned, dict[str, Array], Array]:
-        stepped, metrics = step(learned, jax.tree.map(lambda x: x[indices], data))
+
+def rows_at(data: Data, indices: Array) -> Data:
+    """Returns the rows of these indices, a minibatch."""
+    rows: Data = jax.tree.map(lambda x: jnp.asarray(x)[indices], data)  # Traced indices cannot pick from numpy's.
+    return rows
+
+
+Stoppable = tuple[Learned, Array]
+"""``(learned, stopped)``: what the steps change, and whether they are over, bool ``[]``."""
+
+
+def until(
+    stop: Callable[[dict[str, Array]], Array] | None, step: Step[Learned, Data]
+) -> Callable[[Stoppable[Learned], Data], tuple[Stoppable[Learned], dict[str, Array]]]:
+    """Makes a step that ends itself: where `stop` is true, neither that step is taken nor any after it.
+
+    Args:
+        stop: ``metrics -> bool []``; None for never.
+        step: ``(learned, data) -> (learned, metrics)``.
+
+    Returns:
+        ``((learned, stopped), data) -> ((learned, stopped), metrics)``, for a scan; see `means_until`.
+    """
+
+    def look(learned: Learned, data: Data) -> tuple[Stoppable[Learned], dict[str, Array]]:
+        stepped, metrics = step(learned, data)
+        metrics = {**metrics, "looked": jnp.asarray(1.0)}
         if stop is None:
-            return stepped, metrics, jnp.asarray(False)
+            return (stepped, jnp.asarray(False)), metrics
         stopped = stop(metrics)
-        return jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stepped, learned), metrics, stopped
+        return (jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stepped, learned), stopped), metrics
 
-    def skip(learned: Learned, indices: Array) -> tuple[Learned, dict[str, Array], Array]:
-        shapes = jax.eval_shape(look, learned, indices)[1]
-        return learned, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), jnp.asarray(True)
+    def skip(learned: Learned, data: Data) -> tuple[Stoppable[Learned], dict[str, Array]]:
+        _, metrics = jax.eval_shape(look, learned, data)
+        return (learned, jnp.asarray(True)), jax.tree.map(jnp.zeros_like, metrics)
 
-    def body(
-        carry: tuple[Learned, Array], indices: Array
-    ) -> tuple[tuple[Learned, Array], tuple[dict[str, Array], Array]]:
+    def step_until(carry: Stoppable[Learned], data: Data) -> tuple[Stoppable[Learned], dict[str, Array]]:
         learned, stopped = carry
-        if stop is None:
-            learned, metrics, _ = look(learned, indices)
-            return (learned, stopped), (metrics, jnp.asarray(1.0))
-        learned, metrics, now = jax.lax.cond(stopped, skip, look, learned, indices)
-        return (learned, now), (metrics, 1.0 - stopped)
+        return look(learned, data) if stop is None else jax.lax.cond(stopped, skip, look, learned, data)
 
-    (learned, _), (metrics, looked) = jax.lax.scan(body, (learned, jnp.asarray(False)), minibatches)
-    means = {name: jnp.sum(x) / jnp.sum(looked) for name, x in metrics.items()}
-    return learned, {**means, "epochs": jnp.sum(looked) / num_minibatches}
+    return step_until
+
+
+def means_until(metrics: dict[str, Array]) -> dict[str, Array]:
+    """Returns the metrics' means over the steps of `until` that were looked at, ``[]``.
+
+    Args:
+        metrics: ``[num_epochs, num_minibatches]``, each.
+
+    Returns:
+        The means, and ``epochs``: the number of passes that were made.
+    """
+    num_minibatches = metrics["looked"].shape[1]
+    looked = jnp.sum(metrics["looked"])
+    means = {name: jnp.sum(x) / looked for name, x in metrics.items() if name != "looked"}
+    return {**means, "epochs": looked / num_minibatches}
 
 
 _LARGEST_SORTED = 2**16
 
 
-def minibatch_orders(key: Array, num_epochs: int, size: int) -> Array:
-    """Draws an order of ``0 ... size - 1`` for each epoch, ``[num_epochs, size]``.
+def minibatch_orders(key: Array, size: int, num_epochs: int, num_minibatches: int) -> Array:
+    """Draws an order of ``0 ... size - 1`` for each epoch, ``[num_epochs, num_minibatches, size / num_minibatches]``.
 
     Sorts words that are an index below random bits: a seventh of the time of `jax.random.permutation`, which
     was a tenth of an update. At least 16 bits are random. Indices whose bits are equal stay in order, next to
     each other, so nearly always in one minibatch; larger data are shuffled by JAX.
     """
     if size > _LARGEST_SORTED:
-        return jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, num_epochs))
-    num_bits = (size - 1).bit_length()
-    bits = jax.random.bits(key, (num_epochs, size)) >> num_bits << num_bits
-    words = jnp.sort(bits | jnp.arange(size, dtype=jnp.uint32)[None], axis=1)
-    return (words & ((1 << num_bits) - 1)).astype(jnp.int32)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(key, num_epochs))
+    else:
+        num_bits = (size - 1).bit_length()
+        bits = jax.random.bits(key, (num_epochs, size)) >> num_bits << num_bits
+        words = jnp.sort(bits | jnp.arange(size, dtype=jnp.uint32)[None], axis=1)
+        orders = (words & ((1 << num_bits) - 1)).astype(jnp.int32)
+    return orders.reshape(num_epochs, num_minibatches, -1)

@@ -120,7 +120,7 @@ class Views:
     parts: tuple[tuple[str, View], ...]
 
     @classmethod
-    def of(cls, views: Mapping[str, View]) -> Views:
+    def from_mapping(cls, views: Mapping[str, View]) -> Views:
         """Returns the views of a dictionary.
 
         Raises:

@@ -34,7 +34,7 @@ from agentkit.experiment.launch.hooked import stopped_by
 from agentkit.experiment.launch.learner import learner_node
 from agentkit.experiment.launch.program import program_name
 from agentkit.experiment.launch.replay import replay_node
-from agentkit.experiment.launch.run import prepare_launch, values_of
+from agentkit.experiment.launch.run import prepare_launch, run_store_values
 from agentkit.experiment.launch.transports import forget_parameters
 from agentkit.experiment.logs import ProgramLog
 from agentkit.experiment.run_lock import run_lock
@@ -100,7 +100,7 @@ def _host(
             ports.restrict_to_device(store_port, listen, "The run store")
         if found is not None:
             store.restore_counts(found.state["totals"], found.state.get("counted"))
-            for key, value in values_of(found.state).items():
+            for key, value in run_store_values(found.state).items():
                 store.put(key, value)
         store.put("experiment", {**record, "run_directory": str(directory)})
         store.put("by_hand", True)  # Nobody here could start an actor: see `agentkit scale`.

@@ -1,20 +1,21 @@
 """Gradients computed by actors (A3C; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning").
 
-The agent's update needs a `gradient`, as `learning.sgd` has without a target network. `gradient_node` acts, draws
-batches from a replay of its own process, and sends each gradient to a replay node; that one and the learner run
-`with_gradients(agent)`, whose items are gradients.
+A3C is asynchronous A2C, the agent to take here; others need a `gradient` and an `apply` in their update, as
+`learning.sgd` has without a target network. `gradient_node` acts, draws batches from a replay of its own process, and
+sends each gradient to a replay node; that one and the learner run `with_gradients(agent)`, whose items are gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import jax
 
 from agentkit import specs
+from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
 from agentkit.core import Adder, BatchPlan
 from agentkit.datasets import ReplayDataset
@@ -31,10 +32,12 @@ from agentkit.experiment.launch.step_goal import StepGoal
 from agentkit.experiment.launch.transports import make_source
 from agentkit.learning import Update, apply_gradients
 from agentkit.replay import InProcessReplay, Table, queue_table, row_layout
-from agentkit.types import Nest, ReplaySample
+from agentkit.types import Nest
 from agentkit.variables import VariableClient
 
 TABLE = "gradients"
+ABLE = "a2c or impala (normalize_observations=False, normalize_values=False, no schedules), or bc"
+"""Says which agents have a `gradient`."""
 
 
 def with_gradients(agent: Any, queue_size: int = 4) -> Agent:
@@ -98,8 +101,29 @@ class AppliedGradients:
     agent: Any
 
     def __call__(self, networks: Any) -> Update:
-        """Returns the update of networks."""
-        return apply_gradients(self.agent.make_update(networks))
+        """Returns the update of networks.
+
+        Raises:
+            ConfigError: the agent's update cannot be cut in two.
+        """
+        return apply_gradients(make_halves(self.agent, networks))
+
+
+def make_halves(agent: Agent, networks: Any) -> Update:
+    """Makes the update of an agent whose actors compute gradients.
+
+    Raises:
+        ConfigError: the agent's update has no `gradient`.
+    """
+    update = agent.make_update(networks)
+    if update.gradient is None:
+        name = registry.name_of(agent) or "this agent"
+        raise ConfigError(
+            f"Actors cannot compute the gradients of {name}: its update takes several steps on a batch, or "
+            "needs more than the policy's parameters, such as a target network, or keeps statistics, as "
+            f"normalisation does. Take {ABLE}; or let the learner compute them, with actor_node."
+        )
+    return update
 
 
 def gradient_node(
@@ -129,7 +153,9 @@ def gradient_node(
         stack.enter_context(contextlib.closing(environment))
         spec = spec or specs.make_environment_spec(environment)
         networks = agent.make_networks(spec)
-        gradient = _gradient(agent.make_update(networks))
+        update = make_halves(agent, networks)
+        assert update.gradient is not None
+        gradient = jax.jit(update.gradient)
         tables = with_gradients(agent, queue_size).make_tables(spec)
         server = stack.enter_context(connect_to_replay(tables, replay, timeout=OUTAGE_SECONDS, wait=120.0))
         writer = server.writer(history=1)
@@ -164,19 +190,3 @@ def gradient_node(
         except ReplayClosedError:
             if not context.should_stop:
                 raise
-
-
-def _gradient(update: Update) -> Callable[[Any, ReplaySample, jax.Array], Any]:
-    """Returns the update's gradient, compiled."""
-    if update.gradient is None:
-        raise ConfigError(
-            "This agent's update has no `gradient`: it needs more than the policy's parameters, such as a target "
-            "network, or keeps statistics, as normalisation does. Leave these out, or let its learner compute it, with "
-            "actor_node."
-        )
-    compiled = jax.jit(update.gradient)
-
-    def gradient(params: Any, batch: ReplaySample, key: jax.Array) -> Any:
-        return compiled(params, batch, key)
-
-    return gradient

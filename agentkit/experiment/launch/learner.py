@@ -235,7 +235,7 @@ class _Saver:
         self._hooks.emit("on_checkpoint", path)
 
     def _counts(self) -> tuple[dict[str, int], dict[str, Any]]:
-        """The totals, and who had counted what of them; as of the last heartbeat where the run store is away."""
+        """Returns the totals, and who counted what of them; as of the last heartbeat where the run store is away."""
         with contextlib.suppress(RunStoreError):
             found = self._context.store.save_counts()
             return found["totals"], found["counted"]

@@ -135,7 +135,7 @@ def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
 
 
 def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
-    """What to fill the tables from: the run's newest checkpoint, or what a replay node left when it was stopped.
+    """Returns what to fill the tables from: the newest checkpoint, or what a replay node left when it was stopped.
 
     A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
     """

@@ -130,7 +130,7 @@ def _launch(
             engine=_make_engine(config),
             run_directory=directory,
             totals={} if found is None else found.state["totals"],
-            values={"num_steps": experiment.num_steps, **({} if found is None else values_of(found.state))},
+            values={"num_steps": experiment.num_steps, **({} if found is None else run_store_values(found.state))},
             on_status=on_tick,
         )
     if directory is not None:
@@ -263,7 +263,7 @@ def _refuse_second_supervisor(directory: pathlib.Path) -> None:
 
 
 def _check_saved(status: dict[str, Any]) -> None:
-    """The learner writes the last checkpoint as it stops; the user must know where it could not."""
+    """Raises ProgramError where the learner could not write the last checkpoint as it stopped."""
     for node in status["nodes"].values():
         if node["role"] == "learner" and node["state"] == "failed":
             raise ProgramError(f"The run has stopped, and its last checkpoint was not written: {node['last_error']}")
@@ -291,8 +291,8 @@ def _make_engine(config: LaunchConfig) -> Engine:
     return engine
 
 
-def values_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what belongs into the run store of a run that goes on from a checkpoint's state."""
+def run_store_values(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the counters and exploration states of a checkpoint, to write to the run store on resuming."""
     return {**restored_values(state), **restored_states(state)}
 
 

@@ -174,7 +174,7 @@ class StepStore:
             self._free_frames(row)
 
     def _counts(self) -> np.ndarray:
-        """The counts as numpy sees them; to be dropped before a row is added, whose count could not be appended."""
+        """Returns the counts as numpy sees them; drop them before a row is added: no count could be appended."""
         return np.frombuffer(self._references, np.int32)
 
     # --- saving ----------------------------------------------------------------------------------

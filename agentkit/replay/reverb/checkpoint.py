@@ -110,7 +110,7 @@ def largest_priorities(directory: pathlib.Path) -> dict[str, float]:
 
 
 def _link_or_copy(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None:
-    """Reverb deletes its files and never changes them, so a link does: it needs no room."""
+    """Links a file, which needs no room, and is enough: Reverb deletes its files and never changes them."""
     try:
         os.link(source, target)
     except OSError:  # another file system

@@ -288,7 +288,7 @@ def _digest_of(run_id: str) -> str:
 
 
 def _process() -> str:
-    """This process, among those of all machines and containers: its id, and a digest of whose id that is."""
+    """Names this process among those of all machines and containers: its id, and a digest of whose id it is."""
     where = ""
     with contextlib.suppress(OSError):
         where += pathlib.Path("/proc/sys/kernel/random/boot_id").read_text()

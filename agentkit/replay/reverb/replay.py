@@ -363,7 +363,7 @@ class ReverbReplay(Replay):
             raise CheckpointError(f"Reverb cannot read the checkpoint in {directory}: {error}") from error
 
     def _handed_out(self) -> Mapping[str, int]:
-        """By table, the samples that learners got, where the server counts others and holds nobody back."""
+        """Returns the samples that learners got by table, where the server counts others and holds nobody back."""
         return {}
 
     def close(self) -> None:

@@ -240,7 +240,7 @@ def test_what_ppo_stored_on_acting_is_what_it_computes_on_learning() -> None:
 
     @jax.jit
     def densities(state: Any, data: Any) -> Any:
-        rows = rows_of(training.networks.agent, config, state, show_batch(Views.of(views), data))
+        rows = rows_of(training.networks.agent, config, state, show_batch(Views.from_mapping(views), data))
         distribution, _ = training.networks.agent.apply(state.variables.params, rows.observation)
         return distribution.log_prob(rows.extras.sample), rows
 
@@ -340,7 +340,7 @@ def test_a_mask_of_legal_actions_stays_the_present_one() -> None:
     """A view of the observation shows no masks, which the networks would add up."""
     mask = specs.Array((5,), np.int8, "mask")
     spec = SPEC._replace(observations={"board": specs.Array((2,), np.float32), specs.ACTION_MASK: mask})
-    seen = Views.of({"window": View("observation", "-2:0")}).spec(spec)
+    seen = Views.from_mapping({"window": View("observation", "-2:0")}).spec(spec)
     assert seen == {"window": {"board": specs.Array((3, 2), np.float32)}, specs.ACTION_MASK: mask}
     policy_sees = with_views(dqn.make_agent(), {"window": View("observation", "-2:0")})
     policy = policy_sees.make_policy(networks := policy_sees.make_networks(spec), True)
