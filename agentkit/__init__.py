@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
     from agentkit.experiment import open_run as open_run
-    from agentkit.experiment import presets as presets
     from agentkit.experiment import push as push
     from agentkit.experiment import resume as resume
     from agentkit.experiment import resume_launch as resume_launch
@@ -53,7 +52,8 @@ if TYPE_CHECKING:
     from agentkit.experiment import run_seeds as run_seeds
     from agentkit.experiment import sample as sample
     from agentkit.experiment import train as train
-    from agentkit.experiment.evaluate import evaluate as evaluate
+    from agentkit.experiment.config import presets as presets
+    from agentkit.experiment.evaluation.evaluate import evaluate as evaluate
     from agentkit.experiment.launch.run import launch as launch
 
 _EXPERIMENT_NAMES = (
@@ -98,7 +98,7 @@ def __getattr__(name: str) -> Any:
     if name == "Agent":
         return importlib.import_module("agentkit.agents.common.agent").Agent
     if name == "presets":
-        return importlib.import_module("agentkit.experiment.presets")
+        return importlib.import_module("agentkit.experiment.config.presets")
     if name in _EXPERIMENT_NAMES:
         return getattr(importlib.import_module("agentkit.experiment"), name)
     if name in _SUBPACKAGES:

@@ -17,10 +17,10 @@ from typing import Any
 from agentkit import checkpoint
 from agentkit.agents import registry
 from agentkit.errors import AgentkitError, ConfigError, missing_extra, unknown_name
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluation_plan import evaluation_plan
-from agentkit.experiment.identity import describe_agent
-from agentkit.experiment.jobs import FAILED, Job, JobProcesses, read_evaluations, read_outcome
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.identity import describe_agent
+from agentkit.experiment.sweeps.jobs import FAILED, Job, JobProcesses, read_evaluations, read_outcome
 
 _POLL_SECONDS = 0.2
 _FIELDS = ("num_envs", "seed", "num_steps", "environment_settings", "wrappers")

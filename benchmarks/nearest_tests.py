@@ -50,33 +50,56 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "agents/rainbow": ("agents/test_distributional_by_hand.py", "agents/test_rainbow.py"),
     "agents/ppo": ("agents/test_losses_by_hand.py", "agents/test_ppo.py", "agents/test_minibatches.py"),
     "experiment": ("experiment/test_local.py",),
-    "experiment/acting": ("experiment/test_local.py", "experiment/test_evaluate.py"),
-    "experiment/callback_record": ("experiment/test_callbacks.py",),
-    "experiment/codes": ("experiment/test_recipes.py", "experiment/test_strangers.py", "experiment/test_identity.py"),
-    "experiment/config": ("experiment/test_config_ranges.py", "experiment/test_local.py"),
-    "experiment/config_json": ("experiment/test_identity.py", "experiment/test_strangers.py"),
-    "experiment/fit": ("experiment/test_own_networks.py", "experiment/test_own_functions.py"),
-    "experiment/hooks": ("experiment/test_callbacks.py", "experiment/test_keep_best.py"),
-    "experiment/iterating": ("experiment/test_by_name.py", "experiment/test_callbacks.py"),
-    "experiment/job_process": ("experiment/test_seeds.py", "experiment/sweeps"),
-    "experiment/jobs": ("experiment/test_seeds.py", "experiment/sweeps"),
-    "experiment/judging": ("experiment/test_evaluate.py", "experiment/test_loading.py"),
-    "experiment/logs": ("experiment/test_run_loggers.py", "experiment/test_columns.py", "experiment/test_local.py"),
-    "experiment/new_folder": ("experiment/test_by_name.py", "experiment/test_mistakes.py", "cli/test_main.py"),
-    "experiment/policy_file": ("experiment/test_loading.py", "experiment/test_strangers.py", "experiment/deploy"),
-    "experiment/preset_table": ("experiment/test_presets.py", "experiment/test_by_name.py"),
-    "experiment/profile_table": ("experiment/test_profile.py",),
-    "experiment/record": ("experiment/test_offline.py", "experiment/test_prior_data.py"),
-    "experiment/restoring": ("experiment/test_loading.py", "experiment/test_evaluate.py"),
-    "experiment/result": ("experiment/test_local.py", "experiment/test_loading.py"),
-    "experiment/resuming": ("experiment/test_life_cycle.py", "experiment/test_local.py"),
-    "experiment/signals": ("experiment/test_life_cycle.py", "cli/test_interrupts.py"),
-    "experiment/sources": ("experiment/test_recipes.py", "experiment/test_identity.py"),
-    "experiment/step_watch": ("experiment/test_step_timeout.py", "envs/test_workers.py"),
-    "experiment/timed_parts": ("experiment/test_profile.py",),
-    "experiment/training": ("experiment/test_local.py", "experiment/test_short_runs.py", "experiment/test_sampling.py"),
-    "experiment/trust": ("experiment/test_strangers.py",),
-    "experiment/deploy": ("experiment/deploy",),
+    "experiment/runs/lock": ("experiment/test_run_lock.py",),
+    "experiment/runs/open_run": ("experiment/test_run_folder.py",),
+    "experiment/runs/loggers": ("experiment/test_run_loggers.py",),
+    "experiment/policies/agent_parts": ("experiment/test_shared_parts.py",),
+    "experiment/evaluation/training_films": ("experiment/test_films.py",),
+    "experiment/checks/user_tracebacks": ("experiment/test_mistakes.py",),
+    "experiment/train_by_name": ("experiment/test_by_name.py",),
+    "experiment/policies/make_actor": ("experiment/test_local.py", "experiment/test_evaluate.py"),
+    "experiment/config/callback_record": ("experiment/test_callbacks.py",),
+    "experiment/config/codes": (
+        "experiment/test_recipes.py",
+        "experiment/test_strangers.py",
+        "experiment/test_identity.py",
+    ),
+    "experiment/config/experiment_config": ("experiment/test_config_ranges.py", "experiment/test_local.py"),
+    "experiment/runs/config_json": ("experiment/test_identity.py", "experiment/test_strangers.py"),
+    "experiment/checks/agent_fits": ("experiment/test_own_networks.py", "experiment/test_own_functions.py"),
+    "experiment/training/hooks": ("experiment/test_callbacks.py", "experiment/test_keep_best.py"),
+    "experiment/iteration": ("experiment/test_by_name.py", "experiment/test_callbacks.py"),
+    "experiment/sweeps/job_process": ("experiment/test_seeds.py", "experiment/sweeps"),
+    "experiment/sweeps/jobs": ("experiment/test_seeds.py", "experiment/sweeps"),
+    "experiment/evaluation/judging": ("experiment/test_evaluate.py", "experiment/test_loading.py"),
+    "experiment/runs/logs": (
+        "experiment/test_run_loggers.py",
+        "experiment/test_columns.py",
+        "experiment/test_local.py",
+    ),
+    "experiment/runs/new_folder": ("experiment/test_by_name.py", "experiment/test_mistakes.py", "cli/test_main.py"),
+    "experiment/policies/policy_file": (
+        "experiment/test_loading.py",
+        "experiment/test_strangers.py",
+        "experiment/deploy",
+    ),
+    "experiment/config/preset_table": ("experiment/test_presets.py", "experiment/test_by_name.py"),
+    "experiment/profiling/table": ("experiment/test_profile.py",),
+    "experiment/evaluation/record_episodes": ("experiment/test_offline.py", "experiment/test_prior_data.py"),
+    "experiment/policies/restore_policy": ("experiment/test_loading.py", "experiment/test_evaluate.py"),
+    "experiment/policies/result": ("experiment/test_local.py", "experiment/test_loading.py"),
+    "experiment/runs/resume_checks": ("experiment/test_life_cycle.py", "experiment/test_local.py"),
+    "experiment/training/signals": ("experiment/test_life_cycle.py", "cli/test_interrupts.py"),
+    "experiment/config/source_code": ("experiment/test_recipes.py", "experiment/test_identity.py"),
+    "experiment/checks/step_watch": ("experiment/test_step_timeout.py", "envs/test_workers.py"),
+    "experiment/profiling/timed_parts": ("experiment/test_profile.py",),
+    "experiment/training/training_loop": (
+        "experiment/test_local.py",
+        "experiment/test_short_runs.py",
+        "experiment/test_sampling.py",
+    ),
+    "experiment/config/trust": ("experiment/test_strangers.py",),
+    "experiment/policies/export": ("experiment/deploy",),
     "experiment/sweeps": ("experiment/sweeps", "cli/test_sweep.py"),
     "experiment/launch": (
         "experiment/test_learner_data.py",
@@ -86,8 +109,8 @@ NEAREST: dict[str, tuple[str, ...]] = {
         "experiment/test_launch.py",
     ),
     "experiment/launch/external": ("experiment/test_claims.py", "experiment/test_run_lock.py", "cli/test_node.py"),
-    "experiment/launch/inference": ("experiment/test_inference.py",),
-    "experiment/launch/step_goal": ("experiment/test_step_goal.py",),
+    "experiment/launch/nodes/inference": ("experiment/test_inference.py",),
+    "experiment/launch/sharing/step_goal": ("experiment/test_step_goal.py",),
 }
 """Tests nearest to a file of agentkit/, for those whose own file is not all; of a folder, what follows the own file."""
 
@@ -110,9 +133,13 @@ def nearest(path: str) -> tuple[str, ...]:
     """Returns the nearest tests of a file of agentkit, as paths of files below tests/."""
     module = path.removeprefix("agentkit/").removesuffix(".py")
     folder, name = os.path.split(module)
-    own = (f"{folder}/test_{name}.py",) if (ROOT / "tests" / folder / f"test_{name}.py").exists() else ()
+    places = dict.fromkeys((folder, folder.partition("/")[0]))  # Tests of experiment/ and cli/ are in one folder each.
+    own = tuple(f"{place}/test_{name}.py" for place in places if (ROOT / "tests" / place / f"test_{name}.py").exists())
     by_hand = ("agents/test_updates_by_hand.py",) if folder == "agents" and name in BY_HAND else ()
-    return _files(by_hand + (NEAREST.get(module) or own + NEAREST.get(folder, ())))
+    return _files(
+        by_hand
+        + (NEAREST.get(module) or own + NEAREST.get(folder, () if own else NEAREST.get(folder.partition("/")[0], ())))
+    )
 
 
 def wider(path: str) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from agentkit.callbacks import best
 from agentkit.cli import main
 from agentkit.datasets import read_episodes
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment import ExperimentConfig, jobs
-from agentkit.experiment.config_json import write_config
-from agentkit.experiment.policy_file import read_policy
-from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment import ExperimentConfig
+from agentkit.experiment.policies.policy_file import read_policy
+from agentkit.experiment.runs.config_json import write_config
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.sweeps import jobs
 from agentkit.experiment.sweeps.trials import SweepFolder
 from agentkit.loggers import CsvLogger, JsonLinesLogger, read_csv, read_jsonl
 from tests.experiment.own_parts import SMALL

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkit.cli.parser import COMMANDS
+from agentkit.cli.words.parser import COMMANDS
 
 pytestmark = pytest.mark.both_stacks
 
@@ -31,6 +31,19 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names}
 
 # Pairs (importer, imported) within a row: `envs.make` gives environments that are ready for agents, so it wraps.
 SIDEWAYS: set[tuple[str, str]] = {("envs", "wrappers")}
+
+# The rooms of the two largest boxes, likewise: files and folders, from the bottom up.
+ROOMS = {
+    "experiment": [
+        {"config"}, {"runs"}, {"policies"}, {"checks"}, {"evaluation"}, {"training"}, {"profiling"},
+        {"local", "offline", "iteration", "train_by_name"},
+        {"launch", "sweeps", "publishing"},
+    ],
+    "cli": [
+        {"screen", "output", "interrupts", "summary"}, {"drawing"}, {"values"}, {"words"}, {"training"}, {"looking"},
+    ],
+}  # fmt: skip
+FILES_OF_A_ROOM = 12
 
 LIGHT = [
     "types", "specs", "errors", "core", "nests", "ports", "scratch", "child", "importing", "files", "version", "envs",
@@ -61,7 +74,7 @@ OPTIONAL = {
     "tensorboardX": "loggers/tensorboard.py",
     "wandb": "loggers/wandb.py",
     "mlflow": "loggers/mlflow.py",
-    "pandas": "experiment/run_folder.py",
+    "pandas": "experiment/runs/open_run.py",
     "mctx": "agents/gumbel_muzero.py",
     "flax": "networks/flax_modules.py",
     "equinox": "networks/equinox_modules.py",
@@ -69,15 +82,15 @@ OPTIONAL = {
     "optuna": "experiment/sweeps/optuna_study.py",
     "PIL": "wrappers/film.py",
     "imageio_ffmpeg": "wrappers/film.py",
-    "onnx": "experiment/deploy/onnx_file.py",
-    "huggingface_hub": "experiment/deploy/hub.py",
+    "onnx": "experiment/policies/export/onnx_file.py",
+    "huggingface_hub": "experiment/policies/hub.py",
 }
 # An extra of its own, of a package that is named above.
 PARTS = {"ray.tune": "tune.py"}
 # Packages that every installation has, and where they are at home.
 HOMES = {
     "haiku": ("networks/", "agents/"),
-    "matplotlib": ("cli/pictures.py", "cli/watch.py"),
+    "matplotlib": ("cli/drawing/pictures.py", "cli/looking/watch.py"),
     "rich": ("loggers/",),
 }
 
@@ -130,6 +143,33 @@ def layer_violations(package: Path) -> list[str]:
                 found.append(f"{file}: imports {module}, which is not in the layer table")
             elif ROW_OF[other] > ROW_OF[box] or _is_sideways(box, other):
                 found.append(f"{file} (row {ROW_OF[box]}) imports {other} (row {ROW_OF[other]})")
+    return found
+
+
+def room_violations(package: Path, box: str) -> list[str]:
+    """What in a box breaks the order of its rooms, and rooms with more files than one can look over, a line each."""
+    row_of = {name: row for row, names in enumerate(ROOMS[box]) for name in names}
+    found = []
+    for path in sorted((package / box).rglob("*.py")):
+        file = path.relative_to(package / box).as_posix()
+        room = file.split("/")[0].removesuffix(".py")
+        if room in ("__init__", "__main__"):
+            continue
+        if room not in row_of:
+            found.append(f"{box}/{file}: {room} is no room of {box}")
+            continue
+        for module in sorted(imported_modules(path.read_text())):
+            other = module.removeprefix(f"agentkit.{box}.").split(".")[0]
+            if not module.startswith(f"agentkit.{box}.") or other in (room, ""):
+                continue
+            beside = row_of.get(other) == row_of[room] and (package / box / room).is_dir()
+            if other not in row_of:
+                found.append(f"{box}/{file} imports {module}; name the file that has it")
+            elif row_of[other] > row_of[room] or beside:
+                found.append(f"{box}/{file} imports {other}, which is no lower room")
+    for folder in sorted({path.parent for path in (package / box).rglob("*.py")}):
+        if (count := len(list(folder.glob("*.py")))) > FILES_OF_A_ROOM:
+            found.append(f"{folder.relative_to(package).as_posix()} has {count} files, {FILES_OF_A_ROOM} are allowed")
     return found
 
 
@@ -205,6 +245,11 @@ def _last_line_printed_by(code: str) -> str:
 
 def test_rows_import_lower_rows_only():
     assert layer_violations(ROOT / "agentkit") == []
+
+
+@pytest.mark.parametrize("box", ROOMS)
+def test_rooms_import_lower_rooms_only(box):
+    assert room_violations(ROOT / "agentkit", box) == []
 
 
 @pytest.mark.parametrize("folder", ["agentkit", "benchmarks", pytest.param("tests", marks=pytest.mark.full)])
@@ -306,6 +351,25 @@ def test_good_imports_are_not_reported(tmp_path):
         "agents/registry.py": "import importlib\nimportlib.import_module(f'agentkit.agents.{name}')",
     }
     assert layer_violations(_tree(tmp_path, files)) == []
+
+
+def test_an_arrow_up_between_rooms_is_found(tmp_path):
+    files = {
+        "experiment/__init__.py": "from agentkit.experiment.launch.run import launch",
+        "experiment/config/a.py": "def f():\n    from agentkit.experiment.runs.lock import x",
+        "experiment/runs/b.py": "from agentkit.experiment.config.a import x\nfrom agentkit.experiment import run",
+        "experiment/launch/c.py": "from agentkit.experiment.sweeps.d import x",
+        "experiment/iteration.py": "from agentkit.experiment.local import x",
+        "experiment/misc/e.py": "",
+    }
+    files |= {f"experiment/runs/f{number}.py": "" for number in range(FILES_OF_A_ROOM)}
+    assert room_violations(_tree(tmp_path, files), "experiment") == [
+        "experiment/config/a.py imports runs, which is no lower room",
+        "experiment/launch/c.py imports sweeps, which is no lower room",
+        "experiment/misc/e.py: misc is no room of experiment",
+        "experiment/runs/b.py imports agentkit.experiment.run; name the file that has it",
+        "experiment/runs has 13 files, 12 are allowed",
+    ]
 
 
 def test_a_circle_of_files_is_found(tmp_path):

@@ -144,7 +144,7 @@ def make(name: str, overrides: Mapping[str, Any] | None = None, torso: Any = Non
 def name_of(agent: Agent[Any]) -> str | None:
     """Returns the name of the registered agent whose settings an agent has; None if they are no registered agent's.
 
-    The agent's parts may still be others: see `agentkit.experiment.identity`.
+    The agent's parts may still be others: see `agentkit.experiment.config.identity`.
     """
     cls = type(agent.config)
     package, _, name = cls.__module__.rpartition(".")

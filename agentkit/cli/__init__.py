@@ -30,8 +30,8 @@ from typing import Any, NoReturn
 
 from agentkit.cli.interrupts import INTERRUPTED, MESSAGE
 from agentkit.cli.output import lasting_output
-from agentkit.cli.parser import parse
 from agentkit.cli.screen import say
+from agentkit.cli.words.parser import parse
 from agentkit.errors import (
     CheckpointError,
     ConfigError,
@@ -44,14 +44,26 @@ from agentkit.errors import (
 # The commands that go on when nobody reads their output any more; the others end quietly.
 _TRAINING = ("train", "sweep", "offline", "launch", "node")
 
-# The commands whose function is not in the file of their name.
+# Where each command is: room, file and function.
 _FUNCTIONS = {
-    "export": ("offline", "export"),
-    "export-policy": ("policies", "export_policy"),
-    "list": ("show", "list_all"),
-    "push": ("policies", "push"),
-    "scale": ("status", "scale"),
-    "stop": ("status", "stop"),
+    "compare": ("looking.compare", "compare"),
+    "completion": ("words.completion", "completion"),
+    "evaluate": ("looking.evaluate", "evaluate"),
+    "export": ("training.offline", "export"),
+    "export-policy": ("looking.export_policy", "export_policy"),
+    "launch": ("training.launch", "launch"),
+    "list": ("looking.show", "list_all"),
+    "node": ("training.node", "node"),
+    "offline": ("training.offline", "offline"),
+    "plot": ("looking.plot", "plot"),
+    "push": ("looking.export_policy", "push"),
+    "scale": ("looking.status", "scale"),
+    "show": ("looking.show", "show"),
+    "status": ("looking.status", "status"),
+    "stop": ("looking.status", "stop"),
+    "sweep": ("training.sweep", "sweep"),
+    "train": ("training.train", "train"),
+    "watch": ("looking.watch", "watch"),
 }
 
 
@@ -84,7 +96,7 @@ def _run(argv: Sequence[str]) -> int:
         if os.environ.get("AGENTKIT_DEBUG"):
             traceback.print_exc()
         say(f"agentkit: {' '.join(str(error).split())}", sys.stderr)
-        if packages := getattr(error, "packages", ()):  # See `experiment.trust.UntrustedCodeError`.
+        if packages := getattr(error, "packages", ()):  # See `experiment.config.trust.UntrustedCodeError`.
             named = [word for package in packages for word in ("--import", package)]
             say(f"Run:\n  {shlex.join(['agentkit', *argv, *named])}", sys.stderr)
         return 2
@@ -110,13 +122,13 @@ def _run(argv: Sequence[str]) -> int:
 def _say_mistake(error: Exception) -> bool:
     """Prints an error in the user's own code with the user's own frames; returns False for any other error."""
     try:
-        from agentkit.experiment import mistakes
+        from agentkit.experiment.checks import user_tracebacks
     except ImportError:  # What cannot be imported may be the error itself.
         return False
-    error = mistakes.shorten(error)
-    if not mistakes.was_shortened(error):
+    error = user_tracebacks.shorten(error)
+    if not user_tracebacks.was_shortened(error):
         return False
-    print(f"agentkit: an error in your code:\n{mistakes.describe(error)}", file=sys.stderr)
+    print(f"agentkit: an error in your code:\n{user_tracebacks.describe(error)}", file=sys.stderr)
     return True
 
 
@@ -160,6 +172,6 @@ def _run_and_end(argv: Sequence[str]) -> NoReturn:
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], int]:
-    file, function = _FUNCTIONS.get(name, (name, name))
+    file, function = _FUNCTIONS[name]
     command: Callable[[argparse.Namespace], int] = getattr(import_module(f"agentkit.cli.{file}"), function)
     return command

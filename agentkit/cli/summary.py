@@ -37,7 +37,7 @@ def finish(
     if result.stopped_by is not None:
         say(f"Stopped at {word} {result.steps:,}: {result.stopped_by}.")
     if command == "launch" and not result.updates:  # A run in one process has said so itself.
-        from agentkit.experiment.short_runs import no_update
+        from agentkit.experiment.checks.short_runs import no_update
 
         say(no_update(result.steps))
     for line in returns(directory, word):
@@ -56,7 +56,7 @@ def returns(directory: str | os.PathLike[str], word: str = "step") -> list[str]:
 
     The best one is that whose policy is kept. Where another has a higher return, the line says by which rule.
     """
-    from agentkit.experiment.run_folder import open_run
+    from agentkit.experiment.runs.open_run import open_run
 
     rows: list[dict[str, float]] = []
     with contextlib.suppress(AgentkitError, OSError):  # A full disk may have taken the log.

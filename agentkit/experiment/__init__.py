@@ -1,34 +1,34 @@
 """Experiments: connect the boxes, in one process or in many."""
 
-from agentkit.experiment.by_name import train
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.config_json import read_config, read_record
-from agentkit.experiment.deploy.formats import DifferentActionsError
-from agentkit.experiment.deploy.publish import push
-from agentkit.experiment.evaluate import Evaluator, evaluate
-from agentkit.experiment.identity import ChangedCodeWarning
-from agentkit.experiment.iterating import Iteration, iterate
-from agentkit.experiment.launch.actor import actor_node
-from agentkit.experiment.launch.evaluator import evaluator_node
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.identity import ChangedCodeWarning
+from agentkit.experiment.config.trust import UntrustedCodeError
+from agentkit.experiment.evaluation.evaluate import Evaluator, evaluate
+from agentkit.experiment.evaluation.record_episodes import read_replay, record_episodes
+from agentkit.experiment.evaluation.sampling import Samples, sample
+from agentkit.experiment.iteration import Iteration, iterate
 from agentkit.experiment.launch.external import host_run, join_run
-from agentkit.experiment.launch.gradient import gradient_node
-from agentkit.experiment.launch.inference import inference_node
-from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.launch.nodes.actor import actor_node
+from agentkit.experiment.launch.nodes.evaluator import evaluator_node
+from agentkit.experiment.launch.nodes.gradient_actor import gradient_node
+from agentkit.experiment.launch.nodes.inference import inference_node
+from agentkit.experiment.launch.nodes.learner import learner_node
+from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.program import LaunchConfig, make_program, make_roles
-from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import LaunchResult, launch, resume_launch, run_program
-from agentkit.experiment.loading import LoadedPolicy, load
 from agentkit.experiment.local import resume, run
 from agentkit.experiment.offline import OfflineConfig, read_offline_config, resume_offline, run_offline
-from agentkit.experiment.profile import Profile
-from agentkit.experiment.record import read_replay, record_episodes
-from agentkit.experiment.result import Result
-from agentkit.experiment.resuming import ResumeError
-from agentkit.experiment.run_folder import Run, open_run
-from agentkit.experiment.sampling import Samples, sample
-from agentkit.experiment.seeds import RunsFailedError, SeedResult, run_seeds
-from agentkit.experiment.training import LogRow
-from agentkit.experiment.trust import UntrustedCodeError
+from agentkit.experiment.policies.export.formats import DifferentActionsError
+from agentkit.experiment.policies.loading import LoadedPolicy, load
+from agentkit.experiment.policies.result import Result
+from agentkit.experiment.profiling.profile import Profile
+from agentkit.experiment.publishing.publish import push
+from agentkit.experiment.runs.config_json import read_config, read_record
+from agentkit.experiment.runs.open_run import Run, open_run
+from agentkit.experiment.runs.resume_checks import ResumeError
+from agentkit.experiment.sweeps.seeds import RunsFailedError, SeedResult, run_seeds
+from agentkit.experiment.train_by_name import train
+from agentkit.experiment.training.training_loop import LogRow
 
 __all__ = [
     "ChangedCodeWarning",

@@ -18,30 +18,38 @@ from agentkit.counting import Counter
 from agentkit.datasets import ReplayDataset
 from agentkit.environment_loop import ReadyEnvironmentLoop
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
-from agentkit.experiment import callback_record, short_runs
-from agentkit.experiment.acting import AnyActor, AnyLoop, make_actor, make_adder, make_loop, make_own_tables
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.config_json import check_run_directory, read_config, read_record
-from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
-from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.evaluation_plan import evaluation_plan
-from agentkit.experiment.films import TrainingFilms, check_films
-from agentkit.experiment.fit import check_fit, check_memory
-from agentkit.experiment.hooks import Hooks, with_callbacks
-from agentkit.experiment.initial_state import InitialState, find_initial_state
-from agentkit.experiment.loading import Policies
-from agentkit.experiment.logs import RunLogs, learner_row
-from agentkit.experiment.mistakes import shorten
-from agentkit.experiment.prior_data import fill, read_fillings
-from agentkit.experiment.profile import Profile
-from agentkit.experiment.profile_table import write_table
-from agentkit.experiment.result import Result
-from agentkit.experiment.resuming import ResumeError, begin, check_num_envs, prepare
-from agentkit.experiment.run_lock import run_lock
-from agentkit.experiment.run_loggers import check_installed
-from agentkit.experiment.signals import StopOnSignal
-from agentkit.experiment.step_watch import StepWatch, environment_name
-from agentkit.experiment.training import Training
+from agentkit.experiment.checks import short_runs
+from agentkit.experiment.checks.agent_fits import check_fit, check_memory
+from agentkit.experiment.checks.step_watch import StepWatch, environment_name
+from agentkit.experiment.checks.user_tracebacks import shorten
+from agentkit.experiment.config import callback_record
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.evaluation.evaluate import Evaluator
+from agentkit.experiment.evaluation.training_films import TrainingFilms, check_films
+from agentkit.experiment.policies.loading import Policies
+from agentkit.experiment.policies.make_actor import (
+    AnyActor,
+    AnyLoop,
+    make_actor,
+    make_adder,
+    make_loop,
+    make_own_tables,
+)
+from agentkit.experiment.policies.result import Result
+from agentkit.experiment.profiling.profile import Profile
+from agentkit.experiment.profiling.table import write_table
+from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.loggers import check_installed
+from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.runs.resume_checks import ResumeError, begin, check_num_envs, prepare
+from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
+from agentkit.experiment.training.hooks import Hooks, with_callbacks
+from agentkit.experiment.training.initial_state import InitialState, find_initial_state
+from agentkit.experiment.training.prior_data import fill, read_fillings
+from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.learning.learner import Publisher
 from agentkit.replay import InProcessReplay, Replay
@@ -69,8 +77,8 @@ def run(
 
     Raises:
         ConfigError: the run folder has a run in it already and `resume` is False, or there is none; or another training
-            runs in it now, or it cannot be written to; or there are fewer than `experiment.devices`; or a callback is
-            of no use to the experiment.
+            runs in it now, or it cannot be written to; or there are too few devices for it; or a callback
+            is of no use to the experiment.
         SpecError: the agent does not fit the environment.
         NonFiniteError: a number is NaN or infinite, see `ExperimentConfig.on_nan`; earlier checkpoints stay.
         StepTimeoutError: the environment hangs, see `ExperimentConfig.step_timeout`; nothing is saved.

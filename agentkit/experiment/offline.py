@@ -26,25 +26,25 @@ from agentkit.datasets.episodes import (
 )
 from agentkit.datasets.offline import ItemStore, TransitionsDataset
 from agentkit.errors import CheckpointError, ConfigError, OnNan, SaysWhatWasMeant, says_what_was_meant
-from agentkit.experiment import callback_record, identity
-from agentkit.experiment.config import ExperimentConfig, Seed, WhichCheckpoint
-from agentkit.experiment.config_json import check_run_directory, experiment_from_record, read_record, write_config
-from agentkit.experiment.devices import FirstDevicePublisher, describe_devices, learner_devices
-from agentkit.experiment.evaluate import Evaluator
-from agentkit.experiment.evaluation_plan import evaluation_plan
-from agentkit.experiment.hooks import Hooks, with_callbacks
-from agentkit.experiment.initial_state import InitialState, find_initial_state
-from agentkit.experiment.loading import Policies
+from agentkit.experiment.checks.user_tracebacks import shorten
+from agentkit.experiment.config import callback_record, identity
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig, Seed, WhichCheckpoint
+from agentkit.experiment.evaluation.evaluate import Evaluator
 from agentkit.experiment.local import choose_dispatch
-from agentkit.experiment.logs import RunLogs, learner_row
-from agentkit.experiment.mistakes import shorten
-from agentkit.experiment.result import Result
-from agentkit.experiment.resuming import ResumeError, check_code, check_same
-from agentkit.experiment.run_lock import run_lock
-from agentkit.experiment.run_loggers import check_installed
-from agentkit.experiment.shared_parts import make_parts
-from agentkit.experiment.signals import StopOnSignal
-from agentkit.experiment.training import Training
+from agentkit.experiment.policies.agent_parts import make_parts
+from agentkit.experiment.policies.loading import Policies
+from agentkit.experiment.policies.result import Result
+from agentkit.experiment.runs.config_json import check_run_directory, experiment_from_record, read_record, write_config
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.loggers import check_installed
+from agentkit.experiment.runs.logs import RunLogs, learner_row
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
+from agentkit.experiment.training.devices import FirstDevicePublisher, describe_devices, learner_devices
+from agentkit.experiment.training.hooks import Hooks, with_callbacks
+from agentkit.experiment.training.initial_state import InitialState, find_initial_state
+from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.experiment.training.training_loop import Training
 from agentkit.learning import Learner, LearnerCallbacks
 from agentkit.loggers import Logger, RunInfo
 from agentkit.replay import Uniform

@@ -17,7 +17,8 @@ from agentkit.adders import BatchedSegmentAdder, EpisodeAdder, NStepAdder, Segme
 from agentkit.adders.segment import segment_layout
 from agentkit.agents import registry
 from agentkit.environment_loop import EnvironmentLoop
-from agentkit.experiment import ExperimentConfig, local, training
+from agentkit.experiment import ExperimentConfig, local
+from agentkit.experiment.training import training_loop
 from agentkit.replay import InProcessReplay, Table
 
 LOOP, ADDERS = "Loop overhead per environment step", "Adder writes per environment step"
@@ -133,16 +134,16 @@ def in_a_run(experiment: ExperimentConfig, use: Callable[[Any], Any]) -> Any:
     """Returns what `use` makes of the work of a run in one process, all parts made, that would now begin to train."""
     found: list[Any] = []
 
-    def train(run: Any, stop: Any) -> training.Result:
+    def train(run: Any, stop: Any) -> training_loop.Result:
         found.append(use(run.work))
-        return training.Result(run.work.num_steps, run.learner.num_updates_done, [], True)
+        return training_loop.Result(run.work.num_steps, run.learner.num_updates_done, [], True)
 
-    original = training.Training.train
-    training.Training.train = train  # type: ignore[method-assign, assignment]
+    original = training_loop.Training.train
+    training_loop.Training.train = train  # type: ignore[method-assign, assignment]
     try:
         local.run(experiment)
     finally:
-        training.Training.train = original  # type: ignore[method-assign]
+        training_loop.Training.train = original  # type: ignore[method-assign]
     return found[0]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from plans import PUBLISHED
 
-from agentkit.cli.curves import EVALUATION, Band
-from agentkit.cli.pictures import draw_curves
+from agentkit.cli.drawing.curves import EVALUATION, Band
+from agentkit.cli.drawing.pictures import draw_curves
 
 _MARK = "<!-- What follows is written by benchmarks/results/runs.py. -->\n"
 

@@ -158,7 +158,7 @@ def _first_line(name: str) -> str:
 def with_settings_and_curves(markdown: str, agent: str) -> str:
     """Returns an agent's page with all of its settings after those that matter, and with the curves that show it."""
     from agentkit.agents import registry
-    from agentkit.cli.show import settings_of
+    from agentkit.cli.looking.show import settings_of
 
     rows = [
         " | ".join((f"`{setting.name}`", f"`{setting.default}`", setting.meaning.replace("|", "\\|")))

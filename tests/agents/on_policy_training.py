@@ -9,7 +9,7 @@ from agentkit import envs, specs
 from agentkit.agents import ppo
 from agentkit.agents.common.advantages import Minibatch, compute_advantages
 from agentkit.datasets import ReplayDataset
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
 from agentkit.variables import VariableClient, VariableStore
 

@@ -13,8 +13,8 @@ from agentkit.actors.policy import first_state
 from agentkit.agents import registry
 from agentkit.agents.common.agent import Agent
 from agentkit.errors import ConfigError
-from agentkit.experiment.loading import LoadedPolicy
-from agentkit.experiment.policy_file import PolicyFile
+from agentkit.experiment.policies.loading import LoadedPolicy
+from agentkit.experiment.policies.policy_file import PolicyFile
 from tests.agents.spaces import environment_of
 
 KEYS = jax.random.split(jax.random.PRNGKey(0), 512)

@@ -13,7 +13,7 @@ from agentkit.agents import impala
 from agentkit.datasets import ReplayDataset
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.acting import make_actor, make_adder, make_loop
+from agentkit.experiment.policies.make_actor import make_actor, make_adder, make_loop
 from agentkit.replay import InProcessReplay
 from agentkit.testing.agent import AgentContract, Change
 from agentkit.testing.chain import Chain, learned, values

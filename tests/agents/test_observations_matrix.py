@@ -22,7 +22,7 @@ from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.agents.common import drq
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.fit import check_fit, check_memory
+from agentkit.experiment.checks.agent_fits import check_fit, check_memory
 from agentkit.networks.torsos import describe_input
 from agentkit.specs import make_environment_spec
 from agentkit.testing.learning import learns

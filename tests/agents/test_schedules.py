@@ -13,7 +13,7 @@ from agentkit.agents import dqn, registry
 from agentkit.agents.common.experience import ReplayConfig
 from agentkit.agents.common.prioritized import importance_weighted_loss, importance_weights
 from agentkit.errors import ConfigError
-from agentkit.experiment.recipes import decode, encode
+from agentkit.experiment.config.recipes import decode, encode
 from agentkit.learning import Cosine, Linear, Piecewise, Schedule, adam, optimizer_step, tell_counts, value_in_update
 from agentkit.types import ReplaySample, SampleInfo
 from tests.agents.spaces import environment_of

@@ -10,7 +10,7 @@ from agentkit import networks, specs
 from agentkit.agents import impala, registry
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
 from tests.experiment.own_parts import make_wide_networks, own_torso
 
 KEY = jax.ShapeDtypeStruct((2,), np.uint32)

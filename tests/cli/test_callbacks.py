@@ -18,7 +18,7 @@ def callbacks_of(run: Path) -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("default::agentkit.experiment.callback_record.MissingCallbackWarning")
+@pytest.mark.filterwarnings("default::agentkit.experiment.config.callback_record.MissingCallbackWarning")
 def test_a_run_stops_at_a_return_and_its_best_policy_is_evaluated(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*CATCH, "--steps", "400", "--stop-at-return", "-1", "--keep-checkpoints", "3"]) == 0

@@ -6,8 +6,8 @@ import pytest
 
 from agentkit import checkpoint
 from agentkit.cli import main
-from agentkit.cli.score_table import Basis, print_table
-from agentkit.experiment.aggregates import Estimate
+from agentkit.cli.drawing.score_table import Basis, print_table
+from agentkit.experiment.evaluation.aggregates import Estimate
 from agentkit.loggers import CsvLogger
 from tests.cli.test_plot import make_run
 
@@ -125,7 +125,7 @@ def test_a_table_breaks_in_no_number(columns, capsys, monkeypatch):
     estimate = Estimate(*map(np.float64, (-1_234.5, -12_345.6, 1_234_567.8)))
     names = ["dqn", "dqn hidden_sizes=(256, 256) learning_rate=0.0003"]
     tables = {name: dict.fromkeys(names, estimate) for name in ("IQM", "median", "mean", "optimality gap")}
-    monkeypatch.setattr("agentkit.cli.score_table.width", lambda: columns)
+    monkeypatch.setattr("agentkit.cli.drawing.score_table.width", lambda: columns)
     bases = {name: [Basis(300, 1_000_000, 20)] for name in names}
     print_table(tables, {name: [np.zeros(3)] for name in names}, bases, names)
     lines = capsys.readouterr().out.splitlines()

@@ -10,9 +10,9 @@ import pytest
 
 from agentkit import envs
 from agentkit.agents import registry
-from agentkit.cli.completion import complete
-from agentkit.cli.looking_commands import SHELLS
-from agentkit.cli.parser import COMMANDS
+from agentkit.cli.words.completion import complete
+from agentkit.cli.words.looking_commands import SHELLS
+from agentkit.cli.words.parser import COMMANDS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agentkit.cli import main
-from agentkit.cli.parser import parse
+from agentkit.cli.words.parser import parse
 from agentkit.errors import ConfigError
 from agentkit.experiment import UntrustedCodeError, read_config
 

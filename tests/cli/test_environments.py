@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentkit.cli import main
-from agentkit.cli.environments import import_packages, parse_environment_settings, parse_plain, parse_wrapper
+from agentkit.cli.values.environments import import_packages, parse_environment_settings, parse_plain, parse_wrapper
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.experiment import UntrustedCodeError, read_config
 from agentkit.wrappers import registry

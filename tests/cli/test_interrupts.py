@@ -26,7 +26,7 @@ def run(event, *words, folder):
     )
 
 
-@pytest.mark.parametrize("event", ["import argparse", "import agentkit.cli.parser"])
+@pytest.mark.parametrize("event", ["import argparse", "import agentkit.cli.words.parser"])
 def test_a_command_ends_at_once_from_its_first_line_on(tmp_path, event):
     ended = run(event, "list", "agents", folder=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "agentkit: stopped at once by Ctrl-C.\n")

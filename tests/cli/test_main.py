@@ -14,7 +14,7 @@ import pytest
 from agentkit.cli import main
 from agentkit.cli.screen import say
 from agentkit.errors import ConfigError
-from agentkit.experiment.new_folder import make_folder, make_this_folder
+from agentkit.experiment.runs.new_folder import make_folder, make_this_folder
 from agentkit.loggers import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]

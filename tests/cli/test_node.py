@@ -4,8 +4,8 @@ import os
 import pytest
 
 from agentkit.cli import main
-from agentkit.cli.node import find_meeting
-from agentkit.cli.parser import parse
+from agentkit.cli.training.node import find_meeting
+from agentkit.cli.words.parser import parse
 from agentkit.distributed import RunStore
 from agentkit.errors import ConfigError
 

@@ -1,6 +1,6 @@
 import pytest
 
-from agentkit.cli.parser import options, parse
+from agentkit.cli.words.parser import options, parse
 from agentkit.errors import ConfigError, UnknownNameError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentkit.cli import main
-from agentkit.cli.curves import (
+from agentkit.cli.drawing.curves import (
     EVALUATION,
     TRAINING,
     Curve,

@@ -7,7 +7,8 @@ import pytest
 
 import agentkit
 from agentkit.agents import dqn
-from agentkit.cli import main, watch
+from agentkit.cli import main
+from agentkit.cli.looking import watch
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_bad_words_are_one_line_and_leave_nothing(run, words, message, capsys):
 
 
 def test_the_counter_counts_on_one_line(capsys):
-    from agentkit.cli.evaluate import _counter
+    from agentkit.cli.looking.evaluate import _counter
 
     show = _counter(total=2)
     show(1), show(2)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentkit.cli import status
-from agentkit.cli.seeds import _run
+from agentkit.cli.looking import status
 from agentkit.cli.summary import finish
-from agentkit.experiment import seeds
+from agentkit.cli.training.seeds import _run
+from agentkit.experiment.sweeps import seeds
 
 FOLDER = "my runs/it's $HOME; 1"
 

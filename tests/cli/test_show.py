@@ -5,7 +5,7 @@ import pytest
 
 from agentkit.agents import registry
 from agentkit.cli import main
-from agentkit.cli.show import describe_agent, parse_attributes
+from agentkit.cli.looking.show import describe_agent, parse_attributes
 
 
 @dataclasses.dataclass(frozen=True)

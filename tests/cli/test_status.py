@@ -81,7 +81,7 @@ def test_scale_waits_until_it_is_so(tmp_path, capsys):
 def test_scale_says_when_nothing_obeys(tmp_path, capsys, monkeypatch):
     from agentkit.distributed import RunStore
 
-    monkeypatch.setattr("agentkit.cli.status._SCALE_SECONDS", 0.3)
+    monkeypatch.setattr("agentkit.cli.looking.status._SCALE_SECONDS", 0.3)
     with RunStore("0123456789abcdef") as board:
         write_address_file(tmp_path, board.address, "0123456789abcdef")
         assert main(["scale", str(tmp_path), "--actors", "3"]) == 2

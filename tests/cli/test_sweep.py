@@ -3,9 +3,9 @@
 import pytest
 
 from agentkit.cli import main
-from agentkit.cli.new_run import new_experiment
-from agentkit.cli.parser import parse
-from agentkit.cli.sweep_file import make_plan, read_sweep_file
+from agentkit.cli.training.new_run import new_experiment
+from agentkit.cli.training.sweep_file import make_plan, read_sweep_file
+from agentkit.cli.words.parser import parse
 
 FILE = """
 agent = "dqn"

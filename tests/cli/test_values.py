@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agentkit.cli.values import parse_settings, parse_value, parse_whole, type_name, value_text
+from agentkit.cli.values.fields import parse_settings, parse_value, parse_whole, type_name, value_text
 from agentkit.errors import ConfigError, UnknownNameError
 from agentkit.learning import Cosine, Linear, Piecewise, Schedule
 from agentkit.networks import CoreName, GTrXL

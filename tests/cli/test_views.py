@@ -7,7 +7,7 @@ import pytest
 
 from agentkit.agents.addons import View
 from agentkit.cli import main
-from agentkit.cli.views import find_views
+from agentkit.cli.values.views import find_views
 from agentkit.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from agentkit import agents, core, specs
 from agentkit.envs.batched import BatchedEnvironment
 from agentkit.errors import NonFiniteError, SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.acting import make_loop
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
+from agentkit.experiment.policies.make_actor import make_loop
 from tests.envs import odd
 
 

@@ -9,7 +9,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from agentkit import envs  # noqa: E402
 from agentkit.agents import dqn  # noqa: E402
-from agentkit.cli.environments import parse_wrapper  # noqa: E402
+from agentkit.cli.values.environments import parse_wrapper  # noqa: E402
 from agentkit.envs.catch import Catch  # noqa: E402
 from agentkit.envs.gymnasium import GymnasiumEnvironment  # noqa: E402
 from agentkit.errors import ConfigError  # noqa: E402

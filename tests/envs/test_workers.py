@@ -18,7 +18,7 @@ from agentkit.envs import workers
 from agentkit.envs.resumable import episode_seed
 from agentkit.envs.workers import EnvironmentWorkerError
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
+from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch
 from agentkit.wrappers.step_limit import StepLimit
 from tests.envs.workers_own import Echo, Named, Tidy, sample
 from tests.processes import is_alive
@@ -319,7 +319,7 @@ def test_environments_are_closed_also_in_a_step_and_only_those_that_hang_are_kil
 STOPPED = """
 import numpy as np
 from agentkit import envs
-from agentkit.experiment.step_watch import StepWatch
+from agentkit.experiment.checks.step_watch import StepWatch
 from tests.envs.workers_own import Echo, sample
 made = envs.make(Echo, num_envs=3, workers=3, ready=1, seconds=0.4)
 with StepWatch("Echo", 2.0) as watch:

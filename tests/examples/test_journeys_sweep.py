@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agentkit.cli import main
-from agentkit.experiment.jobs import read_progress
+from agentkit.experiment.sweeps.jobs import read_progress
 from agentkit.loggers import read_csv
 from tests.processes import is_alive
 
@@ -102,7 +102,7 @@ def test_a_sweep_with_pruning_goes_on_after_a_kill_of_a_trial_and_of_itself(tmp_
     out = capsys.readouterr().out
     assert "2 trials (2 complete)" in out and "agentkit train dqn --env gymnasium:CartPole-v1 --steps 1200" in out
 
-    monkeypatch.setattr("agentkit.experiment.jobs.JobProcesses.start", None)  # Nothing starts any more.
+    monkeypatch.setattr("agentkit.experiment.sweeps.jobs.JobProcesses.start", None)  # Nothing starts any more.
     assert main(["sweep", path.name]) == 0
     record = json.loads((folder / "trial-0001/trial.json").read_text())
     assert record["state"] == "complete" and str(record["value"]) == rows[1]["value"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from agentkit.experiment import aggregates
+from agentkit.experiment.evaluation import aggregates
 
 # Seven runs of one algorithm and six of another on five tasks: ``default_rng(7)``, rounded to two digits.
 _GENERATOR = np.random.default_rng(7)

@@ -10,9 +10,10 @@ from agentkit.agents import dqn, registry
 from agentkit.callbacks import Callback, keep_best
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
-from agentkit.experiment import preset_table, read_config
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.preset_table import Falling, Preset
+from agentkit.experiment import read_config
+from agentkit.experiment.config import preset_table
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.config.preset_table import Falling, Preset
 from agentkit.wrappers.step_limit import StepLimit
 from tests.envs import handed_in
 
@@ -73,7 +74,7 @@ def test_the_best_policy_is_kept_unless_it_is_not_wanted_or_has_no_folder(tmp_pa
 
 @pytest.fixture
 def catch_preset(monkeypatch):
-    monkeypatch.setattr("agentkit.experiment.presets.PRESETS", (CATCH, *preset_table.PRESETS))
+    monkeypatch.setattr("agentkit.experiment.config.presets.PRESETS", (CATCH, *preset_table.PRESETS))
 
 
 def test_settings_of_agent_run_and_call_are_told_apart(tmp_path):

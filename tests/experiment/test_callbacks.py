@@ -26,7 +26,7 @@ from agentkit.callbacks import (
 from agentkit.datasets.episodes import Episode
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, ResumeError, local, resume, run, run_offline
-from agentkit.experiment.callback_record import MissingCallbackWarning
+from agentkit.experiment.config.callback_record import MissingCallbackWarning
 from agentkit.loggers import read_csv
 from tests.experiment.own_callbacks import Count, OwnError, fail_on, grow, make_scaled, stop_on
 
@@ -115,7 +115,7 @@ def test_stop_ends_a_run_from_data(tmp_path: pathlib.Path, event: str) -> None:
     assert result.policy(np.zeros((4, 3), np.float32))[0].shape == ()
 
 
-@pytest.mark.filterwarnings("ignore::agentkit.experiment.callback_record.MissingCallbackWarning")
+@pytest.mark.filterwarnings("ignore::agentkit.experiment.config.callback_record.MissingCallbackWarning")
 @pytest.mark.parametrize("event", ["on_start", "on_step", "on_evaluation_episode", "on_checkpoint", "on_end"])
 def test_a_callback_that_fails_ends_the_run_with_its_own_error_and_a_checkpoint(
     tmp_path: pathlib.Path, event: str

@@ -12,7 +12,7 @@ import pytest
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, OfflineConfig, run
-from agentkit.experiment.devices import describe_devices
+from agentkit.experiment.training.devices import describe_devices
 
 pytestmark = pytest.mark.both_stacks
 

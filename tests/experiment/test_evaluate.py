@@ -15,7 +15,7 @@ from agentkit.agents import dqn, sac
 from agentkit.envs.catch import Catch
 from agentkit.errors import CheckpointError, ConfigError, SpecError
 from agentkit.experiment import Evaluator, ExperimentConfig, evaluate, load, run
-from agentkit.experiment.restoring import check_fits
+from agentkit.experiment.policies.restore_policy import check_fits
 from agentkit.specs import make_environment_spec
 from agentkit.variables import VariableStore
 from agentkit.wrappers.film import Film

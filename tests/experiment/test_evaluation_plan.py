@@ -12,9 +12,9 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn
-from agentkit.experiment.config_json import experiment_from_record
-from agentkit.experiment.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
+from agentkit.experiment.config.evaluation_plan import EvaluationBudget, EvaluationPlan, evaluation_plan
 from agentkit.experiment.local import ActAndLearn
+from agentkit.experiment.runs.config_json import experiment_from_record
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(4,), min_replay_size=20, batch_size=2, updates_per_step=0.1))
 
@@ -157,7 +157,7 @@ def test_episodes_that_never_end_are_cut_off_and_that_is_said(capsys, num_envs):
 
 
 def test_an_evaluation_that_goes_on_for_long_is_said_once(capsys, monkeypatch):
-    monkeypatch.setattr("agentkit.experiment.training.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("agentkit.experiment.training.training_loop.LONG_SECONDS", 0.0)
     agentkit.run(experiment(9, num_steps=30, progress=True, evaluation_period=15, evaluation_max_steps=7))
     assert capsys.readouterr().err.count("step 15: evaluating for over 0 s; an episode is cut off after 7 steps") == 1
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("reverb")
 
 from agentkit import checkpoint
-from agentkit.experiment.launch.transports import parameters_name
+from agentkit.experiment.launch.sharing.transports import parameters_name
 from agentkit.variables.shared_memory import shared_memory_path
 from tests.experiment.launched import Launched
 

@@ -10,7 +10,7 @@ from agentkit import checkpoint, cli
 from agentkit.agents import dqn
 from agentkit.callbacks import keep_best
 from agentkit.experiment import ExperimentConfig, launch, run
-from agentkit.experiment.run_lock import RunFolderGoneError
+from agentkit.experiment.runs.lock import RunFolderGoneError
 
 SMALL = {"min_replay_size": 8, "batch_size": 4, "hidden_sizes": (4,)}
 

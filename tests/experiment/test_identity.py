@@ -28,21 +28,21 @@ from agentkit.experiment import (
     evaluate,
     local,
     read_config,
-    record,
     resume,
     run,
 )
-from agentkit.experiment.codes import parse
-from agentkit.experiment.config_json import experiment_from_record, write_config
-from agentkit.experiment.identity import difference, packages_of
-from agentkit.experiment.recipes import encode
+from agentkit.experiment.config.codes import parse
+from agentkit.experiment.config.identity import difference, packages_of
+from agentkit.experiment.config.recipes import encode
+from agentkit.experiment.evaluation import record_episodes
+from agentkit.experiment.runs.config_json import experiment_from_record, write_config
 from agentkit.wrappers.step_limit import StepLimit
 from tests.experiment import own_parts
 from tests.experiment.own_parts import SMALL
 
 EXTERNAL = importlib.import_module("agentkit.experiment.launch.external")
 LAUNCHING = importlib.import_module("agentkit.experiment.launch.run")
-RESTORING = importlib.import_module("agentkit.experiment.restoring")
+RESTORING = importlib.import_module("agentkit.experiment.policies.restore_policy")
 
 
 def make(agent=None, environment="agentkit:catch", **settings):
@@ -140,11 +140,11 @@ def _commands():
 
     def export_it(folder, monkeypatch):
         monkeypatch.setattr(RESTORING, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
-        record.record_episodes(folder, 1)
+        record_episodes.record_episodes(folder, 1)
 
     def export_replay(folder, monkeypatch):
-        monkeypatch.setattr(record, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
-        record.read_replay(folder)
+        monkeypatch.setattr(record_episodes, "read_config", lambda *a, **k: _stop(read_config(*a, **k)))
+        record_episodes.read_replay(folder)
 
     def relaunch_it(folder, monkeypatch):
         monkeypatch.setattr(LAUNCHING, "launch", _stop)

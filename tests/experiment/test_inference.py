@@ -13,7 +13,7 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, LaunchConfig, make_program
-from agentkit.experiment.launch.inference import inference_role
+from agentkit.experiment.launch.nodes.inference import inference_role
 from tests.experiment.launched import Launched
 
 pytestmark = [pytest.mark.reverb, pytest.mark.full]

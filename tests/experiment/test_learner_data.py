@@ -16,11 +16,11 @@ from agentkit.agents.common.experience_wrappers import WithRateLimiter
 from agentkit.distributed import RunStore, RunStoreClient
 from agentkit.errors import ConfigError, ReplayClosedError, ReplayTimeoutError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.launch import gradient
-from agentkit.experiment.launch.gradient import with_gradients
-from agentkit.experiment.launch.learner import learner_node
-from agentkit.experiment.launch.replay import contents_name
-from agentkit.experiment.launch.transports import parameters_name
+from agentkit.experiment.launch.nodes import gradient_actor
+from agentkit.experiment.launch.nodes.gradient_actor import with_gradients
+from agentkit.experiment.launch.nodes.learner import learner_node
+from agentkit.experiment.launch.nodes.replay import contents_name
+from agentkit.experiment.launch.sharing.transports import parameters_name
 from agentkit.loggers.program_table import all_tables
 from agentkit.replay import MinSize
 from tests.agents.spaces import environment_of
@@ -58,7 +58,7 @@ def next_batch(data):
 
 @pytest.fixture
 def shards():
-    from agentkit.experiment.launch.learner_data import make_data
+    from agentkit.experiment.launch.nodes.learner_data import make_data
     from agentkit.replay import ReverbReplay
 
     agent = make_agent()
@@ -98,8 +98,8 @@ def test_shards_take_turns_and_get_their_own_priorities(shards):
 @pytest.mark.reverb
 def test_actors_learn_of_the_largest_priority_of_their_own_shard(shards):
     """From the run store: the learner gave it, and Reverb's server does not know it."""
-    from agentkit.experiment.launch.priorities import LargestPriorities
-    from agentkit.experiment.launch.replay import connect_to_replay
+    from agentkit.experiment.launch.nodes.replay import connect_to_replay
+    from agentkit.experiment.launch.sharing.priorities import LargestPriorities
 
     agent, servers, data = shards
     for number, server in enumerate(servers):
@@ -200,7 +200,10 @@ def test_gradients_of_an_agent_that_cannot_are_refused_in_a_line_that_names_thos
         if agent.make_update(networks).gradient is not None:
             able.add(name)
         else:
-            for refusing in (gradient.make_halves, lambda agent, networks: with_gradients(agent).make_update(networks)):
+            for refusing in (
+                gradient_actor.make_halves,
+                lambda agent, networks: with_gradients(agent).make_update(networks),
+            ):
                 with pytest.raises(
                     ConfigError, match=f"^Actors cannot compute the gradients of {name}: [^\n]*$"
                 ) as error:
@@ -219,7 +222,7 @@ def test_gradients_refuse_updates_that_keep_statistics():
     with pytest.raises(ConfigError, match=r"keeps statistics, as normalisation does.*actor_node"):
         with_gradients(agent).make_update(networks)
     with pytest.raises(ConfigError, match="gradients of bc"):
-        gradient.make_halves(agent, networks)
+        gradient_actor.make_halves(agent, networks)
 
 
 def test_a_second_learner_or_server_has_names_of_its_own():

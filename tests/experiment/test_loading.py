@@ -18,8 +18,8 @@ from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.envs import make
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import Evaluator, Result, record_episodes
-from agentkit.experiment.deploy.acting import acting_of
-from agentkit.experiment.restoring import own_actions, restore_policy
+from agentkit.experiment.policies.export.pure_policy import acting_of
+from agentkit.experiment.policies.restore_policy import own_actions, restore_policy
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.step_limit import StepLimit
 

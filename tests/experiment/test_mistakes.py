@@ -7,7 +7,8 @@ import pytest
 
 from agentkit.agents import dqn
 from agentkit.errors import SpecError
-from agentkit.experiment import ExperimentConfig, mistakes, run
+from agentkit.experiment import ExperimentConfig, run
+from agentkit.experiment.checks import user_tracebacks
 
 SMALL = dqn.Config(hidden_sizes=(8,), min_replay_size=16, batch_size=8)
 
@@ -37,7 +38,7 @@ def test_only_the_users_frames_are_left(monkeypatch):
     error = of_loss(wrong_shapes)
     text = "".join(traceback.format_exception(error))
     # The test's own frames, the one of `run` that raises, and the loss's two.
-    assert [file.endswith("local.py") for file in files(error) if not mistakes.is_users(file)] == [True]
+    assert [file.endswith("local.py") for file in files(error) if not user_tracebacks.is_users(file)] == [True]
     assert text.index("jnp.ones((3, 4)) @ jnp.ones((3, 4))") < text.index("TypeError: dot_general requires")
     assert "learner.py" not in text and "JAX_TRACEBACK" not in text and "AGENTKIT_DEBUG=1" in text
     assert len(text.splitlines()) < 25
@@ -65,4 +66,8 @@ def test_a_bug_of_agentkits_own_keeps_all_its_frames():
     except AttributeError as error:
         inside = error.with_traceback(error.__traceback__.tb_next)  # Without this test's frame, which is a user's.
     frames = files(inside)
-    assert mistakes.shorten(inside) is inside and files(inside) == frames and not mistakes.was_shortened(inside)
+    assert (
+        user_tracebacks.shorten(inside) is inside
+        and files(inside) == frames
+        and not user_tracebacks.was_shortened(inside)
+    )

@@ -13,7 +13,7 @@ from agentkit.agents import dqn, registry, sac, td3
 from agentkit.agents.addons import with_rnd
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
 from tests.experiment.test_own_networks import spec_for
 
 HERE = r"\(.*test_own_functions.py, line \d+\)"

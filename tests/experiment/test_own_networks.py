@@ -14,7 +14,7 @@ from agentkit import networks, specs
 from agentkit.agents import dqn, ppo, registry, sac
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
 
 Change = Callable[[jax.Array], jax.Array]
 

@@ -7,12 +7,12 @@ import pytest
 
 import agentkit
 from agentkit.agents import registry
-from agentkit.cli.parser import parse
-from agentkit.cli.values import parse_settings
+from agentkit.cli.values.fields import parse_settings
+from agentkit.cli.words.parser import parse
 from agentkit.envs.bandit import Bandit
 from agentkit.errors import UnknownNameError
-from agentkit.experiment.preset_table import PRESETS, Falling, Preset
-from agentkit.experiment.presets import find, summary
+from agentkit.experiment.config.preset_table import PRESETS, Falling, Preset
+from agentkit.experiment.config.presets import find, summary
 
 
 def label(preset):
@@ -72,7 +72,7 @@ def test_lookups(monkeypatch):
         Preset("ppo", ("mine:A-v2",), "x", 2),
         Preset("ppo", ("mine:*",), "x", 3),
     )
-    monkeypatch.setattr("agentkit.experiment.presets.PRESETS", rows)
+    monkeypatch.setattr("agentkit.experiment.config.presets.PRESETS", rows)
     steps = [find("ppo", f"mine:{name}").num_steps for name in ("A-v1", "A-v2", "B-v1")]
     assert steps == [1, 2, 3]  # The very name goes before the family, the family before all.
 

@@ -19,7 +19,7 @@ from agentkit.core import BatchPlan
 from agentkit.datasets import ItemStore, ReplayDataset, add_episode
 from agentkit.errors import ConfigError
 from agentkit.experiment.launch.run import prepare_launch
-from agentkit.experiment.prior_data import fill, read_fillings
+from agentkit.experiment.training.prior_data import fill, read_fillings
 from agentkit.replay import InProcessReplay, MinSize, Table
 from agentkit.specs import make_environment_spec
 from agentkit.wrappers.clip_reward import ClipReward

@@ -15,10 +15,11 @@ from agentkit import envs
 from agentkit.actors import Policy
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, Profile, local, profile_table, resume, run
-from agentkit.experiment.profile import ONCE, PARTS, Timer
-from agentkit.experiment.stand_in import StandIn
-from agentkit.experiment.timed_parts import TimedDataset
+from agentkit.experiment import ExperimentConfig, Profile, local, resume, run
+from agentkit.experiment.checks.stand_in import StandIn
+from agentkit.experiment.profiling import table
+from agentkit.experiment.profiling.profile import ONCE, PARTS, Timer
+from agentkit.experiment.profiling.timed_parts import TimedDataset
 
 PAUSE = 0.005
 
@@ -150,7 +151,7 @@ def test_what_is_slow_is_the_bottleneck(part, settings, advice):
     row = next(row for row in profile.rows() if row.part == part)
     assert row.share == max(row.share for row in profile.rows())
     assert row.microseconds_per_call > 1e6 * PAUSE
-    text = profile_table.bottleneck(profile, make_experiment(**settings).agent)
+    text = table.bottleneck(profile, make_experiment(**settings).agent)
     assert text.startswith(f"Bottleneck: {part}.") and advice in text
 
 
@@ -168,7 +169,7 @@ def test_updates_are_waited_for(monkeypatch):
     assert len(waited_for) == profile.num_updates
     assert profile.blocked_seconds > PAUSE * profile.num_updates
     assert seconds_of(profile)["update"] > profile.blocked_seconds
-    assert "waited for" in profile_table.describe(profile)
+    assert "waited for" in table.describe(profile)
 
 
 def test_evaluations_are_told_apart():
@@ -205,7 +206,7 @@ def test_compilations_are_in_no_part():
 
 def test_compilations_within_one_another_count_once(monkeypatch):
     clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr("agentkit.experiment.profile.time", clock)
+    monkeypatch.setattr("agentkit.experiment.profiling.profile.time", clock)
     timer = Timer()
     timer.enter("acting")
     clock.now = 2.0
@@ -282,7 +283,7 @@ def test_a_jax_trace(tmp_path):
     assert any(path.name.endswith(".xplane.pb") for path in files)
     assert any(path.name.endswith(".trace.json.gz") for path in files)
     assert all(path.stat().st_size for path in files)
-    assert str(tmp_path / "trace") in profile_table.describe(profile)
+    assert str(tmp_path / "trace") in table.describe(profile)
 
 
 def test_a_trace_ends_with_the_run(tmp_path):
@@ -295,7 +296,7 @@ def test_a_trace_ends_with_the_run(tmp_path):
 def test_without_learning_there_is_no_trace(tmp_path):
     profile = Profile(tmp_path / "trace")
     run(make_experiment(num_steps=10), profile=profile)
-    text = profile_table.describe(profile)
+    text = table.describe(profile)
     assert not profile.traced and not (tmp_path / "trace").exists()
     assert "no JAX trace" in text and "Learning had not begun" in text
 
@@ -304,7 +305,7 @@ def test_an_even_profile_has_no_bottleneck():
     profile = Profile()
     profile._timer, profile.num_steps = Timer(), 10
     profile._timer.seconds.update(dict.fromkeys(PARTS, 1.0))
-    assert profile_table.bottleneck(profile).startswith("No bottleneck: no part takes more than environment, 10%")
+    assert table.bottleneck(profile).startswith("No bottleneck: no part takes more than environment, 10%")
 
 
 def test_a_run_that_fails_leaves_the_earlier_table(tmp_path):
@@ -313,7 +314,7 @@ def test_a_run_that_fails_leaves_the_earlier_table(tmp_path):
     refused = Profile()
     with pytest.raises(ConfigError, match="has a run in it already"):
         run(make_experiment(num_steps=30, run_directory=tmp_path), profile=refused)
-    assert refused.num_steps == 0 and "no step was taken" in profile_table.describe(refused)
+    assert refused.num_steps == 0 and "no step was taken" in table.describe(refused)
     assert (tmp_path / "logs" / "profile.csv").read_text() == before
 
 
@@ -352,4 +353,4 @@ def test_a_table_that_cannot_be_written_is_a_warning(tmp_path):
     profile, _ = profiled(num_steps=30)
     (tmp_path / "logs").write_text("a file in the way")
     with pytest.warns(UserWarning, match="was not written"):
-        profile_table.write_table(profile, tmp_path / "logs" / "profile.csv")
+        table.write_table(profile, tmp_path / "logs" / "profile.csv")

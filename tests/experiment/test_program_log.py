@@ -7,7 +7,7 @@ import pytest
 
 from agentkit.agents import dqn
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.logs import ProgramLog
+from agentkit.experiment.runs.logs import ProgramLog
 from agentkit.loggers import read_csv, read_jsonl
 from tests.loggers.test_program_table import make_node, make_status
 
@@ -64,7 +64,7 @@ def test_a_resumed_program_goes_on_in_the_same_file(tmp_path):
 def test_the_share_of_time_that_the_learner_waits(tmp_path, monkeypatch):
     now = iter((0.0, 100.0, 110.0, 120.0, 130.0))
     # The name in that module, and not the function for all: threads of an earlier test may still ask for the time.
-    monkeypatch.setattr("agentkit.experiment.logs.time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("agentkit.experiment.runs.logs.time", types.SimpleNamespace(monotonic=lambda: next(now)))
     with ProgramLog(make_experiment(tmp_path), ROLES) as log:
         # It is restarted between the second and the third look, and told late of its last wait.
         for waited in (5.0, 8.0, 1.0, 31.0):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from agentkit.errors import ConfigError
-from agentkit.experiment.codes import parse
-from agentkit.experiment.recipes import decode, encode, names_only
-from agentkit.experiment.sources import digest, normalise
+from agentkit.experiment.config.codes import parse
+from agentkit.experiment.config.recipes import decode, encode, names_only
+from agentkit.experiment.config.source_code import digest, normalise
 
 
 @dataclasses.dataclass(frozen=True)

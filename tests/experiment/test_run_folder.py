@@ -8,7 +8,7 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.config_json import write_config
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.loggers import CsvLogger
 
 

@@ -12,13 +12,13 @@ from agentkit.agents import registry
 from agentkit.cli import main
 from agentkit.errors import ConfigError
 from agentkit.experiment.launch import external
-from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.runs.lock import run_lock
 
 pytestmark = pytest.mark.both_stacks
 
 HOLD = """
 import multiprocessing, sys, time
-from agentkit.experiment.run_lock import run_lock
+from agentkit.experiment.runs.lock import run_lock
 with run_lock(sys.argv[1]):
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(240,))
     child.start()  # What an environment may do: it outlives a killed parent.

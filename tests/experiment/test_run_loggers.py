@@ -12,7 +12,7 @@ from agentkit import loggers
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError
 from agentkit.experiment import ExperimentConfig, launch, read_config, resume, run
-from agentkit.experiment.run_loggers import RunLoggers, make_logger
+from agentkit.experiment.runs.loggers import RunLoggers, make_logger
 from agentkit.loggers import read_csv, read_jsonl
 
 pytestmark = pytest.mark.both_stacks

@@ -14,8 +14,8 @@ import agentkit
 from agentkit.agents import dqn
 from agentkit.cli import main
 from agentkit.errors import ConfigError
-from agentkit.experiment.jobs import read_outcome, read_progress
-from agentkit.experiment.seeds import RunsFailedError, run_seeds
+from agentkit.experiment.sweeps.jobs import read_outcome, read_progress
+from agentkit.experiment.sweeps.seeds import RunsFailedError, run_seeds
 from agentkit.loggers import read_csv
 
 AGENT = dqn.make_agent(dqn.Config(hidden_sizes=(8,), min_replay_size=20, batch_size=4, replay_size=500))

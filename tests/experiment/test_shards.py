@@ -6,10 +6,10 @@ pytest.importorskip("reverb")
 
 from agentkit import checkpoint, distributed, experiment
 from agentkit.agents import dqn
-from agentkit.experiment.launch.actor import actor_node
-from agentkit.experiment.launch.common import find_spec
-from agentkit.experiment.launch.learner import learner_node
-from agentkit.experiment.launch.replay import replay_node
+from agentkit.experiment.launch.nodes.actor import actor_node
+from agentkit.experiment.launch.nodes.learner import learner_node
+from agentkit.experiment.launch.nodes.replay import replay_node
+from agentkit.experiment.launch.sharing.common import find_spec
 from agentkit.loggers.program_table import all_tables
 
 pytestmark = [pytest.mark.reverb, pytest.mark.full]

@@ -14,8 +14,8 @@ from agentkit.agents import dqn, ppo, sac
 from agentkit.agents.addons.rnd import with_rnd
 from agentkit.agents.common.agent import Agent
 from agentkit.experiment import ExperimentConfig, run
-from agentkit.experiment.restoring import restore_policy
-from agentkit.experiment.shared_parts import find_policy, make_parts
+from agentkit.experiment.policies.agent_parts import find_policy, make_parts
+from agentkit.experiment.policies.restore_policy import restore_policy
 from agentkit.learning import Loss
 from agentkit.types import LossOutput
 

@@ -5,7 +5,7 @@ import pytest
 import agentkit
 from agentkit.agents import dqn, ppo, r2d2, sac
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.short_runs import steps_to_first_update, warnings_of
+from agentkit.experiment.checks.short_runs import steps_to_first_update, warnings_of
 from tests.experiment.test_evaluation_plan import Episodes
 
 DQN = {"hidden_sizes": (4,), "batch_size": 2, "updates_per_step": 0.1}
@@ -65,7 +65,7 @@ def test_a_run_without_an_update_says_so_at_both_ends(tmp_path, capsys, from_pyt
 
 @pytest.mark.full
 def test_a_first_episode_that_goes_on_for_long_is_said(capsys, monkeypatch):
-    monkeypatch.setattr("agentkit.experiment.training.LONG_EPISODE", 20)
+    monkeypatch.setattr("agentkit.experiment.training.training_loop.LONG_EPISODE", 20)
     agent = dqn.make_agent(dqn.Config(**DQN))
     for length, times in ((10**9, 1), (19, 0)):
         plan = ExperimentConfig(agent, lambda seed, n=length: Episodes(n), 60, evaluation_period=0, progress=True)
@@ -87,7 +87,7 @@ def test_a_launched_run_says_so_at_both_ends(tmp_path, capsys, monkeypatch):
     from agentkit.cli import main
     from agentkit.experiment.launch.run import LaunchResult
 
-    monkeypatch.setattr("agentkit.cli.launch.check_installed", lambda engine=None: None)
+    monkeypatch.setattr("agentkit.cli.training.launch.check_installed", lambda engine=None: None)
     ended = LaunchResult(30, 0, [], False, reason="done")
     monkeypatch.setattr("agentkit.experiment.launch", lambda *args, **settings: ended)
     words = ["--env", "agentkit:point_mass", "--steps", "3k", "--actors", "2", "--out", str(tmp_path)]

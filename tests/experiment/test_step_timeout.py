@@ -10,7 +10,7 @@ import pytest
 
 from agentkit import checkpoint, envs
 from agentkit.cli import main
-from agentkit.experiment.step_watch import StepTimeoutError, StepWatch
+from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch
 from tests.experiment.launched import Launched
 from tests.experiment.test_life_cycle import ROOT, folder, start
 

@@ -24,13 +24,14 @@ from agentkit.cli import main
 from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
 from agentkit.errors import AgentkitError, ConfigError, SpecError
-from agentkit.experiment import ExperimentConfig, evaluate, identity, read_record, recipes, resume
-from agentkit.experiment.codes import in_short
-from agentkit.experiment.config_json import write_config
-from agentkit.experiment.policy_file import PolicyFile, write_policy
-from agentkit.experiment.recipes import decode, encode
+from agentkit.experiment import ExperimentConfig, evaluate, read_record, resume
+from agentkit.experiment.config import identity, recipes
+from agentkit.experiment.config.codes import in_short
+from agentkit.experiment.config.recipes import decode, encode
+from agentkit.experiment.config.trust import UntrustedCodeError, check_gymnasium_name
+from agentkit.experiment.policies.policy_file import PolicyFile, write_policy
+from agentkit.experiment.runs.config_json import write_config
 from agentkit.experiment.sweeps.trials import SweepFolder, TrialRecord
-from agentkit.experiment.trust import UntrustedCodeError, check_gymnasium_name
 from agentkit.specs import make_environment_spec
 from agentkit.wrappers.video import VideoRecorder
 from tests.experiment import own_parts

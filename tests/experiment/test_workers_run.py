@@ -14,10 +14,10 @@ from agentkit.agents import a2c, dqn, ppo, r2d2
 from agentkit.callbacks import Callback
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.experiment import ExperimentConfig, gradient_node, run
-from agentkit.experiment.hooks import Hooks
-from agentkit.experiment.launch import gradient
-from agentkit.experiment.launch.exploring import Start
-from agentkit.experiment.step_watch import StepWatch
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.launch.nodes import gradient_actor
+from agentkit.experiment.launch.sharing.exploring import Start
+from agentkit.experiment.training.hooks import Hooks
 from agentkit.variables import VariableStore
 
 
@@ -166,7 +166,7 @@ def test_a_node_that_computes_gradients_has_room_for_all_that_it_writes_before_i
         "StepGoal": lambda *_: types.SimpleNamespace(reached=lambda: False),
         "make_halves": lambda *_: types.SimpleNamespace(gradient=lambda params, batch, key: params),
     }.items():
-        monkeypatch.setattr(gradient, name, stands_for)
+        monkeypatch.setattr(gradient_actor, name, stands_for)
     node = threading.Thread(target=gradient_node, args=(context, experiment, spec, {}, {}), daemon=True)
     node.start()
     node.join(300.0)

@@ -244,7 +244,7 @@ def test_the_secret_is_not_in_the_file_and_every_container_asks_for_it(manifests
 
 
 def test_the_commands_of_the_containers_parse(manifests):
-    from agentkit.cli.parser import parse
+    from agentkit.cli.words.parser import parse
 
     roles = []
     for pod in pods(manifests).values():

@@ -9,7 +9,7 @@ import pytest
 from agentkit import envs, networks, specs
 from agentkit.agents import dqn, ppo
 from agentkit.errors import ConfigError, MissingExtraError, SpecError
-from agentkit.experiment.recipes import decode, encode
+from agentkit.experiment.config.recipes import decode, encode
 
 KEY = jax.random.PRNGKey(0)
 SPEC = specs.Array((5, 2), np.float32)

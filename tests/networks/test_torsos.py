@@ -14,7 +14,7 @@ from agentkit.agents import dqn
 from agentkit.envs.catch import Catch
 from agentkit.errors import SpecError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.specs import make_environment_spec
 from agentkit.testing.learning import learns
 

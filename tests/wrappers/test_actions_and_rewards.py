@@ -13,8 +13,8 @@ from agentkit.agents import dqn
 from agentkit.envs.catch import Catch
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import read_config
-from agentkit.experiment.record import record_episodes
-from agentkit.experiment.restoring import own_actions
+from agentkit.experiment.evaluation.record_episodes import record_episodes
+from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.wrappers.bound_actions import BoundActions
 from agentkit.wrappers.canonical_actions import to_bounds
 from agentkit.wrappers.clip_reward import ClipReward

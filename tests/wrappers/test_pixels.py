@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentkit import envs
-from agentkit.cli.environments import parse_wrapper
+from agentkit.cli.values.environments import parse_wrapper
 from agentkit.envs.bandit import Bandit
 from agentkit.envs.point_mass import PointMass
 from agentkit.errors import ConfigError, MissingExtraError, UnknownNameError

@@ -24,22 +24,22 @@ from agentkit.distributed.context import LOST_SECONDS, NodeId
 from agentkit.distributed.program import Node
 from agentkit.distributed.worker import RunAddress, run_node
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.experiment import callback_record, identity
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.config_json import experiment_from_record
-from agentkit.experiment.launch.actor import actor_node
-from agentkit.experiment.launch.common import STATUS_SECONDS
-from agentkit.experiment.launch.evaluator import evaluator_node
-from agentkit.experiment.launch.hooked import stopped_by
-from agentkit.experiment.launch.learner import learner_node
+from agentkit.experiment.config import callback_record, identity
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.nodes.actor import actor_node
+from agentkit.experiment.launch.nodes.evaluator import evaluator_node
+from agentkit.experiment.launch.nodes.learner import learner_node
+from agentkit.experiment.launch.nodes.replay import replay_node
 from agentkit.experiment.launch.program import program_name
-from agentkit.experiment.launch.replay import replay_node
 from agentkit.experiment.launch.run import prepare_launch, run_store_values
-from agentkit.experiment.launch.transports import forget_parameters
-from agentkit.experiment.logs import ProgramLog
-from agentkit.experiment.run_lock import run_lock
-from agentkit.experiment.run_loggers import check_for_processes, check_installed
-from agentkit.experiment.signals import StopOnSignal
+from agentkit.experiment.launch.sharing.callbacks import stopped_by
+from agentkit.experiment.launch.sharing.common import STATUS_SECONDS
+from agentkit.experiment.launch.sharing.transports import forget_parameters
+from agentkit.experiment.runs.config_json import experiment_from_record
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.loggers import check_for_processes, check_installed
+from agentkit.experiment.runs.logs import ProgramLog
+from agentkit.experiment.training.signals import StopOnSignal
 
 ROLES = ("replay", "learner", "actor", "evaluator")
 

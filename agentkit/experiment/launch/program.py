@@ -12,15 +12,15 @@ from agentkit.agents.common.ranges import Count, CountFromZero, NotNegative, Pos
 from agentkit.distributed import Program, RestartPolicy, Role
 from agentkit.distributed.program import ONE_CORE
 from agentkit.errors import ConfigError, SaysWhatWasMeant, unknown_name
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.evaluation_plan import evaluation_plan
-from agentkit.experiment.launch.actor import actor_node
-from agentkit.experiment.launch.common import PARAMETER_SECONDS
-from agentkit.experiment.launch.evaluator import evaluator_node
-from agentkit.experiment.launch.inference import inference_node, inference_role
-from agentkit.experiment.launch.learner import learner_node
-from agentkit.experiment.launch.replay import replay_node
-from agentkit.experiment.launch.transports import TRANSPORTS
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.nodes.actor import actor_node
+from agentkit.experiment.launch.nodes.evaluator import evaluator_node
+from agentkit.experiment.launch.nodes.inference import inference_node, inference_role
+from agentkit.experiment.launch.nodes.learner import learner_node
+from agentkit.experiment.launch.nodes.replay import replay_node
+from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS
+from agentkit.experiment.launch.sharing.transports import TRANSPORTS
 from agentkit.ports import check_device
 from agentkit.specs import EnvironmentSpec
 

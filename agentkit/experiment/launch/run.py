@@ -20,24 +20,24 @@ from agentkit.distributed.engine import Engine
 from agentkit.distributed.processes import ProcessEngine
 from agentkit.distributed.threads import ThreadEngine
 from agentkit.errors import AgentkitError, CheckpointError, ConfigError, says_what_was_meant
-from agentkit.experiment import callback_record
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.config_json import check_run_directory, read_config, read_record, write_config
-from agentkit.experiment.fit import check_fit
-from agentkit.experiment.hooks import Hooks, with_callbacks
-from agentkit.experiment.initial_state import find_initial_state
-from agentkit.experiment.launch.common import find_spec
-from agentkit.experiment.launch.exploring import restored_values
-from agentkit.experiment.launch.hooked import restored_states, stopped_by
+from agentkit.experiment.checks.agent_fits import check_fit
+from agentkit.experiment.config import callback_record
+from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.launch.program import LaunchConfig, make_program
-from agentkit.experiment.launch.transports import forget_parameters
-from agentkit.experiment.loading import Policies
-from agentkit.experiment.logs import ProgramLog
-from agentkit.experiment.prior_data import refuse_prior_data
-from agentkit.experiment.result import Result
-from agentkit.experiment.resuming import ResumeError, check_code, check_same
-from agentkit.experiment.run_lock import run_lock
-from agentkit.experiment.run_loggers import check_for_processes, check_installed
+from agentkit.experiment.launch.sharing.callbacks import restored_states, stopped_by
+from agentkit.experiment.launch.sharing.common import find_spec
+from agentkit.experiment.launch.sharing.exploring import restored_values
+from agentkit.experiment.launch.sharing.transports import forget_parameters
+from agentkit.experiment.policies.loading import Policies
+from agentkit.experiment.policies.result import Result
+from agentkit.experiment.runs.config_json import check_run_directory, read_config, read_record, write_config
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.loggers import check_for_processes, check_installed
+from agentkit.experiment.runs.logs import ProgramLog
+from agentkit.experiment.runs.resume_checks import ResumeError, check_code, check_same
+from agentkit.experiment.training.hooks import Hooks, with_callbacks
+from agentkit.experiment.training.initial_state import find_initial_state
+from agentkit.experiment.training.prior_data import refuse_prior_data
 from agentkit.files import read_json
 
 _LOGGER = logging.getLogger(__name__)

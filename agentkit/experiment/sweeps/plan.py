@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from agentkit.agents.common.ranges import Count, CountFromZero, check_ranges, whole
 from agentkit.errors import ConfigError, unknown_name
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.seeds import check_seeds
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.sweeps.seeds import check_seeds
 from agentkit.experiment.sweeps.space import Choice, Interval, Parameters, Space
 
 METHODS = ("grid", "random", "tpe")

@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol, final
 import numpy as np
 
 from agentkit.errors import AgentkitError, ConfigError
-from agentkit.experiment.config import ExperimentConfig
-from agentkit.experiment.jobs import FAILED as JOB_FAILED
-from agentkit.experiment.jobs import (
+from agentkit.experiment.checks.short_runs import warnings_of
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.sweeps.jobs import FAILED as JOB_FAILED
+from agentkit.experiment.sweeps.jobs import (
     OUTPUT_FILE,
     Job,
     JobProcesses,
@@ -27,8 +28,6 @@ from agentkit.experiment.jobs import (
     share_of_threads,
     wait_a_little,
 )
-from agentkit.experiment.short_runs import warnings_of
-from agentkit.experiment.signals import StopOnSignal
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.trials import (
     BEGUN,
@@ -40,6 +39,7 @@ from agentkit.experiment.sweeps.trials import (
     SweepFolder,
     TrialRecord,
 )
+from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import write_new
 
 RESULTS_FILE = "results.csv"

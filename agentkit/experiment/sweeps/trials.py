@@ -17,8 +17,8 @@ from typing import Protocol, final
 
 from agentkit.checkpoint import write_json
 from agentkit.errors import ConfigError
-from agentkit.experiment.config_json import damaged
-from agentkit.experiment.run_lock import LOCK_FILE, LockedError, run_lock
+from agentkit.experiment.runs.config_json import damaged
+from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid
 from agentkit.files import open_lock, read_json

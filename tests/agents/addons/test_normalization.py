@@ -14,7 +14,7 @@ from agentkit.agents.addons import with_normalization, with_rnd
 from agentkit.agents.addons.normalization import Config, normalized_update
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import ExperimentConfig
-from agentkit.experiment.fit import check_fit
+from agentkit.experiment.checks.agent_fits import check_fit
 from agentkit.learning import Update, UpdateOutput
 from agentkit.specs import EnvironmentSpec
 from agentkit.types import ReplaySample, SampleInfo, Step, Transition

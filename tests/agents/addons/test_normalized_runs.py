@@ -10,11 +10,11 @@ from agentkit import checkpoint, datasets, specs
 from agentkit.agents import bc, dqn, td3
 from agentkit.agents.addons import with_normalization
 from agentkit.cli import main
-from agentkit.cli.new_run import new_experiment
-from agentkit.cli.parser import parse
+from agentkit.cli.training.new_run import new_experiment
+from agentkit.cli.words.parser import parse
 from agentkit.errors import ConfigError
-from agentkit.experiment import ExperimentConfig, OfflineConfig, by_name, read_config, run, run_offline
-from agentkit.experiment.deploy import numpy_policy
+from agentkit.experiment import ExperimentConfig, OfflineConfig, read_config, run, run_offline, train_by_name
+from agentkit.experiment.policies.export import numpy_policy
 from agentkit.wrappers.normalize_observations import NormalizeObservations
 from tests.agents.addons import scaled
 from tests.experiment.resumed import check_resumes
@@ -111,7 +111,7 @@ def test_by_name_it_is_the_same_agent(tmp_path, monkeypatch, capsys):
         main([*words, "--normalize", "observations", "--normalize", "rewards", "--show-config"])
     (tmp_path / "again.toml").write_text(capsys.readouterr().out)
     assert new_experiment(parse(["train", "--config", "again.toml"]), "train").agent == expected
-    plan = by_name.plan("dqn", "agentkit:catch", 30, SMALL, preset=None, normalize=["rewards", "observations"])
+    plan = train_by_name.plan("dqn", "agentkit:catch", 30, SMALL, preset=None, normalize=["rewards", "observations"])
     assert plan.agent == expected
 
 

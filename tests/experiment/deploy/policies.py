@@ -5,9 +5,10 @@ import numpy as np
 
 from agentkit import envs, specs
 from agentkit.agents import registry
-from agentkit.experiment import LoadedPolicy, identity
-from agentkit.experiment.policy_file import PolicyFile
-from agentkit.experiment.restoring import own_actions
+from agentkit.experiment import LoadedPolicy
+from agentkit.experiment.config import identity
+from agentkit.experiment.policies.policy_file import PolicyFile
+from agentkit.experiment.policies.restore_policy import own_actions
 from agentkit.specs import EnvironmentSpec, make_environment_spec
 
 

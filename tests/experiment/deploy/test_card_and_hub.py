@@ -12,7 +12,7 @@ import yaml
 import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError, MissingExtraError
-from agentkit.experiment.deploy import card, publish
+from agentkit.experiment.publishing import card, publish
 
 
 @pytest.fixture(scope="module")

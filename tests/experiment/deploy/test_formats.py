@@ -13,9 +13,9 @@ import agentkit
 from agentkit import specs
 from agentkit.errors import ConfigError, MissingExtraError, SpecError, UnknownNameError
 from agentkit.experiment import DifferentActionsError
-from agentkit.experiment.deploy import stablehlo
-from agentkit.experiment.deploy.acting import acting_of, first_states
-from agentkit.experiment.deploy.numpy_policy import Policy as NumpyPolicy
+from agentkit.experiment.policies.export import stablehlo
+from agentkit.experiment.policies.export.numpy_policy import Policy as NumpyPolicy
+from agentkit.experiment.policies.export.pure_policy import acting_of, first_states
 from tests.experiment.deploy.policies import COUNTED, IMAGES, MASKED, SMALL, WIDE, policy_of
 
 POLICIES = {
@@ -121,7 +121,7 @@ def test_a_written_policy_acts_as_the_loaded_one(name, format, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["sac", "memory", "images"])
 def test_a_savedmodel_acts_as_the_loaded_one(name, tmp_path):
-    from agentkit.experiment.deploy.savedmodel import read_savedmodel
+    from agentkit.experiment.policies.export.savedmodel import read_savedmodel
 
     policy = POLICIES[name]()
     assert policy.export(tmp_path / "model", "savedmodel") == [tmp_path / "model"]
@@ -281,7 +281,7 @@ def test_what_acts_otherwise_is_not_left_on_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("format", ["onnx", "savedmodel"])
 def test_a_missing_package_is_an_error_that_names_its_extra(format, tmp_path, monkeypatch):
     module, package, extra = {
-        "onnx": ("agentkit.experiment.deploy.onnx_file", "onnx", "onnx"),
+        "onnx": ("agentkit.experiment.policies.export.onnx_file", "onnx", "onnx"),
         "savedmodel": ("agentkit.replay.reverb.library", "reverb", "reverb"),
     }[format]
     monkeypatch.delitem(sys.modules, module, raising=False)

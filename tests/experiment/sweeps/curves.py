@@ -2,7 +2,7 @@
 
 import pathlib
 
-from agentkit.experiment import jobs
+from agentkit.experiment.sweeps import jobs
 from agentkit.loggers import CsvLogger
 
 NUM_EVALUATIONS = 4

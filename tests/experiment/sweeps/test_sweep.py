@@ -9,8 +9,7 @@ import pytest
 import agentkit
 from agentkit.agents import dqn
 from agentkit.errors import ConfigError
-from agentkit.experiment import jobs
-from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, run, run_sweep
+from agentkit.experiment.sweeps import Choice, Interval, SweepPlan, jobs, run, run_sweep
 from agentkit.experiment.sweeps.run import metric_of, reports
 from agentkit.experiment.sweeps.space import draw, grid
 from agentkit.loggers import read_csv

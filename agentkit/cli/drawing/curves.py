@@ -1,0 +1,307 @@
+"""Reads curves from run folders, groups runs that differ only in their seed, and puts a group on common points."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentkit.cli.screen import say
+from agentkit.errors import ConfigError
+from agentkit.files import open_to_read
+
+EVALUATION = "evaluation/episode_return"
+TRAINING = "train/episode_return"
+TRAINING_WINDOW = 20  # Episodes averaged in a line of training returns, where --smooth says nothing else.
+_MOST_POINTS = 100  # Of a curve whose runs have points of their own each.
+_SAMPLES = 2_000
+_RUN_FILE = "config.json"
+# Where the runs of `experiment.sweeps.seeds` and `experiment.sweeps` are in their folder.
+_RUNS_INSIDE = (f"seed*/{_RUN_FILE}", f"trial-*/seed*/{_RUN_FILE}")
+
+# The names of --x, and the column of a log that each is.
+AXES = {"steps": "steps", "time": "seconds", "updates": "updates", "episodes": "episodes"}
+
+
+class Curve(NamedTuple):
+    """Holds values ``[N]`` at points ``[N]`` of the horizontal axis, in order of these."""
+
+    steps: np.ndarray
+    returns: np.ndarray
+
+
+class Extent(NamedTuple):
+    """Holds how far a run came, and what it was evaluated on.
+
+    Attributes:
+        directory: its folder.
+        asked: steps that it is to take; None where its folder does not say.
+        reached: the newest step that its checkpoints or evaluations are of.
+        evaluations: rows of the log of evaluations, by their steps, in order.
+    """
+
+    directory: str
+    asked: float | None
+    reached: float
+    evaluations: Mapping[float, Mapping[str, float]]
+
+
+class RunCurves(NamedTuple):
+    """Holds one run's settings and curves.
+
+    Attributes:
+        environment: its environment's name.
+        settings: what tells its line from others of that environment: agent, own parts, replay, agent config.
+        curves: by metric, e.g. "evaluation/episode_return"; those that the run has.
+        extent: how far it came; None where it has no evaluation.
+    """
+
+    environment: str
+    settings: Mapping[str, Any]
+    curves: Mapping[str, Curve]
+    extent: Extent | None = None
+
+
+class Band(NamedTuple):
+    """Holds the curve of a group of runs: points, middle, lower and upper end ``[N]``, and runs at each ``[N]``."""
+
+    points: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    num_runs: np.ndarray
+
+
+def read_run(run: str | Path, metrics: Sequence[str] = (EVALUATION, TRAINING), axis: str = "steps") -> RunCurves:
+    """Reads the curves of a run folder.
+
+    Raises:
+        ConfigError: it is no run folder, or its logs are damaged.
+    """
+    from agentkit.experiment.runs.open_run import open_run
+
+    opened = open_run(run)
+    config = opened.config
+    curves = {metric: read_curve(opened, metric, axis) for metric in metrics}
+    # An agent or environment of the user's own code has no name there.
+    settings = {"agent": config["agent"] or "own agent", "replay": config["replay"], **config["agent_config"]}
+    if parts := ", ".join(_names(config.get("agent_parts", {}))):
+        settings["parts"] = parts
+    found = {metric: curve for metric, curve in curves.items() if curve is not None}
+    return RunCurves(config["environment"] or "own environment", settings, found, _extent(run, opened))
+
+
+def _extent(run: str | Path, opened: Any) -> Extent | None:
+    from agentkit import checkpoint
+
+    evaluations = {row["steps"]: row for row in opened.rows("evaluation") if "steps" in row}
+    if not evaluations:
+        return None
+    saved = checkpoint.steps(Path(run) / "checkpoints")
+    return Extent(str(run), opened.config.get("num_steps"), max(*evaluations, *saved, 0), evaluations)
+
+
+def read_curve(run: Any, metric: str, axis: str) -> Curve | None:
+    """Returns a metric, written ``log/column``, against one of `AXES`; None where a run has no finite value.
+
+    A log without the axis's column has its points from another log, by the steps.
+    """
+    log, _, column = metric.partition("/")
+    rows = [row for row in run.rows(log) if column in row and np.isfinite(row[column])]
+    place = _placer(run, rows, AXES[axis])
+    points: dict[float, list[float]] = {}
+    for row in rows:
+        point = place(row)
+        if point is not None:
+            points.setdefault(point, []).append(row[column])
+    if not points:
+        return None
+    order = sorted(points)
+    return Curve(np.array(order), np.array([np.mean(points[point]) for point in order]))
+
+
+def _placer(
+    run: Any, rows: Sequence[Mapping[str, float]], column: str
+) -> Callable[[Mapping[str, float]], float | None]:
+    if all(column in row for row in rows):
+        return lambda row: row[column]
+    known = [row for log in run.logs for row in run.rows(log) if column in row and "steps" in row]
+    if not known:
+        return lambda row: None
+    by_step = sorted({(row["steps"], row[column]) for row in known})
+    steps, values = (np.array(each) for each in zip(*by_step, strict=True))
+    values = np.maximum.accumulate(values)
+    return lambda row: float(np.interp(row["steps"], steps, values)) if "steps" in row else None
+
+
+def _names(parts: Any) -> list[str]:
+    """Returns the names of the functions and classes outside of agentkit that a run's own parts are."""
+    found: list[str] = []
+    if isinstance(parts, Mapping):
+        for key, value in parts.items():
+            if key in ("function", "type", "name") and isinstance(value, str):
+                found += [value.partition(":")[2]] if not value.startswith("agentkit.") else []
+            else:
+                found += _names(value)
+    elif isinstance(parts, list):
+        for value in parts:
+            found += _names(value)
+    return list(dict.fromkeys(found))
+
+
+def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
+    """Groups runs that differ in seed and environment only, under labels that name the settings in which groups differ.
+
+    An agent with one set of settings in each environment is one group, also where these differ between environments.
+    """
+    by_agent: dict[str, list[RunCurves]] = {}
+    for run in runs:
+        by_agent.setdefault(run.settings["agent"], []).append(run)
+    labels: dict[str, list[RunCurves]] = {}
+    for agent, found in by_agent.items():
+        groups: dict[str, list[RunCurves]] = {}
+        for run in found:
+            groups.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
+        environments = [{run.environment for run in group} for group in groups.values()]
+        if sum(map(len, environments)) == len(set().union(*environments)):
+            labels[agent] = found
+            continue
+        names = dict.fromkeys(name for run in found for name in run.settings if name != "agent")
+        differing = [name for name in names if len({json.dumps(run.settings.get(name)) for run in found}) > 1]
+        for group in groups.values():
+            label = " ".join([agent, *(_setting(name, group[0].settings) for name in differing)])
+            labels.setdefault(label, []).extend(group)
+    return labels
+
+
+def _setting(name: str, settings: Mapping[str, Any]) -> str:
+    value = settings.get(name)
+    if isinstance(value, Mapping):
+        value = value.get("fields", value)
+    return f"{name}={value}"
+
+
+def smooth(curve: Curve, window: int) -> Curve:
+    """Returns a running mean over the last `window` points."""
+    sums = np.concatenate([[0.0], np.cumsum(curve.returns)])
+    last = np.arange(1, len(sums))
+    first = np.maximum(last - window, 0)
+    return Curve(curve.steps, (sums[last] - sums[first]) / (last - first))
+
+
+def on_common_points(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns points ``[N]``, and the value of each run at them ``[runs, N]``, NaN outside of its own points.
+
+    Runs that have all the same points keep them. Others, as those of launched programs, whose evaluations begin
+    wherever the actors are, get equal bins: each run's mean in a bin, or what lies between its neighbours.
+    """
+    if all(np.array_equal(curve.steps, curves[0].steps) for curve in curves):
+        return curves[0].steps, np.stack([curve.returns for curve in curves])
+    last = max(curve.steps[-1] for curve in curves)
+    num_bins = int(np.clip(np.median([len(curve.steps) for curve in curves]), 1, _MOST_POINTS))
+    width = last / num_bins
+    points = width * np.arange(1, num_bins + 1)  # Bins lie around these: evaluations come soon after such steps.
+    inner = points[:-1] + width / 2
+    values = np.full((len(curves), num_bins), np.nan)
+    for row, curve in zip(values, curves, strict=True):
+        bins = np.digitize(curve.steps, inner)
+        counts = np.bincount(bins, minlength=num_bins)
+        sums = np.bincount(bins, curve.returns, num_bins)
+        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
+        inside = (points >= curve.steps[0] - width) & (points <= curve.steps[-1] + width / 2) & (counts == 0)
+        row[inside] = np.interp(points[inside], curve.steps, curve.returns)
+    filled = ~np.isnan(values).all(axis=0)
+    return points[filled], values[:, filled]
+
+
+def summarise(curves: Sequence[Curve], band: str = "ci", iqm: bool = False) -> Band:
+    """Returns the middle of several runs, and a band around it.
+
+    Args:
+        curves: of one group.
+        band: "ci", the bootstrap's 95 % interval of the middle; "std", a standard deviation; "range", from the least to
+            the greatest.
+        iqm: the middle is the interquartile mean, not the mean.
+    """
+    from agentkit.experiment.evaluation import aggregates
+
+    points, values = on_common_points(curves)
+    statistic = aggregates.interquartile_mean if iqm else aggregates.mean
+    columns = [column[~np.isnan(column)] for column in values.T]
+    if band == "ci":
+        found = [aggregates.estimate(statistic, [column], _SAMPLES) for column in columns]
+        middle, low, high = (np.array(each) for each in zip(*found, strict=True))
+    else:
+        middle = np.array([statistic([column[None]])[0] for column in columns])
+        low, high = (np.array([function(column) for column in columns]) for function in (np.min, np.max))
+        if band == "std":
+            deviation = np.array([column.std() for column in columns])
+            low, high = middle - deviation, middle + deviation
+    return Band(points, middle, low, high, np.array([len(column) for column in columns]))
+
+
+def find_runs(folders: Sequence[str]) -> list[str]:
+    """Returns the run folders among folders, and those of the groups of seeds and of the sweeps among them.
+
+    What else ``runs/*`` matches is left out with a line on standard error: a picture, an empty folder.
+
+    Raises:
+        ConfigError: a path does not exist, or none is or holds a run.
+    """
+    found: dict[str, None] = {}
+    left_out = []
+    for folder in folders:
+        path = Path(folder)
+        inside = [str(run.parent) for pattern in _RUNS_INSIDE for run in sorted(path.glob(pattern))]
+        if (path / _RUN_FILE).is_file() or not path.exists():
+            inside = [folder]  # Reading refuses what is not there, with the reason.
+        if not inside:
+            left_out.append(folder)
+        found |= dict.fromkeys(inside)
+    if not found:
+        raise ConfigError(f"{folders[0]} is not a run folder, and no group or sweep that holds any: no {_RUN_FILE}.")
+    if left_out:
+        say(f"Left out, because no run is in there: {', '.join(left_out)}", sys.stderr)
+    return list(found)
+
+
+def _metrics_of(run: str) -> list[str]:
+    """Returns the metrics that a run has written, as LOG/COLUMN."""
+    found = []
+    for path in sorted((Path(run) / "logs").glob("*.csv")):
+        with open_to_read(path) as file:
+            first = file.readline().decode("utf-8", errors="replace")
+            found += [f"{path.stem}/{name}" for name in first.strip().split(",") if name not in AXES.values()]
+    return found
+
+
+def read_all(folders: Sequence[str], metrics: Sequence[str], axis: str = "steps") -> tuple[list[RunCurves], list[str]]:
+    """Reads the runs of folders, see `find_runs`, and returns beside them the runs that have nothing to show yet.
+
+    Raises:
+        ConfigError: a path does not exist, there is no run, or none has anything.
+    """
+    found, empty = [], []
+    runs = find_runs(folders)
+    for run in runs:
+        curves = read_run(run, metrics, axis)
+        if curves.curves:
+            found.append(curves)
+        else:
+            empty.append(run)
+    if not found:
+        who = runs[0] if len(runs) == 1 else f"Each of the {len(runs)} runs"
+        if metrics[0] == EVALUATION:
+            raise ConfigError(f"{who} holds no returns yet: no episode has ended, or no evaluation.")
+        known = sorted({name for run in runs for name in _metrics_of(run)})
+        nearest = difflib.get_close_matches(metrics[0], known, n=1)
+        advice = f" Did you mean {nearest[0]}?" if nearest and metrics[0] not in known else ""
+        raise ConfigError(
+            f"{who} holds no {metrics[0]} against {axis} yet.{advice} There are: {', '.join(known) or 'none'}."
+        )
+    return found, empty

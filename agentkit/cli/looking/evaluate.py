@@ -1,0 +1,81 @@
+"""Runs ``agentkit evaluate``: plays episodes with a trained agent."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from agentkit.cli.interrupts import interruptible
+from agentkit.cli.screen import say
+from agentkit.cli.values.environments import import_packages, parse_environment_settings, refusing_settings
+from agentkit.cli.values.runs import check_is_run, describe_returns
+from agentkit.errors import CheckpointError, ConfigError
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Plays the episodes and prints the mean, spread and range of their returns.
+
+    Raises:
+        ConfigError: if there is no run or checkpoint, the run cannot be rebuilt, or it cannot be filmed.
+    """
+    film = film_of(arguments, arguments.video)
+    check_is_run(arguments.run)
+    from agentkit import experiment
+
+    imports = import_packages(arguments.imports)
+    environment = experiment.read_record(arguments.run)["environment"]
+    settings = parse_environment_settings(arguments.env_set, environment)
+    limit = {} if arguments.max_steps is None else {"evaluation_max_steps": arguments.max_steps}
+    try:
+        play = experiment.evaluate  # Loads JAX.
+        with refusing_settings(environment, settings), interruptible():
+            result = play(
+                arguments.run, arguments.episodes, film, checkpoint=arguments.checkpoint,
+                environment_settings=settings, imports=imports, **limit,
+            )  # fmt: skip
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+    best = " (the best evaluation's)" if arguments.checkpoint == "best" else ""
+    print(f"checkpoint of step {result['steps']:,}{best}")
+    say(describe_returns(np.asarray(result["episode_return"], np.float64)))
+    if result["episodes_cut"]:
+        longest = max(result["episode_length"])
+        say(f"{result['episodes_cut']} of the episodes were cut off after {longest:,} steps (--max-steps).")
+    if film is not None:
+        print(f"Wrote {film.path}")
+    return 0
+
+
+def film_of(arguments: argparse.Namespace, path: str | None) -> Any:
+    """Returns the `Film` that ``--video-steps``, ``--fps`` and ``--size`` ask for; None without a path.
+
+    Raises:
+        ConfigError: for another suffix or an impossible number.
+        MissingExtraError: the package that writes such files is not installed.
+    """
+    if path is None:
+        if given := [name for name in ("video_steps", "fps", "size") if getattr(arguments, name) is not None]:
+            raise ConfigError(f"--{given[0].replace('_', '-')} is of a film: give --video FILE.mp4 with it.")
+        return None
+    from agentkit.wrappers.film import Film
+
+    names = {"video_steps": "num_steps", "fps": "frames_per_second", "size": "size"}
+    settings = {
+        field: getattr(arguments, name) for name, field in names.items() if getattr(arguments, name) is not None
+    }
+    total = settings.get("num_steps", Film.num_steps)
+    return Film(path, on_frame=_counter(total) if sys.stderr.isatty() else None, **settings)
+
+
+def _counter(total: int) -> Callable[[int], None]:
+    """Returns a function that shows how many frames there are, on the same line."""
+
+    def show(count: int) -> None:
+        end = "\n" if count == total else ""
+        print(f"\rframe {count:,} of {total:,}", end=end, file=sys.stderr, flush=True)
+
+    return show

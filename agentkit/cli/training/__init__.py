@@ -1,0 +1,1 @@
+"""Runs the commands that train: a file for each."""

@@ -1,0 +1,107 @@
+"""Runs ``agentkit launch``: trains with many processes, or goes on with such a run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from agentkit import ports
+from agentkit.cli.screen import command_line, say
+from agentkit.cli.summary import finish
+from agentkit.cli.training.new_run import changes_of_resumed, in_new_folder, new_experiment
+from agentkit.cli.values.callbacks import callbacks_for_resumed_run
+from agentkit.errors import ConfigError, missing_extra
+
+# Fields of `LaunchConfig`, and the options that set them.
+_SETTINGS = {
+    "num_actors": "actors",
+    "num_evaluators": "evaluators",
+    "num_inference": "inference",
+    "engine": "engine",
+    "ray_address": "ray_address",
+    "listen": "listen",
+    "max_parameter_age_seconds": "max_parameter_age",
+    "max_restarts": "max_restarts",
+    "learner_gpus": "learner_gpus",
+}
+
+
+def launch(arguments: argparse.Namespace) -> int:
+    """Runs the program, shows its progress, and says where the run is kept.
+
+    Returns:
+        0; 130 if Ctrl-C, SIGTERM or ``agentkit stop`` stopped and saved it; 1 if a node failed for good.
+
+    Raises:
+        ConfigError: for missing or contradicting arguments.
+        MissingExtraError: if Reverb, or the engine's package, is not installed.
+        UnknownNameError: for an unknown agent, environment or config field.
+    """
+    chosen = {name: getattr(arguments, option) for name, option in _SETTINGS.items()}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if arguments.engine != "ray":  # Whose nodes may be on machines with other devices.
+        ports.check_device("lo" if arguments.listen is None else arguments.listen)
+    if arguments.resume is not None:
+        changes = changes_of_resumed(arguments)
+        check_installed(arguments.engine)
+        from agentkit import experiment
+
+        own = callbacks_for_resumed_run(arguments, arguments.resume, changes["imports"])
+        resume = functools.partial(experiment.resume_launch, arguments.resume, callbacks=own, **changes, **chosen)
+        return _show(resume, arguments.resume, arguments)
+    if arguments.stop_at_return is not None and arguments.evaluators == 0:
+        raise ConfigError(
+            "--stop-at-return looks at evaluations, and --evaluators 0 makes none. Leave one of them out."
+        )
+    plan = new_experiment(arguments, "launch", replay="reverb")
+    from agentkit import experiment
+    from agentkit.experiment.checks import short_runs
+
+    config = experiment.LaunchConfig(**chosen)  # Refuses what is impossible before a folder is made.
+    check_installed(arguments.engine)
+    plan, folder = in_new_folder(plan, arguments)
+    for line in short_runs.warnings_of(plan, config.num_actors):
+        say(line)
+    with folder.removed_if_refused():
+        return _show(functools.partial(experiment.launch, plan, **chosen), plan.run_directory, arguments)
+
+
+def check_installed(engine: str | None = None) -> None:
+    """Looks for the packages that a program of many processes needs, before anything is made.
+
+    Raises:
+        MissingExtraError: naming the extra.
+    """
+    if importlib.util.find_spec("reverb") is None:
+        raise missing_extra("dm-reverb", "reverb")
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise missing_extra("ray", "ray")
+
+
+def _show(run: Callable[..., Any], directory: Any, arguments: argparse.Namespace) -> int:
+    """Calls ``run(on_status=...)`` under a live table, and says how it ended."""
+    from agentkit.distributed import ProgramError
+    from agentkit.loggers.program_table import ProgramTable
+
+    named = (("--listen", arguments.listen), ("--ray-address", arguments.ray_address))
+    again = [word for option, value in named if value is not None for word in (option, value)]
+    try:
+        with ProgramTable() as table:
+
+            def show(status: dict[str, Any]) -> None:
+                with contextlib.suppress(OSError):  # Output into a file on a full disk ends no program.
+                    table.write(status)
+
+            result = run(on_status=show)
+    except ProgramError as error:
+        # The traceback in it is the node's own; this process's would say nothing.
+        print(f"agentkit: {error}", file=sys.stderr)
+        go_on = command_line("launch", "--resume", directory, *again, imports=arguments.imports)
+        say(f"Mend it, and go on with:\n  {go_on}", sys.stderr)
+        return 1
+    return finish(result, directory, "launch", arguments.imports, again)

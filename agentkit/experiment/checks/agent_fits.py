@@ -1,0 +1,116 @@
+"""Checks that an agent and an environment go together, before the first step and before a run folder is made."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import tree
+
+from agentkit import specs
+from agentkit.errors import ConfigError, SpecError
+from agentkit.experiment.checks.own_networks import check_own_networks, check_works, own_code
+from agentkit.experiment.config import identity
+from agentkit.experiment.policies.agent_parts import AgentParts, is_agentkits, make_parts
+from agentkit.replay import Table
+from agentkit.replay.base import index_tables
+from agentkit.replay.in_process.frame_column import bytes_per_step
+
+_EXCHANGED = {"experience", "make_networks"}
+_TRACED = {"make_networks", "make_policy", "make_update"}
+
+
+def check_fit(experiment: Any, spec: specs.EnvironmentSpec) -> AgentParts:
+    """Makes what a run makes of the environment's spec, so that what cannot work is refused here; returns it.
+
+    Args:
+        experiment: an `ExperimentConfig`.
+        spec: of its environment.
+
+    Raises:
+        SpecError: the spec is impossible, or none that the agent takes; or networks, losses, updates or policies of the
+            user's own return other things than the agent needs.
+        ConfigError: the agent's settings contradict each other.
+    """
+    agent = experiment.agent
+    check_spec(spec)
+    described = identity.describe_agent(agent, 1)
+    name, code = described["agent"], described["agent_parts"]
+    if name is not None and is_agentkits({part: code[part] for part in code.keys() - _EXCHANGED}):
+        _check_scalars(name, spec)
+    has_own_networks = name is not None and code.keys() - {"experience"} == {"make_networks"}
+    own = sorted({label for part in code.keys() & _TRACED for label in own_code(code[part])})
+    parts = make_parts(agent, spec)
+    if has_own_networks:
+        check_own_networks(name, agent, spec, parts.networks)
+    plan = agent.batch_plan
+    table = index_tables(agent.make_tables(spec))[plan.table]
+    table.check_batch(plan.num_own)
+    parts.make_update()
+    if has_own_networks:
+        check_works(name, agent, spec, parts, table)
+    elif own and not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        check_works(name or "The agent", agent, spec, parts, table, own)
+    return parts
+
+
+def check_memory(experiment: Any, spec: specs.EnvironmentSpec) -> None:
+    """Refuses an in-process replay that will not fit into the machine's memory when the run ends.
+
+    Raises:
+        ConfigError: it says how large which table will be.
+    """
+    if experiment.replay == "in_process":
+        for table in experiment.agent.make_tables(spec):
+            _check_memory(table, experiment.num_steps)
+
+
+def check_spec(spec: specs.EnvironmentSpec) -> None:
+    """Refuses a spec that no environment can keep, or that says nothing.
+
+    Raises:
+        SpecError: which leaf, what was expected and found.
+    """
+    for part, nest in spec._asdict().items():
+        for name, leaf in tree.flatten_with_path(nest):
+            label = "/".join([part.removesuffix("s"), *map(str, name)])
+            if leaf.dtype.kind not in "fiub":
+                raise SpecError(f"{label}: expected numbers, found dtype {leaf.dtype}. Encode them as numbers.")
+            if isinstance(leaf, specs.BoundedArray) and not np.all(leaf.minimum <= leaf.maximum):  # NaN, too.
+                raise SpecError(
+                    f"{label}: expected a minimum of at most the maximum, found {leaf.minimum} and {leaf.maximum}. "
+                    "Correct the bounds in the environment's spec."
+                )
+    for part in ("observations", "actions"):
+        leaves = tree.flatten(getattr(spec, part))
+        if not sum(math.prod(leaf.shape) for leaf in leaves):
+            raise SpecError(
+                f"The environment's {part} have no numbers: expected at least 1, found {leaves or 'no leaves'}. "
+                "Give them one that is always 0 if there is nothing to say."
+            )
+
+
+def _check_scalars(name: str, spec: specs.EnvironmentSpec) -> None:
+    """Agentkit's own agents learn from one reward; an agent with an update of the user's may take others."""
+    for what, leaf in (("reward", spec.rewards), ("discount", spec.discounts)):
+        if not specs.is_spec(leaf) or leaf.shape != ():
+            raise SpecError(
+                f"{name} needs one {what}, a number at each step, found the {what} spec {leaf}. Add the "
+                "numbers up in a wrapper, or give the agent a make_loss of your own."
+            )
+
+
+def _check_memory(table: Table, num_steps: int) -> None:
+    step = sum(map(bytes_per_step, tree.flatten(table.layout.step)))
+    item = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree.flatten(table.layout.inline))
+    num_items = min(table.max_size, num_steps)
+    needed, there = num_items * (step + item), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"Replay table {table.name!r} will hold {num_items:,} items of {step + item:,} bytes, "
+            f"{needed / 1e9:,.1f} GB; this machine has {there / 1e9:,.1f} GB of memory. Lower replay_size, or store "
+            "smaller observations."
+        )

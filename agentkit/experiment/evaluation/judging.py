@@ -1,0 +1,78 @@
+"""Finds what is to be evaluated: a run's checkpoint, how a training ended, or a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+from agentkit.errors import ConfigError
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.policies.agent_parts import make_parts
+from agentkit.experiment.policies.loading import LoadedPolicy, counts_of
+from agentkit.experiment.policies.restore_policy import restore_policy
+from agentkit.experiment.policies.result import Result
+from agentkit.specs import EnvironmentSpec
+from agentkit.variables import VariableStore
+
+
+class Judged(NamedTuple):
+    """Holds what plays, and in what.
+
+    Attributes:
+        experiment: of the environment, and of the agent.
+        networks: the agent's.
+        store: has the parameters.
+        environment_spec: what the networks were made for.
+        steps: that the policy was trained for; None where its file does not say.
+        updates: likewise.
+    """
+
+    experiment: ExperimentConfig
+    networks: Any
+    store: VariableStore
+    environment_spec: EnvironmentSpec
+    steps: int | None
+    updates: int | None
+
+
+def find_judged(
+    run: str | pathlib.Path | ExperimentConfig | Result | LoadedPolicy, checkpoint: str | int, **options: Any
+) -> Judged:
+    """Returns what a run, the result of one, or a policy means to `evaluate`.
+
+    Args:
+        run: as `evaluate` takes it.
+        checkpoint: "newest", "best", or a step; of a policy "newest" alone.
+        **options: see `read_config`.
+
+    Raises:
+        ConfigError: there is none such, or a policy alone was given without an environment.
+        CheckpointError: the run has no readable checkpoint.
+    """
+    if isinstance(run, Result):
+        assert run.policies is not None, "every run gives them"
+        run = run.policy if checkpoint == "newest" else run.policies.experiment
+    if isinstance(run, LoadedPolicy):
+        if checkpoint != "newest":
+            raise ConfigError(f"A policy has no checkpoints: leave out {checkpoint=}.")
+        return _judged_policy(run, options)
+    restored = restore_policy(run, checkpoint, **options)
+    assert restored.found is not None, "it was read"
+    return Judged(*restored[:3], restored.environment_spec, *counts_of(restored.found))
+
+
+def _judged_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
+    options.pop("imports", None)  # It is made already.
+    options = {**options, "evaluation_samples": policy.explore}
+    if policy.origin is not None:
+        experiment = dataclasses.replace(policy.origin.experiment, **options)
+    elif "environment" in options:
+        experiment = ExperimentConfig(policy.agent, num_steps=1, **options)
+    else:
+        raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
+    store = VariableStore()
+    store.publish(0, {"policy": policy.arrays})
+    steps, updates = (None, None) if policy.origin is None else policy.origin.counts
+    networks = make_parts(policy.agent, policy.environment_spec).networks
+    return Judged(experiment, networks, store, policy.environment_spec, steps, updates)

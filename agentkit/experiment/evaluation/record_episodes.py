@@ -1,0 +1,115 @@
+"""Takes episodes out of a run, for others to learn from: played by its policy, or those that its replay holds."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from agentkit import checkpoint
+from agentkit.actors.batches import SplitAdder
+from agentkit.agents.addons.prior_data import PriorData
+from agentkit.agents.common.experience import Sequences, Transitions
+from agentkit.datasets.episode_files import EpisodeData
+from agentkit.datasets.episodes import EpisodeRecorder, describe_actions, in_own_terms, scale_rewards
+from agentkit.datasets.replay_contents import join_sequences, join_transitions
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config.evaluation_plan import evaluation_plan, warn_of_cut
+from agentkit.experiment.policies.agent_parts import find_policy
+from agentkit.experiment.policies.make_actor import make_actor, make_loop
+from agentkit.experiment.policies.restore_policy import restore_policy
+from agentkit.experiment.runs.config_json import read_config
+from agentkit.replay import InProcessReplay
+from agentkit.specs import is_batched, make_environment_spec
+from agentkit.variables import VariableClient
+from agentkit.wrappers.reward_scale import find_scale
+
+
+def record_episodes(
+    run_directory: str | pathlib.Path, num_episodes: int, *, explore: bool = False, seed: int = 0, **options: Any
+) -> EpisodeData:
+    """Plays episodes with the policy of a run's newest checkpoint.
+
+    Args:
+        run_directory: the folder that `agentkit.run`, `run_offline` or `launch` wrote.
+        num_episodes: at least 1.
+        explore: with the policy that explores, and not the one to be judged by.
+        seed: of environment and policy.
+        **options: see `read_config`: `imports`, or fields to replace, such as an `environment`, or
+            `evaluation_max_steps`, after which an episode is cut off, which is a warning.
+
+    Raises:
+        ConfigError: not a run folder, one that cannot be rebuilt, or less than 1 episode.
+        CheckpointError: it has no readable checkpoint.
+        SpecError: the environment's rewards or discounts are such as files of episodes have no place for.
+    """
+    if num_episodes < 1:
+        raise ConfigError(f"Expected at least 1 episode, found {num_episodes}.")
+    restored = restore_policy(run_directory, **options)
+    experiment, store = restored.experiment, restored.store
+    policy = find_policy(experiment.agent, restored.networks, evaluation=not explore)
+    limit = evaluation_plan(experiment).max_steps
+    sequence = np.random.SeedSequence([experiment.seed, 2, seed])  # Training and evaluation have others.
+    environment_seed, key_seed = (int(word >> 1) for word in sequence.generate_state(2))
+    with contextlib.closing(experiment.make_environment(environment_seed, evaluation=True)) as environment:
+        recorders = [EpisodeRecorder(limit) for _ in range(environment.num_envs if is_batched(environment) else 1)]
+        adder = SplitAdder(recorders) if is_batched(environment) else recorders[0]
+        actor = make_actor(environment, policy, jax.random.PRNGKey(key_seed), VariableClient(store), adder)
+        actor.update(wait=True)
+        loop = make_loop(environment, actor, on_nan=experiment.on_nan, max_episode_steps=limit)
+        loop.run(num_episodes=num_episodes)
+        warn_of_cut(loop.num_cut, limit)
+        spec = make_environment_spec(environment)
+    episodes = [episode for recorder in recorders for episode in recorder.episodes][:num_episodes]
+    return EpisodeData(in_own_terms(episodes, spec), describe_actions(spec.actions))
+
+
+def read_replay(run_directory: str | pathlib.Path, **options: Any) -> EpisodeData:
+    """Returns the episodes that the replay of a run's newest checkpoint holds, unfinished and cut ones as truncated.
+
+    Rewards are the environment's own: without a `RewardScale`. Where `n_step` is not 1, all but the first step of
+    unfinished ones is left out.
+
+    Args:
+        run_directory: the run folder.
+        **options: see `read_config`.
+
+    Raises:
+        ConfigError: not a run folder, or a run whose replay is not in process, or holds neither transitions nor
+            sequences.
+        CheckpointError: it has no readable checkpoint.
+    """
+    experiment = read_config(run_directory, **options)
+    found = checkpoint.read_latest(pathlib.Path(run_directory) / "checkpoints", holding="replay")
+    if found is None:
+        raise CheckpointError(f"The run {run_directory} has no checkpoint with a replay. Record episodes instead.")
+    experience: Any = experiment.agent.experience
+    if isinstance(experience, PriorData):
+        experience = experience.experience
+    if experiment.replay != "in_process" or found.state.get("launched") or not _can_join(experience):
+        raise ConfigError(
+            "Episodes are read from an in-process replay of transitions or sequences; the run "
+            f"{run_directory} has {type(experience).__name__} in {experiment.replay}. Record episodes instead."
+        )
+    with contextlib.closing(experiment.make_environment(experiment.seed)) as environment:
+        spec = make_environment_spec(environment)
+    replay = InProcessReplay(experiment.agent.make_tables(spec))
+    with replay:
+        replay.restore(found.path / "replay")
+        items, rows = replay.contents(experiment.agent.batch_plan.table)
+    if isinstance(experience, Sequences):
+        episodes = join_sequences(items, rows)
+    else:
+        episodes = join_transitions(items, rows, experience.config.n_step, experience.config.discount)
+    scale = find_scale(experiment.wrappers)
+    unscaled = scale_rewards(episodes, 1.0 if scale is None else 1.0 / scale)
+    return EpisodeData(in_own_terms(unscaled, spec), describe_actions(spec.actions))
+
+
+def _can_join(experience: Any) -> bool:
+    if not isinstance(experience, Transitions | Sequences):
+        return False
+    return isinstance(experience, Sequences) or experience.config.n_step == 1 or experience.config.discount > 0

@@ -1,0 +1,88 @@
+"""Films the policy while it trains: an episode or more every so many steps, in an environment of its own.
+
+The training's own environment does not draw, so that it has the same bits and speed with films and without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from agentkit.core import VariableSource
+from agentkit.errors import ConfigError
+from agentkit.experiment.checks.step_watch import StepWatch
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.evaluation.evaluate import Evaluator, filmed
+from agentkit.wrappers.film import Film, FilmWriter
+
+
+@final
+class TrainingFilms:
+    """Writes ``videos/step-N.mp4`` into a run folder; changes nothing in the training. A context manager.
+
+    Film N is a function of the seed, N and the parameters, as an evaluation is.
+    """
+
+    def __init__(self, experiment: ExperimentConfig, networks: Any, store: VariableSource, watch: StepWatch):
+        """Makes an environment that draws; parameters come from `store`."""
+        self._folder = _folder(experiment)
+        self._writer: FilmWriter | None = None
+        drawing = filmed(experiment, self._take, _settings(self._folder, 0).size)
+        self._evaluator = Evaluator(drawing, networks, store, watch)
+
+    def film(self, step: int) -> None:
+        """Writes the film of a step; where the disk refuses, warns."""
+        film = _settings(self._folder, step)
+        self._folder.mkdir(exist_ok=True)
+        self._writer = FilmWriter(film)
+        try:
+            self._evaluator.steps(film.num_steps, number=step)
+            self._writer.close()
+        except OSError as error:
+            self._writer.abandon()
+            warnings.warn(f"Could not write {film.path}: {error}. Training goes on.", RuntimeWarning, stacklevel=2)
+
+    def _take(self, render: Callable[[], np.ndarray]) -> None:
+        if self._writer is not None:
+            self._writer.take(render)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._evaluator.close()
+
+    def __enter__(self) -> TrainingFilms:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def check_films(experiment: ExperimentConfig) -> None:
+    """Draws one image, so that what cannot be filmed is refused before anything is written.
+
+    Raises:
+        ConfigError: there is no run folder, or the environment cannot draw.
+        MissingExtraError: the package that writes films is not installed.
+    """
+    if not experiment.video_period:
+        return
+    film = _settings(_folder(experiment), 0)
+    images: list[np.ndarray] = []
+    drawing = filmed(experiment, lambda render: images.append(render()), film.size)
+    with contextlib.closing(drawing.make_environment(experiment.seed, evaluation=True)) as environment:
+        environment.reset()
+
+
+def _folder(experiment: ExperimentConfig) -> pathlib.Path:
+    if experiment.run_directory is None:
+        raise ConfigError("video_period: films go into the run folder; give the experiment a run_directory.")
+    return pathlib.Path(experiment.run_directory) / "videos"
+
+
+def _settings(folder: pathlib.Path, step: int) -> Film:
+    return Film(folder / f"step-{step}.mp4")

@@ -1,0 +1,1 @@
+"""The nodes of a launched experiment: a file for each kind."""

@@ -1,0 +1,217 @@
+"""Runs the actor's process: the environment loop, writing to replay."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agentkit import ports
+from agentkit.actors import ActorIndex, InferenceClosedError, RemoteActor
+from agentkit.agents.common.agent import Agent
+from agentkit.core import Adder
+from agentkit.distributed.context import NodeContext
+from agentkit.errors import ReplayClosedError
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.nodes.replay import connect_to_replay
+from agentkit.experiment.launch.sharing.callbacks import node_hooks
+from agentkit.experiment.launch.sharing.common import (
+    KEEP_ALIVE_SECONDS,
+    OUTAGE_SECONDS,
+    PARAMETER_SECONDS,
+    STATUS_SECONDS,
+    count_dropped,
+    resume_step,
+    watch_steps,
+)
+from agentkit.experiment.launch.sharing.exploring import find_start
+from agentkit.experiment.launch.sharing.priorities import LargestPriorities
+from agentkit.experiment.launch.sharing.step_goal import StepGoal
+from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.experiment.policies.make_actor import AnyActor, AnyLoop, make_actor, make_adder, make_loop
+from agentkit.experiment.runs.logs import make_logger
+from agentkit.replay import Replay, Table
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.variables import VariableClient
+
+
+def actor_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, replay: Mapping[str, Any],
+    variables: Mapping[str, Any], *, max_parameter_age_seconds: float | None = None,
+    extra_learners: Sequence[tuple[Agent, Mapping[str, Any]]] = (), inference: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Acts until it is told to stop. A server that is away stops it for as long, not for good.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at it.
+        replay: the endpoint of the replay node to write to.
+        variables: the endpoint of the learner whose parameters to act with.
+        max_parameter_age_seconds: see `LaunchConfig`.
+        extra_learners: other agents that learn from the same steps, each with the endpoint of its replay node.
+        inference: the endpoints of inference nodes, one of which chooses its actions; none: it does so itself.
+    """
+    agent = experiment.agent
+    seed, num_steps = find_start(context, experiment.seed, 2)
+    index = find_actor_index(context, num_steps)
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(watch_steps(context, experiment))
+        hooks = node_hooks(context, experiment)
+        environment = watch.make(lambda: hooks.wrap(experiment).make_training_environment(seed))
+        stack.enter_context(contextlib.closing(environment))
+        spec = spec or make_environment_spec(environment)
+        learners = [(agent, replay), *extra_learners]
+        servers = [(endpoint, _connect(each.make_tables(spec), endpoint, stack)) for each, endpoint in learners]
+        log = _open_log(context, experiment, stack)
+        written = [(each, server) for (each, _), (_, server) in zip(learners, servers, strict=True)]
+        adder, closes = make_adder(environment, spec, written), [server.close for _, server in servers]
+        actor: AnyActor | RemoteActor
+        client: VariableClient | RemoteActor
+        if inference:
+            assert not isinstance(adder, list)  # LaunchConfig refuses --ready with inference nodes.
+            actor = client = make_remote_actor(
+                context, environment, spec, inference, seed=seed, adder=adder, actor_index=index
+            )
+            stack.callback(client.disconnect)
+            closes.append(client.disconnect)
+        else:
+            client = VariableClient(
+                make_source(context, variables), update_seconds=PARAMETER_SECONDS, timeout=120.0,
+                max_age_seconds=max_parameter_age_seconds, place=jax.device_put,
+            )  # fmt: skip
+            policy, key = agent.make_policy(agent.make_networks(spec)), jax.random.PRNGKey(seed)
+            actor = make_actor(environment, policy, key, client, adder, index)
+        loop = make_loop(environment, actor, log=log, on_nan=experiment.on_nan, observers=hooks.observers())
+        client.update(wait=True)
+        hooks.watch(count_updates=lambda: client.version)
+        hooks.emit("on_start", environment)
+        context.ready()
+        close_on_stop(context, closes)
+        try:
+            _act(context, loop, client, servers, StepGoal(context, index.num_actors))
+            actor.close()
+        except (ReplayClosedError, InferenceClosedError):
+            if not context.should_stop:
+                raise
+
+
+def _connect(tables: Sequence[Table], endpoint: Mapping[str, Any], stack: contextlib.ExitStack) -> Replay:
+    server = connect_to_replay(tables, endpoint, timeout=OUTAGE_SECONDS, wait=120.0)
+    stack.callback(server.close)  # Abandons what is unconfirmed, after the adders' close.
+    return server
+
+
+def _open_log(
+    context: NodeContext, experiment: ExperimentConfig, stack: contextlib.ExitStack
+) -> Callable[[dict[str, float]], None]:
+    """Returns what writes an episode's record to this actor's log, by the steps of all actors."""
+    label = "train" if context.index == 0 else f"train-{context.index}"
+    logger = stack.enter_context(make_logger(experiment, label, resume_step(context), count_dropped(context)))
+
+    def log(record: dict[str, float]) -> None:
+        logger.write({**record, "steps": max(context.totals().get("steps", 0), record["steps"])})
+
+    return log
+
+
+def _port(endpoint: Mapping[str, Any]) -> int:
+    return int(str(endpoint["address"]).rpartition(":")[2])
+
+
+def _act(
+    context: NodeContext, loop: AnyLoop, client: VariableClient | RemoteActor,
+    servers: Sequence[tuple[Mapping[str, Any], Any]], goal: StepGoal,
+) -> None:  # fmt: skip
+    """Steps until told to stop, and no more once all actors have taken enough together.
+
+    `servers` are the replay nodes' endpoints, with the clients that write there.
+    """
+    priorities = [(LargestPriorities(context.store, endpoint), server) for endpoint, server in servers]
+    start, keep_alive_at, shown = time.monotonic(), 0.0, 0.0
+    context.heartbeat(steps=0)
+    while not context.should_stop:
+        if goal.reached():
+            context.wait(STATUS_SECONDS)  # For the word to stop, which the replay node gives.
+            continue
+        loop.step()
+        client.update()
+        context.heartbeat(steps=loop.num_steps)
+        now = time.monotonic()
+        if now - shown > STATUS_SECONDS:
+            shown = now
+            context.gauge(
+                parameter_age_seconds=client.age_seconds,
+                parameter_version=client.version,
+                steps_per_second=loop.num_steps / (now - start),
+            )
+            for largest, server in priorities:
+                largest.share(server)
+        if now >= keep_alive_at:
+            keep_alive_at = now + KEEP_ALIVE_SECONDS
+            for endpoint, _ in servers:
+                ports.keep_connections_alive(_port(endpoint))
+
+
+def close_on_stop(context: NodeContext, closes: Sequence[Callable[[], None]]) -> None:
+    """Ends a wait for replay that has not ended by itself a second after the node is told to stop."""
+
+    def watch() -> None:
+        while not context.should_stop:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        for close in closes:
+            close()
+
+    threading.Thread(target=watch, name="close-on-stop", daemon=True).start()
+
+
+def make_remote_actor(
+    context: NodeContext,
+    environment: Any,
+    spec: EnvironmentSpec,
+    servers: Sequence[Mapping[str, Any]],
+    *,
+    seed: int,
+    adder: Adder | None = None,
+    actor_index: ActorIndex | None = None,
+) -> RemoteActor:
+    """Builds an actor that an inference node acts for: actor i of n nodes' asks number i mod n.
+
+    Args:
+        context: the actor node's.
+        environment: what it will act in.
+        spec: its spec.
+        servers: the endpoints of all inference nodes. A node may come back at another address, so the store is asked.
+        seed: of the PRNG key that is kept for it.
+        adder: what `make_adder` made; None records nothing.
+        actor_index: None finds it, and explores from the beginning.
+    """
+    name = servers[context.index % len(servers)]["node"]
+    return RemoteActor(
+        lambda: str(context.store.get(f"endpoint/{name}", timeout=1.0)["value"]["address"]),
+        context.store.run_id,
+        spec,
+        seed=seed,
+        adder=adder,
+        num_envs=environment.num_envs if is_batched(environment) else None,
+        actor_index=actor_index or find_actor_index(context),
+    )
+
+
+def find_actor_index(context: NodeContext, num_steps: int = 0) -> ActorIndex:
+    """Returns the node's current index among the actors of its program, and their number.
+
+    An external actor cannot know how many there are. Its number, with the lowest 8 bits in
+    reverse order, is its place among 256: numbers in a row from 0 are spread evenly however many they are, and
+    so are random ones. It goes on from `num_steps` steps.
+    """
+    others = context.store.status()["nodes"].values()
+    count = sum(node["role"] == context.role and node["supervised"] for node in others)
+    if count:
+        return ActorIndex(context.index, count, num_steps)
+    return ActorIndex(int(f"{context.index % 256:08b}"[::-1], base=2), 256, num_steps)

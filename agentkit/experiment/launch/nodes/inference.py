@@ -1,0 +1,94 @@
+"""The inference node of a launched program: one process that chooses the actions of many actors.
+
+It pays for large networks: actors need neither the network nor its parameters (see `actors.inference_server`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from agentkit.actors import InferenceServer
+from agentkit.distributed import NodeContext, Role
+from agentkit.distributed.program import ONE_CORE
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.sharing.common import PARAMETER_SECONDS, STATUS_SECONDS
+from agentkit.experiment.launch.sharing.transports import make_source
+from agentkit.specs import EnvironmentSpec, is_batched, make_environment_spec
+from agentkit.variables import VariableClient
+
+SERVE_SECONDS = 0.2
+"""How often an inference node looks whether it is to stop."""
+
+
+def inference_role(num_actors: int, num_inference: int = 1) -> Role:
+    """Builds the role of inference nodes, which stop as soon as the actors have.
+
+    Together they compute with half of the cores that `make_roles` leaves to the actors, which only step
+    environments now.
+
+    Args:
+        num_actors: actors of the program.
+        num_inference: inference nodes that share them.
+    """
+    cores = len(os.sched_getaffinity(0))
+    num_threads = max(1, min(num_actors, cores // 2) // (2 * num_inference))
+    return Role(
+        "inference",
+        stop_order=1,
+        stop_seconds=10.0,
+        start_seconds=300.0,
+        num_cpus=float(num_threads),
+        environment={**ONE_CORE, "NPROC": str(num_threads), "OMP_NUM_THREADS": str(num_threads)},
+    )
+
+
+def inference_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None, variables: Mapping[str, Any], *,
+    listen: str = "lo", max_parameter_age_seconds: float | None = None,
+) -> None:  # fmt: skip
+    """Chooses actions for the actors that got its handle, until it is told to stop.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at it.
+        variables: the endpoint of the learner whose parameters to act with.
+        listen: the network device to listen on: "lo" is this machine alone.
+        max_parameter_age_seconds: actors wait where the parameters here are older; None for no limit.
+    """
+    agent = experiment.agent
+    with contextlib.closing(experiment.make_environment(experiment.seed, experiment.num_envs)) as environment:
+        spec = spec or make_environment_spec(environment)
+        num_envs = environment.num_envs if is_batched(environment) else None
+    policy = agent.make_policy(agent.make_networks(spec))
+    client = VariableClient(
+        make_source(context, variables),
+        update_seconds=PARAMETER_SECONDS,
+        timeout=120.0,
+        max_age_seconds=max_parameter_age_seconds,
+        place=jax.device_put,
+    )
+    client.update(wait=True)
+    run_id = context.store.run_id
+    with InferenceServer(policy, spec, client, run_id, num_envs=num_envs, listen=listen) as server:
+        context.ready({"node": context.name, "address": server.address})
+        shown, batches, requests = time.monotonic(), 0, 0
+        while not context.should_stop:
+            server.serve(SERVE_SECONDS)
+            context.heartbeat(actions=server.num_requests * (num_envs or 1))
+            now = time.monotonic()
+            if now - shown < STATUS_SECONDS:
+                continue
+            context.gauge(
+                parameter_age_seconds=client.age_seconds,
+                parameter_version=client.version,
+                num_actors=server.num_actors,
+                requests_per_batch=(server.num_requests - requests) / max(server.num_batches - batches, 1),
+            )
+            shown, batches, requests = now, server.num_batches, server.num_requests

@@ -1,0 +1,242 @@
+"""Runs the learner's process: updates, publishes, and writes checkpoints of its state and replay's contents."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agentkit import checkpoint
+from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.errors import CheckpointError, ConfigError, ReplayClosedError, ReplayTimeoutError
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.nodes.learner_data import ServerData, ShardedData, make_data
+from agentkit.experiment.launch.sharing.callbacks import keep_states, node_hooks, save_states
+from agentkit.experiment.launch.sharing.common import (
+    OUTAGE_SECONDS,
+    contents_seconds,
+    count_dropped,
+    find_spec,
+    log,
+    newest_checkpoint,
+    num_items,
+    resume_step,
+)
+from agentkit.experiment.launch.sharing.exploring import save_explored
+from agentkit.experiment.launch.sharing.transports import PUBLISH_SECONDS, make_publisher
+from agentkit.experiment.policies.agent_parts import state_shapes
+from agentkit.experiment.runs.lock import RunFolder
+from agentkit.experiment.runs.logs import make_logger
+from agentkit.experiment.runs.resume_checks import ResumeError
+from agentkit.experiment.training.devices import learner_devices
+from agentkit.experiment.training.hooks import Hooks
+from agentkit.experiment.training.initial_state import find_initial_state
+from agentkit.experiment.training.prior_data import refuse_prior_data
+from agentkit.learning import Learner, LearnerCallbacks, Update
+from agentkit.specs import EnvironmentSpec
+
+DRAIN_SECONDS = 60.0
+"""How long the learner goes on, at most, with what is left to learn once the actors have stopped."""
+
+
+def learner_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None,
+    replay: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
+    transport: str = "shared_memory", listen: str = "lo", publish_seconds: float = PUBLISH_SECONDS,
+) -> None:  # fmt: skip
+    """Learns until it is told to stop; its endpoint says where the parameters are.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at one.
+        replay: the endpoint of the replay node to learn from, or a list of those of several, used in turn.
+        transport: how parameters travel, see `transports.make_publisher`.
+        listen: for a server of parameters.
+        publish_seconds: between two publications, at least; 0 publishes every update.
+    """
+    _check_is_the_first(context)
+    refuse_prior_data(experiment)
+    devices = learner_devices(experiment.devices)
+    spec = spec or find_spec(experiment)
+    agent = experiment.agent
+    with contextlib.ExitStack() as stack:
+        publisher = stack.enter_context(contextlib.closing(make_publisher(context, transport, listen, publish_seconds)))
+        data = stack.enter_context(contextlib.closing(make_data(agent, spec, replay)))
+        logger = stack.enter_context(make_logger(experiment, "learner", resume_step(context), count_dropped(context)))
+        hooks = node_hooks(context, experiment)
+        update = agent.make_update(agent.make_networks(spec))
+        learner = Learner(
+            update,
+            data,
+            jax.random.PRNGKey(experiment.seed),
+            num_updates=agent.batch_plan.num_updates,
+            callbacks=LearnerCallbacks(
+                publisher=publisher,
+                write_priorities=data.write_priorities,
+                log=lambda row: hooks.log_learner(logger, {"steps": context.totals().get("steps", 0), **row}),
+                log_seconds=experiment.log_seconds,
+                count_steps=lambda: context.totals().get("steps", 0),
+            ),
+            devices=devices,
+            on_nan=experiment.on_nan,
+        )
+        saver = _Saver(context, experiment, learner, data, hooks)
+        if not saver.restore():
+            _begin(learner, experiment, update)
+        publisher.open()
+        hooks.watch(count_updates=lambda: learner.num_updates_done)
+        hooks.emit("on_start", None)
+        first = learner.num_updates_done
+        context.gauge(updates=first)
+        context.heartbeat(updates=0)
+        context.ready(publisher.endpoint)
+        _learn(context, learner, data, saver)
+        if context.totals().get("steps", 0) >= experiment.num_steps:  # The actors have stopped: catch up.
+            _drain(context, learner, first)
+        learner.log()
+        saver.save()
+        hooks.emit("on_end")
+
+
+def _check_is_the_first(context: NodeContext) -> None:
+    if context.index > 0 and context.run_directory is not None:
+        raise ConfigError(
+            f"{context.name} would write the same checkpoints as learner-0. Run a program of several learners "
+            "without a run folder."
+        )
+
+
+def _begin(learner: Learner, experiment: ExperimentConfig, update: Update) -> None:
+    """Begins with the training state of another run, if the experiment names one."""
+    initial = find_initial_state(experiment, update, state_shapes(update))
+    if initial.training is not None:
+        learner.begin_with(initial.training)
+
+
+def _learn(context: NodeContext, learner: Learner, data: ServerData | ShardedData, saver: _Saver) -> None:
+    """Steps until told to stop. Neither an empty table nor a server that is away ends it."""
+    first, outage = learner.num_updates_done, time.monotonic()
+    while not context.should_stop:
+        try:
+            learner.step()
+            outage = time.monotonic()
+        except ReplayTimeoutError:
+            if data.answers():
+                outage = time.monotonic()
+        except ReplayClosedError:
+            data.reconnect()
+            context.wait(0.5)
+        if time.monotonic() - outage > OUTAGE_SECONDS:
+            raise ReplayClosedError(f"The replay server at {data.address} was away for {OUTAGE_SECONDS:g} s.")
+        context.heartbeat(updates=learner.num_updates_done - first)
+        context.gauge(updates=learner.num_updates_done, waited_for_data_seconds=data.waited_seconds)
+        data.keep_alive()
+        data.share_priorities(context.store)
+        saver.save_if_due()
+
+
+def _drain(context: NodeContext, learner: Learner, first: int) -> None:
+    """Learns from what replay still lets it draw, for a minute at most; `first` updates came before this node."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with contextlib.suppress(ReplayTimeoutError, ReplayClosedError):
+        while time.monotonic() < deadline:
+            learner.step()
+            context.heartbeat(updates=learner.num_updates_done - first)
+    context.gauge(updates=learner.num_updates_done)
+
+
+class _Saver:
+    """Writes the run's checkpoints: one folder holds the learner's state and replay's contents of one moment."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        experiment: ExperimentConfig,
+        learner: Learner,
+        data: ServerData | ShardedData,
+        hooks: Hooks,
+    ):
+        self._context = context
+        self._folder = RunFolder(context.run_directory)
+        self._hooks = hooks
+        self._experiment = experiment
+        self._learner = learner
+        self._data = data
+        self._period = experiment.checkpoint_period
+        self._next = self._period or sys.maxsize
+        self._failures = 0
+        self._explored: dict[str, int] = {}
+        self._states: dict[str, Any] = {}
+
+    def restore(self) -> bool:
+        """Takes back the newest checkpoint; returns whether there is one."""
+        found = newest_checkpoint(self._context.run_directory)
+        if found is not None:
+            try:
+                self._learner.restore(found.state["learner"])
+            except CheckpointError as error:
+                raise ResumeError(str(error)) from error
+            self._explored = dict(found.state.get("explored", {}))
+            self._states = dict(found.state.get("callbacks", {}))
+            self._next = (found.step // self._period + 1) * self._period if self._period else sys.maxsize
+        return found is not None
+
+    def save_if_due(self) -> None:
+        """Saves every `checkpoint_period` steps. A failure is told and tried again later: training goes on."""
+        steps = self._context.totals().get("steps", 0)
+        if steps < self._next:
+            return
+        self._next = (steps // self._period + 1) * self._period
+        try:
+            self.save()
+        except CheckpointError as error:
+            self._failures += 1
+            self._context.gauge(checkpoint_failures=self._failures)
+            log(self._context, f"{error}")
+
+    def save(self) -> None:
+        """Writes a checkpoint where there is a run folder; without replay's contents if its server is away."""
+        directory = self._context.run_directory
+        if directory is None:
+            return
+        self._folder.check()
+        with contextlib.suppress(RunStoreError):
+            self._context.sync()
+            keep_states(self._context, self._hooks)
+        self._explored = save_explored(self._context, self._explored)
+        self._states = save_states(self._context, self._states)
+        totals, counted = self._counts()
+        state = {
+            "experiment": self._experiment.describe(),
+            "launched": True,
+            "learner": self._learner.save(),
+            "totals": totals,
+            "counted": counted,
+            "explored": self._explored,
+            "num_steps": totals.get("steps", 0),
+            "callbacks": self._states,
+        }
+        keep = self._experiment.keep_checkpoints
+        folder, step = directory / "checkpoints", totals.get("steps", 0)
+        try:
+            with self._context.busy("saving a checkpoint", contents_seconds(num_items(self._context))):
+                path = checkpoint.write(folder, step, state, self._data.writers_of_contents(), max_to_keep=keep)
+        except (CheckpointError, ReplayClosedError, ReplayTimeoutError) as error:
+            if not self._context.should_stop:
+                raise CheckpointError(f"Replay's contents could not be saved: {error}") from error
+            log(self._context, f"The last checkpoint is without replay's contents: {error}")
+            path = checkpoint.write(folder, step, state, max_to_keep=keep)
+        self._hooks.emit("on_checkpoint", path)
+
+    def _counts(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """Returns the totals, and who counted what of them; as of the last heartbeat where the run store is away."""
+        with contextlib.suppress(RunStoreError):
+            found = self._context.store.save_counts()
+            return found["totals"], found["counted"]
+        return dict(self._context.totals()), {}

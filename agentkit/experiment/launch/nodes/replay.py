@@ -1,0 +1,197 @@
+"""Runs the replay server's process: it serves the tables on a port that stays the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentkit import checkpoint, ports
+from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.errors import CheckpointError, ReplayClosedError
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.launch.sharing.common import (
+    STATUS_SECONDS,
+    contents_seconds,
+    find_spec,
+    log,
+    newest_step,
+    num_items,
+)
+from agentkit.experiment.runs.resume_checks import ResumeError
+from agentkit.replay import Replay
+from agentkit.specs import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from agentkit.replay import ReverbReplay
+
+HANDOVER = "replay_handover"
+"""Folder in the run's: what a replay node held that was stopped by itself."""
+
+_THIS_PROCESS = secrets.token_hex(8)
+
+
+def replay_node(
+    context: NodeContext, experiment: ExperimentConfig, spec: EnvironmentSpec | None = None, *,
+    listen: str = "lo", port: int | None = None,
+) -> None:  # fmt: skip
+    """Serves the agent's tables, and says when all steps are taken.
+
+    Args:
+        context: the node's.
+        experiment: what is run.
+        spec: the environment's; None looks at one.
+        listen: the network device to listen on, see `ReverbReplay`.
+        port: None finds a free one, and keeps it when the node is started again.
+    """
+    from agentkit.replay import ReverbReplay  # Loads TensorFlow.
+
+    spec = spec or find_spec(experiment)
+    key = f"port/{context.name}"
+    known = context.store.status()["values"].get(key)
+    folder, contents = context.run_directory, contents_name(context.name)
+    if folder is not None and context.incarnation == 0:  # Of an earlier program: this one begins from a checkpoint.
+        shutil.rmtree(_handover(folder, contents), ignore_errors=True)
+    found = _newest_contents(folder, contents)
+    scratch = None if folder is None else folder / f".{context.name}"
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)  # A server that was killed left its files there.
+        scratch.mkdir(parents=True)
+    replay = ReverbReplay(
+        experiment.agent.make_tables(spec), port=port or known, listen=listen, checkpoint_directory=scratch
+    )
+    with replay:
+        if found is not None:
+            _restore(context, replay, found.path / contents)
+        elif newest_step(folder):
+            log(context, f"No checkpoint in {folder} holds replay contents: replay starts empty.")
+        number = int(replay.address.rpartition(":")[2])
+        context.store.put(key, number)
+        host = ports.device_address(listen)
+        # Tables of a second server, or of another shard, are beside those of the first: see `all_tables`.
+        tables = "tables" if context.index == 0 else f"tables/{context.name}"
+        context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+        goal = experiment.num_steps
+        context.store.put("num_steps", goal)
+        endpoint = {"node": context.name, "address": f"{host}:{number}"}
+        context.ready({**endpoint, "pid": os.getpid(), "process": _THIS_PROCESS})
+        while not context.wait(STATUS_SECONDS):
+            with contextlib.suppress(RunStoreError):  # A store that stays silent ends this node in order.
+                context.store.put(tables, {name: _table_status(replay, name) for name in replay.tables})
+                if context.totals().get("steps", 0) >= goal:
+                    context.request_stop(f"reached {goal:,} steps")
+        with context.busy("saving or freeing replay", contents_seconds(num_items(context))):
+            if folder is not None and not _program_stops(context):  # Told to stop alone: nobody else will save this.
+                _hand_over(folder, contents, context.totals().get("steps", 0), replay)
+            replay.close()
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _restore(context: NodeContext, replay: Replay, directory: pathlib.Path) -> None:
+    """Fills the tables, which keeps the interpreter: 15 s for a million items were seen.
+
+    Raises:
+        ResumeError: the contents are of other tables, or damaged.
+        CheckpointError: the server did not start with them; it may do so at another try.
+    """
+    num_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    with context.busy(f"restoring {num_bytes / 1e6:.0f} MB of replay", 120.0 + num_bytes / 1e6):
+        try:
+            replay.restore(directory)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, RuntimeError):
+                raise
+            raise ResumeError(str(error)) from error
+
+
+def contents_name(replay_node: str) -> str:
+    """Returns the name of a replay node's contents in a checkpoint: "replay", and of a second one its own name."""
+    return "replay" if replay_node == "replay-0" else replay_node
+
+
+def _hand_over(folder: pathlib.Path, contents: str, step: int, replay: Replay, num_attempts: int = 3) -> None:
+    """Saves what the tables hold; tries again, as a learner that saves at the same time takes the file away."""
+    for attempt in range(num_attempts):
+        try:
+            checkpoint.write(_handover(folder, contents), step, {}, {contents: replay.save}, max_to_keep=1)
+            return
+        except CheckpointError:
+            if attempt == num_attempts - 1:
+                raise
+            time.sleep(0.5)
+
+
+def _handover(folder: pathlib.Path, contents: str) -> pathlib.Path:
+    return folder / (HANDOVER if contents == "replay" else f"{HANDOVER}-of-{contents}")
+
+
+def _newest_contents(folder: pathlib.Path | None, contents: str) -> checkpoint.Checkpoint | None:
+    """Returns what to fill the tables from: the newest checkpoint, or what a replay node left when it was stopped.
+
+    A checkpoint without contents (a learner wrote it that could not reach the server) is passed over.
+    """
+    if folder is None:
+        return None
+    found = checkpoint.read_latest(folder / "checkpoints", holding=contents)
+    handover = checkpoint.read_latest(_handover(folder, contents))
+    return handover if found is None or (handover is not None and handover.step >= found.step) else found
+
+
+def _program_stops(context: NodeContext) -> bool:
+    with contextlib.suppress(RunStoreError):
+        return context.store.status()["stop"] is not None
+    return False
+
+
+def _table_status(replay: Replay, name: str) -> dict[str, Any]:
+    info, limiter = replay.info(name), replay.tables[name].rate_limiter
+    counts = {"size": info.size, "inserted": info.num_inserted, "sampled": info.num_sampled}
+    waiting = "nobody"
+    if not limiter.can_insert(1, **counts):
+        waiting = "writers"
+    elif not limiter.can_sample(1, **counts):
+        waiting = "samplers"
+    target = limiter.samples_per_insert
+    return {
+        **{k: int(v) for k, v in info._asdict().items() if k != "name"},
+        "samples_per_insert": float(info.samples_per_insert),
+        "samples_per_insert_target": float(target) if np.isfinite(target) else None,
+        "waiting": waiting,
+    }
+
+
+def connect_to_replay(
+    tables: Any, endpoint: Mapping[str, Any], *, timeout: float, wait: float, draw_ahead: bool = False
+) -> ReverbReplay:
+    """Connects to a replay node's server.
+
+    Args:
+        tables: the agent's.
+        endpoint: the replay node's.
+        timeout: seconds, of later waits.
+        wait: seconds that a server may take to answer now.
+        draw_ahead: see `ReverbReplay`.
+
+    Raises:
+        ReplayClosedError: it does not answer, or its process has this one's PID and is another one.
+    """
+    from agentkit.replay import ReverbReplay
+
+    if endpoint["pid"] == os.getpid() and endpoint["process"] != _THIS_PROCESS:
+        # Reverb takes equal PIDs for one process and follows the other's pointer.
+        raise ReplayClosedError(
+            f"This process and the replay server both have PID {os.getpid()}, in different PID namespaces: Reverb "
+            "would crash. A restart gives another PID; in Kubernetes set shareProcessNamespace: true."
+        )
+    return ReverbReplay(
+        tables, address=str(endpoint["address"]), default_timeout=timeout, connect_timeout=wait, draw_ahead=draw_ahead
+    )

@@ -1,0 +1,1 @@
+"""What the nodes of a program tell one another: parameters, how far each has come, priorities, stops."""

@@ -1,0 +1,98 @@
+"""Holds what all nodes of a launched experiment use: how long they wait, the run folder, and their log."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import sys
+from collections.abc import Callable
+
+from agentkit import checkpoint
+from agentkit.distributed.context import NodeContext
+from agentkit.distributed.run_store_client import RunStoreError
+from agentkit.distributed.worker import report_error
+from agentkit.errors import ConfigError
+from agentkit.experiment.checks.step_watch import StepTimeoutError, StepWatch, environment_name
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.specs import EnvironmentSpec, make_environment_spec
+
+OUTAGE_SECONDS = 300.0
+"""How long actors and the learner wait for a replay server that is gone."""
+
+STATUS_SECONDS = 0.5
+PARAMETER_SECONDS = 0.1
+"""How often an actor looks for newer parameters; looking costs microseconds, fetching up to milliseconds."""
+
+KEEP_ALIVE_SECONDS = 10.0
+
+
+def watch_steps(context: NodeContext, experiment: ExperimentConfig) -> StepWatch:
+    """Makes what ends this node where its environment hangs; the program is told before."""
+
+    def tell(message: str) -> None:
+        report_error(context.store, context.name, context.incarnation, StepTimeoutError(message))
+
+    return StepWatch(environment_name(experiment), experiment.step_timeout, on_stuck=tell)
+
+
+def contents_seconds(num_items: int) -> float:
+    """Returns how long writing or freeing a table of so many items may take; a busy machine took a tenth of it."""
+    return 120.0 + num_items * 5e-4
+
+
+def num_items(context: NodeContext) -> int:
+    """Returns how many items the run's tables hold, as their nodes have told the run store; 0 where it is away."""
+    with contextlib.suppress(RunStoreError):
+        values = context.store.status()["values"]
+        tables = [value for key, value in values.items() if key == "tables" or key.startswith("tables/")]
+        return sum(int(table["size"]) for each in tables for table in each.values())
+    return 0
+
+
+def find_spec(experiment: ExperimentConfig, beside: bool = False) -> EnvironmentSpec:
+    """Returns the spec of the experiment's environment, from a look at one.
+
+    Args:
+        experiment: whose.
+        beside: see `StepWatch`; for a process that nobody supervises.
+
+    Raises:
+        ConfigError: it is a batch of another number of environments than the experiment says.
+    """
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(StepWatch(environment_name(experiment), experiment.step_timeout, beside=beside))
+        environment = watch.make(lambda: experiment.make_environment(experiment.seed, experiment.num_envs))
+        stack.enter_context(contextlib.closing(environment))
+        if (found := experiment.for_batch(environment).num_envs) != experiment.num_envs:
+            raise ConfigError(
+                f"num_envs: {environment_name(experiment)} is a batch of {found} environments, which the other nodes "
+                f"of a launched program have to know. Give --num-envs {found} (num_envs={found})."
+            )
+        return make_environment_spec(environment)
+
+
+def newest_checkpoint(directory: pathlib.Path | None) -> checkpoint.Checkpoint | None:
+    """Returns the newest whole checkpoint of the run in a folder; None if there is none, or no folder."""
+    return None if directory is None else checkpoint.read_latest(directory / "checkpoints")
+
+
+def newest_step(directory: pathlib.Path | None) -> int:
+    """Returns the step of the newest checkpoint, without reading it; 0 without any."""
+    return 0 if directory is None else max(checkpoint.steps(directory / "checkpoints"), default=0)
+
+
+def resume_step(context: NodeContext) -> int:
+    """Returns the step up to which a log is kept: all of it, unless the whole run went back to a checkpoint."""
+    return sys.maxsize if context.incarnation else newest_step(context.run_directory)
+
+
+def count_dropped(context: NodeContext) -> Callable[[int], None]:
+    """Counts, in the status, the rows of a node's log that a full disk has refused."""
+    return lambda number: context.gauge(log_rows_dropped=number)
+
+
+def log(context: NodeContext, text: str) -> None:
+    """Writes a line to the node's log."""
+    with contextlib.suppress(OSError):  # A full disk refuses the log too.
+        print(f"{context.name} on {socket.gethostname()}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,49 @@
+"""Tells actors the largest priority that the learner has given: their new items get it.
+
+Reverb's server does not know it, and each process has a client of its own (Schaul et al. 2016, algorithm 1, line 6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentkit.distributed.run_store_client import RunStoreClient, RunStoreError
+from agentkit.experiment.launch.sharing.common import STATUS_SECONDS
+from agentkit.replay import Prioritized
+
+if TYPE_CHECKING:
+    from agentkit.replay import ReverbReplay
+
+
+class LargestPriorities:
+    """Keeps a client's largest priorities and those that the run store knows of one replay node alike."""
+
+    def __init__(self, store: RunStoreClient, endpoint: Mapping[str, Any]):
+        """Takes the run store, and the replay node's endpoint."""
+        self._store = store
+        self._node = str(endpoint.get("node", "replay-0"))
+        self._told: dict[str, float] = {}
+        self._next = 0.0
+
+    def share(self, replay: ReverbReplay) -> None:
+        """Tells the store of larger priorities, and takes over larger ones, now and then; of prioritised tables."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + STATUS_SECONDS
+        for name, table in replay.tables.items():
+            if isinstance(table.sampler, Prioritized):
+                with contextlib.suppress(RunStoreError):  # It is away, or nobody has told it anything.
+                    self._share_table(replay, name)
+
+    def _share_table(self, replay: ReverbReplay, table: str) -> None:
+        key, mine = f"largest_priority/{self._node}/{table}", replay.largest_priorities[table]
+        if mine > self._told.get(table, 1.0):
+            self._store.put(key, mine)
+            self._told[table] = mine
+        else:
+            found = float(self._store.get(key, timeout=0.0))
+            self._told[table] = replay.largest_priorities[table] = max(mine, found)

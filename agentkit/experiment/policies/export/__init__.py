@@ -1,0 +1,1 @@
+"""Writes policies for other worlds: one file for each format."""

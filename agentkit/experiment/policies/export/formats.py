@@ -1,0 +1,191 @@
+"""Exports a policy in any format, and compares what was written with the policy itself."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from agentkit import nests, specs
+from agentkit.errors import AgentkitError, ConfigError, unknown_name
+from agentkit.experiment.policies.export.pure_policy import (
+    NEXT,
+    Acting,
+    Arrays,
+    Exportable,
+    acting_of,
+    first_states,
+    named,
+    some_observations,
+)
+from agentkit.experiment.policies.policy_file import read_policy
+
+SUFFIXES = {"policy": ".npz", "numpy": ".npz", "stablehlo": ".stablehlo", "onnx": ".onnx", "savedmodel": ""}
+"""How the names of a format's files end."""
+
+_BATCH, _STEPS = 64, 4
+_KEY = np.zeros(2, np.uint32)
+_ROUNDS = 32
+"""Of keys of their own for each of a batch's rows: a chance of 1 in 100 is missed once in 10^8 times."""
+_RELATIVE = 1e-4
+_TIES = 0.02
+_REPORT = "Nothing was written. This is a mistake of agentkit's: please report it."
+
+
+class DifferentActionsError(AgentkitError, RuntimeError):
+    """Says that an exported policy does not act as the policy does; nothing was left on disk."""
+
+
+def export(policy: Exportable, path: str | pathlib.Path, format: str | None = None) -> list[pathlib.Path]:
+    """Writes a policy; see `LoadedPolicy.export`.
+
+    Raises:
+        ConfigError: the format cannot hold this policy, or the name is not the format's.
+        MissingExtraError: it needs a package that is not installed.
+        DifferentActionsError: what was written acts otherwise.
+    """
+    format = check_format(path, format)
+    path = pathlib.Path(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{str(path.parent)!r} is no folder. Make it, or name another file.")
+    if format == "savedmodel" and path.exists():
+        raise ConfigError(f"{str(path)!r} exists already. Name a new folder for the SavedModel.")
+    if format == "policy":
+        policy.save(path)
+        _compare_file(policy, path)
+        return [path]
+    acting = acting_of(policy)
+    written, read = _write(policy, path, format, acting)
+    try:
+        compare(acting, read)
+        _compare_with(policy, acting)
+    except BaseException:
+        for file in written:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        raise
+    return written
+
+
+def check_format(path: str | pathlib.Path | None, format: str | None) -> str:
+    """Returns the format that a name and a word ask for; without either, "policy".
+
+    Raises:
+        ConfigError: the name does not end as the format's files do.
+        UnknownNameError: there is no such format.
+    """
+    suffix = None if path is None else pathlib.Path(path).suffix
+    if format is None:
+        by_suffix = {None: "policy", ".npz": "policy", ".stablehlo": "stablehlo", ".onnx": "onnx"}
+        if suffix not in by_suffix:
+            raise ConfigError(
+                f"Expected a name that ends in .npz, .stablehlo or .onnx, or a format, found {str(path)!r}."
+            )
+        return by_suffix[suffix]
+    if format not in SUFFIXES:
+        raise unknown_name("format", format, SUFFIXES)
+    if suffix is not None and SUFFIXES[format] and suffix != SUFFIXES[format]:
+        raise ConfigError(f"Expected the name of a file of format {format} to end in {SUFFIXES[format]}, found {path}.")
+    return format
+
+
+def input_names(policy: Exportable) -> list[str]:
+    """Returns the names under which an exported policy takes observations."""
+    return list(named("observation", policy.observation_spec))
+
+
+def _write(
+    policy: Exportable, path: pathlib.Path, format: str, acting: Acting
+) -> tuple[list[pathlib.Path], Callable[[Arrays], Arrays]]:
+    """Writes it; returns the files, and what they do."""
+    if format == "numpy":
+        from agentkit.experiment.policies.export.numpy_file import read_numpy, write_numpy
+
+        return write_numpy(path, policy, acting), read_numpy(path)
+    if format == "stablehlo":
+        from agentkit.experiment.policies.export.stablehlo import read_stablehlo, write_stablehlo
+
+        return write_stablehlo(path, acting), read_stablehlo(path)
+    if format == "onnx":
+        from agentkit.experiment.policies.export.onnx_file import read_onnx, write_onnx
+
+        return write_onnx(path, acting), read_onnx(path)
+    from agentkit.experiment.policies.export.savedmodel import read_savedmodel, write_savedmodel
+
+    return write_savedmodel(path, acting), read_savedmodel(path, acting)
+
+
+def compare(acting: Acting, read: Callable[[Arrays], Arrays]) -> None:
+    """Compares a written policy with the original over some steps of 64 episodes, and one step of one.
+
+    Raises:
+        ConfigError: the policy chooses at random.
+        DifferentActionsError: continuous actions differ by more than 0.0001 of their range, or discrete ones more often
+            than where two values are all but equal.
+    """
+    step = jax.jit(acting.step)
+    state = found_state = first_states(acting, _BATCH)
+    for number in range(_STEPS):
+        observations = some_observations(acting, _BATCH, seed=number)
+        expected, found = step(acting.params, observations | state, _KEY), read(observations | found_state)
+        if number == 0:
+            _refuse_chance(acting, observations | state)
+            one = read({name: x[:1] for name, x in (observations | state).items()})
+            _compare_all(acting, {name: np.asarray(x)[:1] for name, x in expected.items()}, one)
+        _compare_all(acting, expected, found)
+        state = {name: np.asarray(expected[NEXT + name]) for name in acting.state}
+        found_state = {name: np.asarray(found[NEXT + name]) for name in acting.state}
+
+
+def _compare_with(policy: Exportable, acting: Acting) -> None:
+    """Compares the function that was written with what the loaded policy does, in the environment's own terms."""
+    observations = some_observations(acting, _BATCH)
+    structure = jax.tree.structure(policy.observation_spec, is_leaf=specs.is_spec)
+    action, _ = policy(jax.tree.unflatten(structure, list(observations.values())))
+    found = jax.jit(acting.step)(acting.params, observations | first_states(acting, _BATCH))
+    for name, leaf in named("action", action).items():
+        _compare(leaf, np.asarray(found[name]), name)
+
+
+def _refuse_chance(acting: Acting, arrays: Arrays) -> None:
+    def act(row: Arrays, key: Any) -> list[Any]:
+        found = acting.step(acting.params, {name: x[None] for name, x in row.items()}, key)
+        return [found[name] for name in acting.actions]
+
+    act_all = jax.jit(jax.vmap(act))
+    seen = [act_all(arrays, jax.random.split(jax.random.PRNGKey(number), _BATCH)) for number in range(_ROUNDS)]
+    if any(not np.array_equal(*pair) for again in seen[1:] for pair in zip(seen[0], again, strict=True)):
+        raise ConfigError(
+            "The policy chooses at random, also to be judged by (its epsilon_evaluation may be above 0, or it samples "
+            "quantiles); an exported function has no random numbers. Load it with agentkit.load, or save it as a "
+            "policy file (--format policy)."
+        )
+
+
+def _compare_all(acting: Acting, expected: Arrays, found: Arrays) -> None:
+    for name in (*acting.actions, *(NEXT + name for name in acting.state)):
+        _compare(np.asarray(expected[name]), np.asarray(found[name]), name)
+
+
+def _compare(expected: np.ndarray, found: np.ndarray, name: str) -> None:
+    if expected.shape != found.shape:
+        raise DifferentActionsError(f"{name}: expected shape {expected.shape}, found {found.shape}. {_REPORT}")
+    if expected.dtype.kind == "f":
+        scale = 1.0 + np.abs(expected).max(initial=0.0)
+        if not np.allclose(expected / scale, found / scale, atol=_RELATIVE, rtol=0, equal_nan=True):
+            raise DifferentActionsError(f"{name} differs by up to {np.abs(expected - found).max():.4f}. {_REPORT}")
+    elif (share := np.mean(expected != found)) > _TIES:
+        raise DifferentActionsError(f"{name} differs in {share:.0%} of the rows. {_REPORT}")
+
+
+def _compare_file(policy: Exportable, path: pathlib.Path) -> None:
+    """Compares a policy file with the policy that it was written of."""
+    file, arrays = read_policy(path)
+    own = nests.flatten_to_paths(policy.arrays)
+    same = own.keys() == arrays.keys() and all(np.array_equal(own[name], arrays[name]) for name in own)
+    if not same or specs.in_own_terms(file.own_actions) != policy.action_spec:
+        path.unlink()
+        raise DifferentActionsError(f"{path} does not hold the policy's own parameters and actions. {_REPORT}")

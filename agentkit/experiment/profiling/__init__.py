@@ -1,0 +1,1 @@
+"""Measures where the time of a run goes."""

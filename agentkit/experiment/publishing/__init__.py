@@ -1,0 +1,1 @@
+"""Publishes a policy with a card that says how good it is."""

@@ -1,0 +1,74 @@
+"""Publishes policies on the Hugging Face hub, or into a folder, each with its card."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agentkit.errors import ConfigError
+from agentkit.experiment.policies.hub import SCHEME, library
+from agentkit.experiment.policies.loading import load
+from agentkit.experiment.policies.policy_file import POLICY_FILE
+from agentkit.experiment.publishing.card import NAME, card_path, returns_of, write_card
+from agentkit.version import __version__
+
+
+class Api(Protocol):
+    """Has the two methods of `huggingface_hub.HfApi` that `push` needs."""
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
+        """Makes the repository, where it is not there."""
+        ...
+
+    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> Any:
+        """Uploads the files of a folder as one commit."""
+        ...
+
+
+def push(
+    run: str | pathlib.Path,
+    target: str,
+    *,
+    private: bool = False,
+    num_episodes: int | None = None,
+    imports: Sequence[str] = (),
+    api: Api | None = None,
+) -> str:
+    """Publishes a run's policy as ``policy.npz`` with a model card; returns where it is.
+
+    Args:
+        run: the run folder.
+        target: ``owner/name`` on the hub, or a folder that begins with ``.`` or ``/``.
+        private: whether a new repository is seen by its owner alone.
+        num_episodes: to play for the card; None takes the run's newest evaluation.
+        imports: see `agentkit.load`.
+        api: instead of `huggingface_hub.HfApi`.
+
+    Raises:
+        ConfigError: no run folder, or the target is neither.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    local = target.startswith((".", "/", "~"))
+    if not local and (target.count("/") != 1 or not all(target.split("/"))):
+        raise ConfigError(f"Expected OWNER/NAME, or a folder as ./NAME, found {target!r}.")
+    if not local and api is None:
+        api = library().HfApi(library_name="agentkit", library_version=__version__)
+    policy, returns = load(run, imports=imports), returns_of(run, num_episodes, imports)
+    with tempfile.TemporaryDirectory(prefix="agentkit-push-") as name:
+        folder = pathlib.Path(name)
+        policy.export(folder / POLICY_FILE)
+        # Who loads it from the hub names the repository, not the file.
+        write_card(folder / NAME, run, returns, POLICY_FILE if local else f"{SCHEME}{target}", "policy", ())
+        if not local:
+            assert api is not None
+            api.create_repo(target, private=private, exist_ok=True)
+            api.upload_folder(repo_id=target, folder_path=name, commit_message="Upload a policy of agentkit")
+            return f"https://huggingface.co/{target}"
+        place = pathlib.Path(target).expanduser()
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / NAME, card_path(place))
+        shutil.copyfile(folder / POLICY_FILE, place / POLICY_FILE)
+        return str(place)

@@ -1,0 +1,215 @@
+"""Writes an experiment to the ``config.json`` of its run folder, and makes it again from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from agentkit import checkpoint
+from agentkit.errors import AgentkitError, ConfigError
+from agentkit.experiment.config import identity
+from agentkit.experiment.config.codes import in_short
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.runs.lock import unwritable
+from agentkit.files import read_json
+from agentkit.version import __version__
+
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "dm-haiku",
+    "optax",
+    "rlax",
+    "dm-reverb",
+    "gymnasium",
+    "mujoco",
+)
+
+_NONE = type(None)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **identity.KINDS,
+    "num_steps": (int,),
+    "seed": (int,),
+    "replay": (str,),
+    "num_envs": (int, _NONE),
+    "evaluation_samples": (bool,),
+    "tensorboard": (bool,),
+    "progress": (bool, _NONE),
+    "columns": (list,),
+    "loggers": (list,),
+    "callbacks": (list,),
+    "init_from": (str, _NONE),
+    "data": (str, _NONE),
+    "launch": (dict,),
+    "offline": (dict,),
+    "versions": (dict,),
+    "command": (list,),
+}
+_NAMES = {*_KINDS, *(field.name for field in dataclasses.fields(ExperimentConfig))}
+
+
+def check_run_directory(experiment: ExperimentConfig, resume: bool) -> pathlib.Path | None:
+    """Returns the experiment's run folder; None if it has none.
+
+    Raises:
+        ConfigError: it has a run in it already and `resume` is False, or there is none to resume.
+    """
+    if experiment.run_directory is None:
+        if resume:
+            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+        return None
+    directory = pathlib.Path(experiment.run_directory)
+    if (directory / "config.json").exists() and not resume:
+        raise ConfigError(
+            f"{directory} has a run in it already. Go on with it by resume=True (agentkit train --resume "
+            f"{directory}), or choose another run_directory."
+        )
+    return directory
+
+
+def write_config(
+    experiment: ExperimentConfig,
+    directory: pathlib.Path,
+    launch: dict[str, Any] | None = None,
+    offline: dict[str, Any] | None = None,
+) -> None:
+    """Writes ``config.json``: the experiment, how it was launched or its data, versions, and the command."""
+    found = {"agentkit": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    record = {
+        **experiment.describe(),
+        **({} if launch is None else {"launch": launch}),
+        **({} if offline is None else {"offline": offline}),
+        "versions": {"python": platform.python_version(), **found},
+        "command": _without_secrets(sys.argv),
+    }
+    # A resumed run writes it again: neither a kill in the middle nor a power failure may leave half a file.
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_json(directory / "config.json", record)
+        for folder in (directory, directory.parent):
+            checkpoint.sync(folder)
+    except OSError as error:
+        raise unwritable(directory, error) from error
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Returns a command line without the run id, for a file that others may read."""
+    kept = list(words)
+    for i, word in enumerate(kept):
+        if word == "--run-id" and i + 1 < len(kept):
+            kept[i + 1] = "..."
+        elif word.startswith("--run-id="):
+            kept[i] = "--run-id=..."
+    return kept
+
+
+def read_config(directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any) -> ExperimentConfig:
+    """Returns the experiment that a run folder's ``config.json`` describes, made again.
+
+    Args:
+        directory: the run folder.
+        imports: packages outside of agentkit whose functions the folder may name; a folder may come from a stranger.
+            Modules of yours that this program has loaded need not be named.
+        **changes: fields to replace, such as a larger `num_steps`, or an `environment` that cannot be made again.
+
+    Raises:
+        ConfigError: no such run; or a part of it was a lambda, a closure or of ``__main__``: such a run is resumed by
+            the code that made it, with ``run(experiment, resume=True)``.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+    """
+    return experiment_from_record(read_record(directory), directory, imports=imports, **changes)
+
+
+def read_record(directory: str | pathlib.Path) -> dict[str, Any]:
+    """Returns the content of a run folder's ``config.json``.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = pathlib.Path(directory) / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"{directory} is not a run folder: it has no config.json. Give the folder that train made.")
+    try:
+        record: dict[str, Any] = read_json(path)
+        _check(record)
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    return record
+
+
+def _check(record: Any) -> None:
+    """Refuses what is no record, by a ValueError: entries that are missing, unknown, or of another type."""
+    if not isinstance(record, dict) or not {"agent", "agent_config", "environment"} <= record.keys():
+        raise ValueError(f"expected an object with agent and environment, found {in_short(record)}")
+    if (wrong := identity.wrong_kind(record, _KINDS)) is not None:
+        raise ValueError(wrong)
+    if unknown := sorted(record.keys() - _NAMES):
+        raise ValueError(
+            f"{', '.join(unknown)[:100]} is unknown to agentkit {__version__}, and the file is said to be of "
+            f"{record.get('versions', {}).get('agentkit', 'no version')}"
+        )
+
+
+def damaged(path: pathlib.Path, error: Exception) -> ConfigError:
+    """Returns the error for a file of a run folder that is not what agentkit wrote."""
+    return ConfigError(f"{path} is damaged: {error!s:.200}. Restore it, or train anew into another folder.")
+
+
+def experiment_from_record(
+    record: dict[str, Any], run_directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> ExperimentConfig:
+    """Returns the experiment that `ExperimentConfig.describe` described, with some fields replaced.
+
+    An environment that is given has the record's wrappers around it, unless others are given, but not the arguments of
+    the record's environment. Warns of code that has changed since. Callbacks are left out: see
+    `callback_record.rebuild`.
+
+    Raises:
+        ConfigError: it cannot be made again, or has settings that this version does not know.
+        UntrustedCodeError: it names code that is neither loaded nor in `imports`.
+    """
+    wanted: tuple[str, ...] = ()
+    if "agent" not in changes:
+        wanted += identity.AGENT_PARTS
+    if "environment" not in changes:
+        wanted += identity.ENVIRONMENT_PARTS
+    elif "wrappers" not in changes:
+        wanted += ("wrappers",)
+    if "wrappers" in changes:
+        wanted = tuple(name for name in wanted if name != "wrappers")
+    made: dict[str, Any] = {}
+    try:
+        _check(record)
+        checked = identity.check_rebuildable(record, run_directory, imports, wanted)
+        if "agent" not in changes:
+            made["agent"] = identity.rebuild_agent(record, checked, run_directory)
+        if "environment" not in changes:
+            made |= identity.rebuild_environment(record, checked)
+        if "wrappers" in checked:
+            made["wrappers"] = checked["wrappers"].build()
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        if isinstance(error, AgentkitError):
+            raise
+        raise damaged(pathlib.Path(run_directory) / "config.json", error) from error
+    names = {field.name for field in dataclasses.fields(ExperimentConfig)}
+    names -= {"agent", "run_directory", "environment", "environment_settings", "wrappers", "callbacks"}
+    settings = {name: value for name, value in record.items() if name in names}
+    if "loggers" in settings:
+        settings["loggers"] = identity.rebuild_loggers(settings["loggers"], run_directory, imports)
+    if "num_steps" not in settings | changes:
+        raise damaged(pathlib.Path(run_directory) / "config.json", KeyError("num_steps"))
+    experiment = ExperimentConfig(run_directory=run_directory, **(settings | made | changes))
+    saved = {name: record[name] for name in wanted if name in record}
+    identity.warn_of_changes(saved, experiment.describe(), run_directory)
+    return experiment

@@ -1,0 +1,99 @@
+"""Finds and checks the checkpoint to resume from, before anything is built."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import final
+
+from agentkit import checkpoint
+from agentkit.errors import CheckpointError, ConfigError
+from agentkit.experiment.config import callback_record
+from agentkit.experiment.config import identity
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
+
+
+@final
+class ResumeError(CheckpointError, ConfigError):
+    """Says that the run cannot be resumed: its checkpoint is damaged, or another experiment's. Nothing was trained."""
+
+
+def prepare(experiment: ExperimentConfig, resume: bool) -> checkpoint.Checkpoint | None:
+    """Looks at the run folder before anything is built, and returns the checkpoint to go on from, if any.
+
+    Nothing is written: `begin` does that, once it is known that the run can be built.
+    """
+    directory = check_run_directory(experiment, resume)
+    if directory is None:
+        return None
+    found = checkpoint.read_latest(directory / "checkpoints") if resume else None
+    if found is not None:
+        check_same(experiment, found)
+        if found.state.get("launched"):
+            raise CheckpointError(f"{found.path} is of a launched run: use agentkit launch --resume.")
+        if found.state.get("offline"):
+            raise CheckpointError(f"{found.path} is of a run from data alone: use agentkit offline --resume.")
+    return found
+
+
+def begin(experiment: ExperimentConfig) -> str | None:
+    """Writes the run folder's ``config.json``, if there is to be one; warns about code that changed since the last.
+
+    Returns:
+        a sentence on what the folder cannot name; None where it has all.
+    """
+    if experiment.run_directory is None:
+        return None
+    directory = pathlib.Path(experiment.run_directory)
+    check_code(experiment, directory)
+    write_config(experiment, directory)
+    return identity.what_the_folder_lacks(experiment.describe())
+
+
+_FIXED = ("seed", "replay", "ready", "init_from", "data")
+
+
+def check_same(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses to go on with other settings or parts than the saved ones, where that would mix two experiments.
+
+    Warns of callbacks that are missing and do not change the training.
+
+    Raises:
+        CheckpointError: it names the part.
+    """
+    saved, now = found.state["experiment"], experiment.describe()
+    differs = identity.difference(saved, now)
+    for name in _FIXED:
+        if differs is None and saved.get(name) != now[name]:  # Runs of earlier versions have no `ready`.
+            differs = name, saved.get(name), now[name]
+    if differs is not None:
+        raise _differs(found, *differs)
+    if experiment.num_envs is not None or isinstance(experiment.environment, str):
+        check_num_envs(
+            experiment, found
+        )  # Else a batch may be handed in, which is asked for its number once it is made.
+    callback_record.check_same(saved.get("callbacks", []), now["callbacks"], found.path)
+
+
+def check_num_envs(experiment: ExperimentConfig, found: checkpoint.Checkpoint) -> None:
+    """Refuses another number of environments than the saved one.
+
+    Raises:
+        CheckpointError: it names both.
+    """
+    saved = found.state["experiment"].get("num_envs")
+    if saved != experiment.num_envs:
+        raise _differs(found, "num_envs", saved, experiment.num_envs)
+
+
+def _differs(found: checkpoint.Checkpoint, what: str, saved: object, now: object) -> CheckpointError:
+    return CheckpointError(
+        f"The checkpoint {found.path} was made with {what}={saved}, and this experiment has {now}. Resume with the "
+        "settings it was saved with, or start a new run."
+    )
+
+
+def check_code(experiment: ExperimentConfig, directory: pathlib.Path) -> None:
+    """Warns about code that has changed since the folder's ``config.json`` was written, if it was."""
+    if (directory / "config.json").is_file():
+        identity.warn_of_changes(read_record(directory), experiment.describe(), directory)

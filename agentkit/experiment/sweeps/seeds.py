@@ -1,0 +1,283 @@
+"""Runs one experiment with several seeds, each in a process and a run folder of its own, and shows one table.
+
+The group's folder holds ``group.json`` and a run folder ``seed0``, ``seed1``, ... for each seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+from agentkit.checkpoint import write_json
+from agentkit.errors import AgentkitError, ConfigError, says_what_was_meant
+from agentkit.experiment.checks.short_runs import warnings_of
+from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
+from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.sweeps.jobs import (
+    FAILED,
+    FINISHED,
+    OUTPUT_FILE,
+    STOPPED,
+    Job,
+    JobProcesses,
+    Outcome,
+    is_finished,
+    read_outcome,
+    read_progress,
+    share_of_threads,
+    wait_a_little,
+)
+from agentkit.experiment.training.signals import StopOnSignal
+from agentkit.files import read_json
+from agentkit.loggers.grid import Grid
+from agentkit.loggers.progress import duration
+from agentkit.loggers.runs_table import RunsTable
+from agentkit.scratch import make_scratch, remove_scratch
+
+GROUP_FILE = "group.json"
+_COLUMNS = ("seed", "state", "steps", "return", "evaluation", "left")
+_REFRESH_SECONDS = 0.5
+_MAX_SEEDS = 10_000
+
+
+class SeedResult(NamedTuple):
+    """Holds how the run of one seed ended.
+
+    Attributes:
+        seed: its seed.
+        state: "finished", "stopped" (by a signal, and saved), "failed", or "waiting" if it has not begun.
+        steps: environment steps in all.
+        evaluations: the record of each evaluation (``steps``, ``episode_return``, ...).
+        run_directory: its run folder; None where nothing is recorded.
+        error: a line on why it failed; "" if it did not.
+    """
+
+    seed: int
+    state: str
+    steps: int
+    evaluations: list[dict[str, float]]
+    run_directory: pathlib.Path | None
+    error: str = ""
+
+
+@final
+class RunsFailedError(AgentkitError, RuntimeError):
+    """Says that some of several runs have failed; ``results`` has all."""
+
+    def __init__(self, message: str, results: Sequence[Any]):
+        super().__init__(message)
+        self.results = list(results)
+
+
+@says_what_was_meant
+def run_seeds(
+    experiment: ExperimentConfig,
+    seeds: Sequence[int] = range(5),
+    jobs: int = 1,
+    *,
+    resume: bool = False,
+    check: bool = True,
+) -> list[SeedResult]:
+    """Runs an experiment once for each seed, `jobs` at a time, and returns how each ended.
+
+    Each run has a process of its own, which ends with this one, and the folder ``seed<N>`` in
+    `experiment.run_directory`. With ``progress=True`` a table shows them. One that fails does not stop the others; one
+    that a signal kills goes on once. SIGINT (Ctrl-C), SIGTERM or SIGHUP saves and stops all.
+
+    Args:
+        experiment: what to run; its own `seed` is not used. With no `run_directory`, only the results are kept.
+        seeds: different whole numbers.
+        jobs: processes at a time. Each gets its part of this machine's threads: see `jobs.share_of_threads`.
+        resume: go on with those that have not finished, in the group folder.
+        check: raise where a run has failed.
+
+    Raises:
+        ConfigError: seeds or jobs are impossible; or the folder has a group in it and `resume` is False, or none.
+        RunsFailedError: a run failed; its `results` are what is returned otherwise.
+    """
+    seeds = check_seeds(seeds)
+    for seed in seeds:
+        dataclasses.replace(experiment, seed=seed)  # Refuses one that is none, before there is a folder.
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ConfigError(f"jobs must be a whole number of at least 1, found {jobs!r}.")
+    if experiment.run_directory is None:
+        if resume:
+            raise ConfigError("To resume, an experiment needs the run_directory it was saved in.")
+        scratch = make_scratch("seeds")
+        try:
+            results = _run_group(experiment, seeds, jobs, scratch, share_of_threads(jobs))
+        finally:
+            remove_scratch(scratch)
+        results = [result._replace(run_directory=None) for result in results]
+    else:
+        folder = pathlib.Path(experiment.run_directory)
+        with run_lock(folder):
+            threads = _begin_group(experiment, folder, seeds, jobs, resume)
+            results = _run_group(experiment, seeds, jobs, folder, threads)
+    failed = [result for result in results if result.state == FAILED]
+    if failed and check:
+        what = "; ".join(f"seed {result.seed}: {result.error}" for result in failed)
+        raise RunsFailedError(f"{len(failed)} of {len(results)} runs failed. {what}", results)
+    return results
+
+
+def check_seeds(seeds: Sequence[int]) -> list[int]:
+    """Returns the seeds as a list.
+
+    Raises:
+        ConfigError: there are none, too many, or one twice; each run's config checks the rest.
+    """
+    if not 1 <= len(seeds) <= _MAX_SEEDS or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds: expected 1 to {_MAX_SEEDS:,} different whole numbers, found {seeds!r:.80}.")
+    return list(seeds)
+
+
+def read_group(
+    directory: str | pathlib.Path, *, imports: Sequence[str] = (), **changes: Any
+) -> tuple[ExperimentConfig, list[int], int]:
+    """Returns the experiment, the seeds and the number of jobs of a group's folder.
+
+    Args:
+        directory: the group folder.
+        imports: see `config.read_config`.
+        **changes: fields of the experiment to replace, such as a larger `num_steps`.
+
+    Raises:
+        ConfigError: there is no group there, or its experiment cannot be made again.
+    """
+    record = _read_record(pathlib.Path(directory))
+    experiment = experiment_from_record(record["experiment"], directory, imports=imports, **changes)
+    return experiment, record["seeds"], record["jobs"]
+
+
+def is_group(directory: str | pathlib.Path) -> bool:
+    """Returns True if a folder holds a group of seeds."""
+    return (pathlib.Path(directory) / GROUP_FILE).is_file()
+
+
+def _read_record(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / GROUP_FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no group of seeds in it: there is no {GROUP_FILE}.")
+    try:
+        record: dict[str, Any] = read_json(path)
+        for name, kind in (("seeds", list), ("jobs", int), ("experiment", dict)):
+            if not isinstance(record.get(name), kind):
+                raise ValueError(f"{name} is {record.get(name)!r:.60}")
+    except (ValueError, AttributeError) as error:
+        raise damaged(path, error) from error
+    return record
+
+
+def _begin_group(
+    experiment: ExperimentConfig, folder: pathlib.Path, seeds: Sequence[int], jobs: int, resume: bool
+) -> int | None:
+    """Writes or reads ``group.json``; returns the threads of each run, which a resumed group keeps: see `jobs`."""
+    if resume:
+        record = _read_record(folder)
+        if sorted(record["seeds"]) != sorted(seeds):
+            raise ConfigError(f"{folder} has the seeds {record['seeds']}; this experiment has {list(seeds)}.")
+        threads: int | None = record.get("threads")
+        return threads
+    check_run_directory(experiment, resume=False)
+    if is_group(folder):
+        raise ConfigError(f"{folder} has a group of seeds in it already. Resume it, or choose another run_directory.")
+    threads = share_of_threads(jobs)
+    record = {"seeds": list(seeds), "jobs": jobs, "threads": threads, "experiment": experiment.describe()}
+    write_json(folder / GROUP_FILE, {**record, "command": list(sys.argv)})
+    return threads
+
+
+def _run_group(
+    experiment: ExperimentConfig, seeds: Sequence[int], num_jobs: int, folder: pathlib.Path, threads: int | None
+) -> list[SeedResult]:
+    jobs = {
+        seed: Job(
+            f"seed {seed}",
+            dataclasses.replace(experiment, seed=seed, run_directory=folder / f"seed{seed}", progress=False),
+        )
+        for seed in seeds
+    }
+    waiting = [job for job in jobs.values() if not is_finished(job)]
+    with (
+        StopOnSignal() as stop,
+        RunsTable(quiet=not experiment.progress) as table,
+        JobProcesses(threads) as processes,
+    ):
+        for line in warnings_of(experiment):
+            table.message(line)
+        view = _View(jobs, table)
+        while (waiting and not stop.requested) or processes.running:
+            if stop.requested:
+                processes.stop_all()
+            while waiting and not stop.requested and len(processes.running) < num_jobs:
+                processes.start(waiting.pop(0))
+            for job, outcome in processes.poll():
+                table.message(describe_end(job, outcome))
+            view.show(processes.running)
+            wait_a_little()
+        view.show(processes.running, last=True)
+    return [_result(seed, job) for seed, job in jobs.items()]
+
+
+def describe_end(job: Job, outcome: Outcome) -> str:
+    """Returns a line on how a run ended."""
+    progress = read_progress(job.directory)
+    if outcome.state == FAILED:
+        return f"{job.name} failed: {outcome.error} See {job.directory / OUTPUT_FILE}"
+    evaluation = f", evaluation return {_last_return(progress.evaluations)}" if progress.evaluations else ""
+    if outcome.state == STOPPED:
+        return f"{job.name} stopped at step {progress.steps:,} and saved{evaluation}"
+    learned_nothing = bool(progress.evaluations) and progress.evaluations[-1].get("updates") == 0
+    return f"{job.name} finished {progress.steps:,} steps{evaluation}{', without an update' if learned_nothing else ''}"
+
+
+def _last_return(evaluations: list[dict[str, float]]) -> str:
+    return f"{evaluations[-1]['episode_return']:.1f}" if evaluations else ""
+
+
+def _result(seed: int, job: Job) -> SeedResult:
+    outcome, progress = read_outcome(job.directory), read_progress(job.directory)
+    state, error = ("waiting", "") if outcome is None else (outcome.state, outcome.error)
+    return SeedResult(seed, state, progress.steps, progress.evaluations, job.directory, error)
+
+
+@final
+class _View:
+    """Makes the table of a group: a row for each seed."""
+
+    def __init__(self, jobs: dict[int, Job], table: RunsTable, clock: Callable[[], float] = time.monotonic):
+        self._jobs = jobs
+        self._table = table
+        self._clock = clock
+        self._shown_at = float("-inf")
+        self._began: dict[str, tuple[float, int]] = {}  # When a run's first step here was seen, and which it was.
+
+    def show(self, running: Sequence[str], last: bool = False) -> None:
+        now = self._clock()
+        if now - self._shown_at >= _REFRESH_SECONDS or last:
+            self._shown_at = now
+            self._table.write(Grid(_COLUMNS, [self._row(seed, job, running, now) for seed, job in self._jobs.items()]))
+
+    def _row(self, seed: int, job: Job, running: Sequence[str], now: float) -> tuple[str, ...]:
+        outcome, progress = read_outcome(job.directory), read_progress(job.directory)
+        state = "running" if job.name in running else "waiting" if outcome is None else outcome.state
+        total = job.experiment.num_steps
+        left = ""
+        if state == "running" and progress.steps:
+            since, first = self._began.setdefault(job.name, (now, progress.steps))
+            if progress.steps > first:
+                left = duration((total - progress.steps) * (now - since) / (progress.steps - first))
+        episode = "" if progress.episode_return is None else f"{progress.episode_return:.1f}"
+        steps = f"{progress.steps:,}/{total:,}"
+        return str(seed), state, steps, episode, _last_return(progress.evaluations), left
+
+
+def all_finished(results: Sequence[SeedResult]) -> bool:
+    """Returns True if every run has taken all its steps."""
+    return all(result.state == FINISHED for result in results)
