@@ -112,8 +112,12 @@ def test_gradients_are_clipped_before_rmsprop_sees_them() -> None:
 def test_the_learning_rate_falls_to_zero() -> None:
     config = a2c.Config(**on_policy_settings.SMALL, learning_rate=Linear(0.01, 0.0, 2 * 48))
     training = Training(a2c.make_agent(config), "agentkit:catch", 3)
-    rates = [training.learn(training.next_batch())["learning_rate"] for _ in range(3)]
-    np.testing.assert_allclose(rates, [0.01, 0.005, 0.0], rtol=1e-5)
+    rates, steps = [], [0]
+    for _ in range(4):
+        rates.append(training.learn(training.next_batch())["learning_rate"])
+        steps.append(training.loop.num_steps)
+    assert steps[1] < 48 < 2 * 48 < steps[3]  # A segment of 48 rows has final observations, too.
+    np.testing.assert_allclose(rates, 0.01 * np.maximum(1 - np.array(steps[:-1]) / (2 * 48), 0.0), rtol=1e-4)
 
 
 UNNORMALIZED: dict[str, Any] = {"normalize_observations": False, "normalize_values": False}
