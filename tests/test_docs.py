@@ -219,10 +219,11 @@ def test_every_agent_file_is_in_the_registry():
 
 def test_every_experiment_field_is_read():
     folder = ROOT / "agentkit" / "experiment"
-    fields = fields_of((folder / "config.py").read_text(), "ExperimentConfig")
-    others = [path.read_text() for path in folder.glob("*.py")]
+    config = (folder / "config" / "experiment_config.py").read_text()
+    fields = fields_of(config, "ExperimentConfig")
+    others = [path.read_text() for path in folder.rglob("*.py")]
     read = set().union(*(attributes_read(source, "experiment") for source in others))
-    read |= attributes_read((folder / "config.py").read_text(), "self") & {"agent", "environment", "columns"}
+    read |= attributes_read(config, "self") & {"agent", "environment", "columns"}
     assert fields - read == set()
 
 

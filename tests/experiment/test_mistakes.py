@@ -43,7 +43,7 @@ def test_only_the_users_frames_are_left(monkeypatch):
     assert "learner.py" not in text and "JAX_TRACEBACK" not in text and "AGENTKIT_DEBUG=1" in text
     assert len(text.splitlines()) < 25
     monkeypatch.setenv("AGENTKIT_DEBUG", "1")
-    assert any(file.endswith("fit.py") for file in files(of_loss(wrong_shapes)))
+    assert any(file.endswith("agent_fits.py") for file in files(of_loss(wrong_shapes)))
 
 
 @pytest.mark.parametrize(
