@@ -104,7 +104,7 @@ def first_state(policy: Policy, key: Any, actor_index: ActorIndex = ALONE, num_e
         count = actor_index.num_actors * (num_envs or 1)
         return policy.begin(policy.diversify(policy.init(key), place, count), num_steps, num_envs or 1)
 
-    if num_envs is None:
-        return first(key, place)
+    if num_envs is None or not jax.tree.leaves(jax.eval_shape(first, key, place)):
+        return first(key, place)  # Without a state there is nothing to compile for each environment.
     places = place * num_envs + jnp.arange(num_envs, dtype=jnp.int32)  # [N]
     return jax.vmap(first)(jax.random.split(key, num_envs), places)

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from agentkit import nests
 from agentkit.errors import ConfigError, OnNan, tell_not_finite
-from agentkit.learning.compiled import CompiledUpdate, make_mesh
+from agentkit.learning.compiled import CompiledUpdate, make_mesh, return_memory
 from agentkit.learning.finite import all_finite, describe_bad, start_tally
 from agentkit.learning.update import Update
 from agentkit.types import DrawnBatch, Nest
@@ -98,6 +98,7 @@ class Learner:
         self._log_time = time.monotonic()
         self._log_version = 0
         self._warned_of_edge = False
+        self._has_compiled = False  # The first step does.
         self._mesh = make_mesh(devices)
         self._compiled = self._update.step(num_updates, self._mesh)
         self._state = self._place(self._update.init(key))
@@ -152,6 +153,9 @@ class Learner:
         self._publish(variables)
         if output.priorities is not None and self._callbacks.write_priorities is not None:
             self._write_priorities(np.asarray(keys).reshape(-1), np.asarray(output.priorities, np.float64).reshape(-1))
+        if not self._has_compiled:
+            self._has_compiled = True
+            return_memory()
         self._metrics = output.metrics
         self._log_if_time()
 

@@ -86,6 +86,7 @@ def test_it_explores_as_often_as_its_place_says_for_ever() -> None:
 def test_a_policy_that_says_nothing_is_not_spread() -> None:
     policy = stateless_policy(lambda params, key, observation: observation)
     assert first_state(policy, KEY, ActorIndex(3, 5)) == ()
+    assert first_state(policy, KEY, ActorIndex(3, 5), num_envs=2) == ()
     counting = Policy(policy.act, init=lambda key: jax.random.normal(key, (2,)))
     np.testing.assert_array_equal(first_state(counting, KEY, ActorIndex(3, 5)), counting.init(KEY))
 

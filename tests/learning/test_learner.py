@@ -2,6 +2,7 @@ import itertools
 import json
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ import agentkit
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError, ReplayTimeoutError
 from agentkit.learning import Learner, LearnerCallbacks, Update, UpdateOutput, periodic, sgd
+from agentkit.learning import learner as learner_module
+from agentkit.learning.compiled import return_memory
 from agentkit.types import DrawnBatch, LossOutput, ReplaySample, SampleInfo
 from agentkit.variables import VariableStore
 
@@ -436,3 +439,28 @@ def test_it_says_once_that_values_are_at_the_end_of_their_support() -> None:
         for _ in range(3):
             learner.step()
     assert len(found) == 1
+
+
+def _resident() -> float:
+    """MiB of this process that are in memory."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to return memory")
+def test_freed_memory_is_returned_below_what_is_still_held() -> None:
+    blocks = [bytes(1_000) for _ in range(100_000)]
+    held = blocks[-1]
+    del blocks
+    before = _resident()
+    return_memory()
+    assert before - _resident() > 60, f"{len(held)} bytes held what lay below them"
+
+
+def test_memory_is_returned_once_a_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the step that compiles, and no other: it takes 10 ms."""
+    calls = []
+    monkeypatch.setattr(learner_module, "return_memory", lambda: calls.append(learner.num_updates_done))
+    learner = _learner()
+    for _ in range(3):
+        learner.step()
+    assert calls == [1]
