@@ -112,7 +112,11 @@ def public_names() -> dict[str, str]:
     tree = ast.parse((ROOT / "agentkit" / "__init__.py").read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
     found = {alias.name: str(node.module) for node in imports for alias in node.names if node.module != "typing"}
-    return {name: f"{_home(module, name)}.{name}" for name, module in found.items() if name not in ("presets", "__version__")}
+    return {
+        name: f"{_home(module, name)}.{name}"
+        for name, module in found.items()
+        if name not in ("presets", "__version__")
+    }
 
 
 def _home(module: str, name: str) -> str:
