@@ -146,3 +146,11 @@ def test_the_changelog_begins_with_what_is_unreleased():
     versions = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert versions[0] == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", version) for version in versions[1:])
+
+
+def test_no_folder_of_the_package_is_ignored():
+    """The wheel leaves out what .gitignore names, such as a folder ``runs`` at any depth."""
+    lines = (ROOT / ".gitignore").read_text().split()
+    anywhere = {line.rstrip("/") for line in lines if line.endswith("/") and not line.startswith("/")}
+    ours = {folder.name for folder in (ROOT / "agentkit").rglob("*") if folder.is_dir()} - {"__pycache__"}
+    assert not anywhere & ours
