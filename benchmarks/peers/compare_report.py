@@ -22,8 +22,13 @@ COSTS = {
     "first_update_seconds": "process start to first update",
     "import_seconds": "import",
     "peak_mebibytes": "peak memory",
+    "last_mebibytes": "memory at the end",
     "cores_used": "cores busy",
 }
+
+
+# What says more of torch's libraries for CUDA than of a peer, where these are loaded.
+OF_LIBRARIES = {"first_step_seconds", "first_update_seconds", "import_seconds", "peak_mebibytes", "last_mebibytes"}
 
 
 class Ratio(NamedTuple):
@@ -52,14 +57,20 @@ def best_run(rows: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return max(rows.items(), key=lambda item: item[1][SPEED])
 
 
+def has_cuda(row: dict[str, Any]) -> bool:
+    """Whether a run had torch's build for CUDA, which loads libraries that are of no use on a CPU."""
+    return "+cpu" not in row["versions"].get("torch", "+cpu")
+
+
 def ratio(rounds: Sequence[dict[str, Any]], variant: str, peer: str, key: str) -> Ratio | None:
-    """Of one quantity; None where there is no pair."""
-    pairs = [
-        (found["agentkit"][variant][key], best_run(found["peers"][peer])[1][key])
+    """Of one quantity; None where there is no pair, or where torch's build for CUDA would be what is compared."""
+    runs = [
+        (found["agentkit"][variant], best_run(found["peers"][peer])[1])
         for found in rounds
         if variant in found["agentkit"] and peer in found["peers"]
     ]
-    if not pairs:
+    pairs = [(ours[key], theirs[key]) for ours, theirs in runs if None not in (ours.get(key), theirs.get(key))]
+    if not pairs or (key in OF_LIBRARIES and any(has_cuda(theirs) for _, theirs in runs)):
         return None
     ours, theirs = zip(*pairs, strict=True)
     ratios = sorted(a / b for a, b in pairs)
@@ -141,22 +152,36 @@ def section(name: str, entry: dict[str, Any]) -> list[str]:
                 f"| {variant} | {PEERS[peer].label} ({threads}) | {found.agentkit:.4g} | {found.peer:.4g} | {found} "
                 f"| {target} | {reached} |"
             )
-    lines += [
-        "",
-        "agentkit's over the peer's; less is better. In brackets the two medians (seconds, MiB, cores).",
-        "",
-        f"| agentkit | peer | {' | '.join(COSTS.values())} |",
-        f"|---|---|{'---|' * len(COSTS)}",
-    ]
-    for variant, peer in compared(entry):
-        cells = []
-        for key in COSTS:
-            found = ratio(rounds, variant, peer, key)
-            cells.append("-" if found is None else f"**{found.median:.2f}** ({found.agentkit:.3g}, {found.peer:.3g})")
-        lines.append(f"| {variant} | {PEERS[peer].label} | {' | '.join(cells)} |")
+    lines += ["", *costs(entry)]
     failed = {key: text for found in rounds for key, text in found["failed"].items()}
     lines += ["", *(f"Failed: {key}: `{text.strip().splitlines()[-1]}`" for key, text in failed.items()), ""]
     return lines
+
+
+def costs(entry: dict[str, Any]) -> list[str]:
+    """A case's table of everything but speed, without columns that nothing was measured for."""
+    rounds, pairs = entry["rounds"], list(compared(entry))
+    found = {key: [ratio(rounds, variant, peer, key) for variant, peer in pairs] for key in COSTS}
+    found = {key: ratios for key, ratios in found.items() if any(ratios)}
+    lines = ["agentkit's over the peer's; less is better. In brackets the two medians (seconds, MiB, cores)."]
+    if any(has_cuda(best_run(rows)[1]) for each in rounds for rows in each["peers"].values()):
+        lines += [
+            "Start and memory are left out where torch was its build for CUDA: its libraries, of no use here, would be",
+            "what is compared.",
+        ]
+    lines += ["", f"| agentkit | peer | {' | '.join(COSTS[key] for key in found)} |", f"|---|---|{'---|' * len(found)}"]
+    for (variant, peer), ratios in zip(pairs, zip(*found.values(), strict=True), strict=True):
+        cells = ["-" if r is None else f"**{r.median:.2f}** ({r.agentkit:.3g}, {r.peer:.3g})" for r in ratios]
+        lines.append(f"| {variant} | {PEERS[peer].label} | {' | '.join(cells)} |")
+    return lines
+
+
+def torch_builds(cases: dict[str, Any]) -> str:
+    """Which builds of torch the peers had, as a sentence; empty where none has torch."""
+    sides = [rows for entry in cases.values() for found in entry["rounds"] for rows in found["peers"].values()]
+    rows = [row for side in sides for row in side.values() if "torch" in row["versions"]]
+    builds = {f"{row['versions']['torch']} for {'CUDA' if has_cuda(row) else 'CPUs'}" for row in rows}
+    return f"torch is {' and '.join(sorted(builds))}." if builds else ""
 
 
 def decay(cases: dict[str, Any]) -> list[str]:
@@ -219,6 +244,7 @@ def as_markdown(record: dict[str, Any]) -> str:
         f"their fastest number of threads of {record['threads']}. Peers' environments are gymnasium's, without its",
         "checker, one after the other; so are those of agentkit and Tianshou, but where EnvPool is named. RLlib's",
         "memory is of its own process, without Ray's. sbx and Tianshou do not clip DQN's gradients.",
+        torch_builds(cases),
         "",
         f"![ratios](compare_{record['stack']}.png)",
         "",

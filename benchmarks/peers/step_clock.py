@@ -135,9 +135,19 @@ class StepClock:
                     "first_step_seconds": began.date - self._job["started"],
                     "first_update_seconds": updated.date - self._job["started"],
                     "peak_mebibytes": peak / (2**20 if sys.platform == "darwin" else 2**10),
+                    "last_mebibytes": _resident_mebibytes(),
                     "updates": num_updates,
                     "versions": versions,
                 }
             ),
             flush=True,
         )
+
+
+def _resident_mebibytes() -> float | None:
+    """What this process has in memory now; None where Linux does not say so."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return None

@@ -37,6 +37,8 @@ def test_the_window_is_counted_in_steps_and_the_end_is_seen(modules, capsys):
     clock.report(import_seconds=1.0, num_updates=owed, versions={})
     row = json.loads(capsys.readouterr().out)
     assert row["steps_per_second"] * row["window_seconds"] == pytest.approx(job["last"] - job["first"])
+    if sys.platform == "linux":
+        assert 0 < row["last_mebibytes"] <= row["peak_mebibytes"] + 1
 
 
 @pytest.mark.parametrize("missing", [5, -5])
@@ -112,6 +114,16 @@ def test_ratios_are_of_pairs_and_the_fastest_peer_is_named(modules, tmp_path):
     slower = record_of([(159.0, 100.0)])
     assert "sbx 1.6: no" in modules["compare_report"].as_markdown(slower)
     assert "Stable-Baselines3 2: yes" in modules["compare_report"].as_markdown(slower)
+
+
+def test_start_and_memory_are_not_compared_with_the_build_of_torch_for_cuda(modules):
+    record = record_of([(2.0, 1.0)])
+    rows = record["cases"]["sac"]["rounds"][0]["peers"]["sb3"]
+    for version, expected in (("2.13.0", "- | - | - | - | **1.00**"), ("2.13.0+cpu", "**1.00** (1, 1) | **1.00**")):
+        rows["1"]["versions"]["torch"] = version
+        text = modules["compare_report"].as_markdown(record)
+        assert f"| Stable-Baselines3 | {expected}" in text
+        assert ("its build for CUDA" in text) == (f"torch is {version} for CUDA." in text) == ("-" in expected)
 
 
 def test_the_record_keeps_other_workloads_only_when_told(modules, tmp_path):
