@@ -7,8 +7,7 @@ from typing import final
 
 from agentkit import checkpoint
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.experiment.config import callback_record
-from agentkit.experiment.config import identity
+from agentkit.experiment.config import callback_record, identity
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.runs.config_json import check_run_directory, read_record, write_config
 
