@@ -105,7 +105,7 @@ def test_two_devices_learn_from_data_what_one_learns(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.reverb
 def test_a_launched_learner_uses_them(tmp_path: pathlib.Path) -> None:
-    code = NOTE_DEVICES.format(module=".launch.learner") + textwrap.dedent("""
+    code = NOTE_DEVICES.format(module=".launch.nodes.learner") + textwrap.dedent("""
         from agentkit.experiment import launch
         result = launch(
             make_experiment(sys.argv[1] + "/run", 2, num_steps=300), num_actors=1, num_evaluators=0, engine="threads"
