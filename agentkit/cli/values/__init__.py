@@ -1,1 +1,1 @@
-"""Makes of words what they stand for: environments, wrappers, callbacks, settings, files of options."""
+"""Turns words into what they stand for: environments, wrappers, callbacks, settings, files of options."""
