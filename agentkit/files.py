@@ -20,6 +20,11 @@ import numpy as np
 
 from agentkit.errors import ConfigError
 
+try:
+    import fcntl
+except ImportError:  # Windows.
+    fcntl = None  # type: ignore[assignment]
+
 MOST_JSON = 16 * 2**20
 """Bytes of a file of settings: agentkit's own have some thousands."""
 MOST_TEXT = 2**30
@@ -99,6 +104,18 @@ def open_lock(path: str | os.PathLike[str]) -> IO[str]:
         OSError: it cannot be written to.
     """
     return os.fdopen(_open_regular(path, os.O_RDWR | os.O_CREAT | _NO_LINK), "r+", encoding="utf-8", errors="replace")
+
+
+def lock(file: IO[str], wait: bool) -> None:
+    """Locks a file of `open_lock` for this process until it is closed; on Windows nobody is kept out.
+
+    The lock is the system's (`fcntl.lockf`): it ends with its process, and a forked child does not keep it.
+
+    Raises:
+        OSError: another process holds it, and this one does not wait; or the file system has no locks.
+    """
+    if fcntl is not None:
+        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _open_regular(path: str | os.PathLike[str], flags: int) -> int:

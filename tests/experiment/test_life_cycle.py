@@ -168,7 +168,8 @@ def trouble(count):
     (first, *_, last), steps = lines, [line.partition("step_000000000")[2][:3] for line in lines if "step_0" in line]
     assert steps == ["150", "200", "290"] and "Traceback" not in errors, errors
     assert "File too large" in first and "Training goes on" in first
-    assert "Older checkpoints are untouched; free some space" in last and "goes on" not in last
+    assert "Older checkpoints are untouched; the last good one is" in last and "Free some space" in last
+    assert "goes on" not in last
     assert checkpoint.steps(folder(tmp_path) / "checkpoints") == [100, 250]
     found = checkpoint.read_latest(folder(tmp_path) / "checkpoints")
     assert found is not None and found.step == 250

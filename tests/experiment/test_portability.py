@@ -1,5 +1,6 @@
 """A run in one process needs nothing of the system that Windows lacks."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -8,6 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+UNIX_ONLY = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
+
+
+def test_no_file_needs_a_unix_module_to_be_imported():
+    for file in sorted((ROOT / "agentkit").rglob("*.py")):
+        for statement in ast.parse(file.read_text()).body:  # In a function or a `try`, its absence can be met.
+            if isinstance(statement, ast.Import):
+                found = UNIX_ONLY & {alias.name for alias in statement.names}
+                assert not found, f"{file}, line {statement.lineno}: {found} is not there on Windows. Use files.lock?"
 
 WITHOUT = """
 import os, signal, sys

@@ -61,7 +61,7 @@ def test_ctrl_c_does_not_reach_the_process_beside():
 
 
 DEAF = """
-from agentkit.experiment import step_watch
+from agentkit.experiment.checks import step_watch
 from tests.experiment.test_step_timeout import Hanging
 step_watch.GRACE_SECONDS = 0.5
 with step_watch.StepWatch("deaf", 0.5, on_stuck=lambda message: print("told:", message, flush=True)) as watch:
@@ -86,7 +86,7 @@ def test_a_call_that_does_not_hear_ends_its_process():
 
 FROZEN = """
 import ctypes
-from agentkit.experiment import step_watch
+from agentkit.experiment.checks import step_watch
 step_watch.GRACE_SECONDS = 0.5
 with step_watch.StepWatch("frozen", 1.5, beside=True) as watch:
     watch.make(lambda: ctypes.PyDLL(None).sleep(20))

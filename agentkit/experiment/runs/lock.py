@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from typing import IO, final
 
 from agentkit.errors import ConfigError
-from agentkit.files import check_links, open_lock
-
-try:
-    import fcntl
-except ImportError:  # Windows: nobody is refused a run folder there.
-    _HAS_LOCKS = False
-else:
-    _HAS_LOCKS = True
+from agentkit.files import check_links, lock, open_lock
 
 LOCK_FILE = "lock"
 _MOST_NAME = 300
@@ -40,8 +33,8 @@ class LockedError(ConfigError):
 def run_lock(directory: str | os.PathLike[str] | None) -> Iterator[None]:
     """Holds a run folder, which is made if needed, until the end of the context; None holds nothing.
 
-    The lock is the system's, on the file ``lock``: however its process ends, it is free then. It is of the kind
-    that forked children do not keep (`fcntl.lockf`): an environment's helper that outlives a killed training
+    The lock is the system's, on the file ``lock``: however its process ends, it is free then. Forked
+    children do not keep it (see `files.lock`): an environment's helper that outlives a killed training
     does not stand in the way of the next one.
 
     Raises:
@@ -81,10 +74,8 @@ def _open(folder: pathlib.Path) -> IO[str]:
 
 
 def _lock(folder: pathlib.Path, file: IO[str]) -> None:
-    if not _HAS_LOCKS:
-        return
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, wait=False)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return

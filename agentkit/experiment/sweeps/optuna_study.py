@@ -6,7 +6,6 @@ by which its dashboard shows it, too.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
 import warnings
@@ -18,7 +17,7 @@ from agentkit.errors import missing_extra
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Choice, Interval, Parameters
 from agentkit.experiment.sweeps.trials import COMPLETE, PRUNED, TrialRecord
-from agentkit.files import open_lock
+from agentkit.files import lock, open_lock
 
 try:
     import optuna
@@ -40,7 +39,7 @@ class _JournalLock:
 
     def acquire(self) -> bool:
         self._file = open_lock(self._path)  # Held until `release`.
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        lock(self._file, wait=True)
         return True
 
     def release(self) -> None:

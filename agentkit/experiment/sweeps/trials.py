@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import pathlib
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from agentkit.experiment.runs.config_json import damaged
 from agentkit.experiment.runs.lock import LOCK_FILE, LockedError, run_lock
 from agentkit.experiment.sweeps.plan import SweepPlan
 from agentkit.experiment.sweeps.space import Parameters, draw, grid
-from agentkit.files import open_lock, read_json
+from agentkit.files import lock, open_lock, read_json
 
 BEGUN, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 _PLAN_FILE, _TRIAL_FILE, _TURN_FILE = "sweep.json", "trial.json", "turn"
@@ -153,7 +152,7 @@ class SweepFolder:
     def turn(self) -> Iterator[None]:
         """Lets one process at a time look for a trial to take; waits for others, each of which needs milliseconds."""
         with open_lock(self.path / _TURN_FILE) as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
+            lock(file, wait=True)
             yield
 
     def take(self, suggester: Suggester, total: int, stack: contextlib.ExitStack) -> TrialRecord | None:
@@ -189,7 +188,7 @@ class SweepFolder:
         """Returns True if another process works on a trial now."""
         try:
             with open(self.trial_path(number) / LOCK_FILE, "r+") as file:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file, wait=False)
         except OSError:
             return (self.trial_path(number) / LOCK_FILE).exists()
         return False
