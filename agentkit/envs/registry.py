@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agentkit.envs import named
+from agentkit.envs import given
+from agentkit.envs.members import Members
 from agentkit.envs.prefixes import factory_of, split
 from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from agentkit.envs.members import Members
 
 
 def make(
@@ -63,23 +61,20 @@ def make(
     if isinstance(name, str):
         prefix, rest = split(name)  # An unknown one is refused before anything starts.
     else:
-        from agentkit.envs import given
-
         given.check(name, kwargs)
     _check_numbers(seed, num_envs)
     if prefix == "envpool" and not workers:
         return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, kwargs)
+    members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
     if workers or ready is not None:
-        from agentkit.envs.members import Members
-
-        members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
         return _in_workers(members, num_envs, workers, ready)
     if not isinstance(name, str):
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs, single=evaluation)
-    if prefix == "gymnasium_vector" and num_envs is not None:
-        vector = factory_of(prefix)(rest, seed, num_envs=num_envs, **kwargs)
-        return named.fit_out(vector, name=name, raw=raw, wrappers=wrappers)
-    return named.make(name, seed, num_envs, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
+    if num_envs is None:
+        return members.make_named(seed)
+    if prefix == "gymnasium_vector":
+        return members.fit_out(factory_of(prefix)(rest, seed, num_envs=num_envs, **kwargs))
+    return members.make(range(num_envs))
 
 
 def _check_numbers(seed: int, num_envs: int | None) -> None:
