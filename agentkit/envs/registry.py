@@ -67,7 +67,10 @@ def make(
         return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, kwargs)
     members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
     if workers or ready is not None:
-        return _in_workers(members, num_envs, workers, ready)
+        from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
+
+        num_envs = check_workers(name, num_envs, workers, ready)
+        return WorkerBatchedEnvironment(members, num_envs, workers, ready)
     if not isinstance(name, str):
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs, single=evaluation)
     if num_envs is None:
@@ -82,13 +85,6 @@ def _check_numbers(seed: int, num_envs: int | None) -> None:
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
-
-
-def _in_workers(members: Members, num_envs: int | None, workers: int, ready: int | None) -> Any:
-    from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
-
-    num_envs = check_workers(members.name, num_envs, workers, ready)
-    return WorkerBatchedEnvironment(members, num_envs, workers, ready)
 
 
 def _make_envpool(
