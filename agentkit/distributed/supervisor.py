@@ -20,13 +20,12 @@ from typing import Any
 
 from agentkit.distributed.address_file import write_address_file
 from agentkit.distributed.context import AFTER_CALL_SECONDS
-from agentkit.distributed.engine import Engine
-from agentkit.distributed.program import Program
+from agentkit.distributed.engine import Engine, Running
+from agentkit.distributed.program import Node, Program, Role
 from agentkit.distributed.pulse import Pulse, diagnose
-from agentkit.distributed.restarts import FROM_OUTSIDE, TooManyRestartsError, describe_end
+from agentkit.distributed.restarts import FROM_OUTSIDE, Restarts, TooManyRestartsError, describe_end
 from agentkit.distributed.run_store import RunStore
 from agentkit.distributed.stop_signals import signals_ask_to_stop
-from agentkit.distributed.watched import Watched
 from agentkit.distributed.worker import EXIT_DONE, EXIT_FATAL, EXIT_SIGNALLED, RunAddress
 from agentkit.errors import AgentkitError, ConfigError, unknown_name
 
@@ -41,6 +40,26 @@ PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 class ProgramError(AgentkitError, RuntimeError):
     """Says that a fault stopped a program: names the node, its error, and where its log is."""
+
+
+@dataclasses.dataclass
+class Watched:
+    """Holds a node, as the supervisor sees it: what runs now, since when, and how far it has come."""
+
+    node: Node
+    role: Role
+    state: str = "waiting"
+    running: Running | None = None
+    incarnation: int = -1
+    started: float = 0.0
+    start_at: float = 0.0
+    kill_at: float | None = None
+    leaving: bool = False
+    counted: int = 0
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+
+    def __post_init__(self) -> None:
+        self.restarts = Restarts(self.role.restart)
 
 
 class Supervisor:

@@ -111,7 +111,7 @@ def make(
             stack.callback(made.close)
             batch = _as_batch(made, seed, num_envs, single, name_of(environment))
             batch, wrappers = wrap_inside(batch, wrappers)  # Refuses gymnasium's own.
-            batch = _fit_out(batch, seed, wrappers)
+            batch = _wrap_resumable(batch, seed, wrappers)
             stack.pop_all()
         return batch
     if num_envs is None:
@@ -204,10 +204,10 @@ def _as_batch(made: Any, seed: int, num_envs: int | None, single: bool, name: st
 def _single(made: Any, seed: int, name: str, wrappers: Sequence[Wrapper]) -> Any:
     """Makes a single environment ready for an agent, with its wrappers around it, gymnasium's own inside."""
     made, wrappers = wrap_inside(made, wrappers)
-    return _fit_out(_as_dm_env(made, seed, name), seed, wrappers)
+    return _wrap_resumable(_as_dm_env(made, seed, name), seed, wrappers)
 
 
-def _fit_out(made: Any, seed: int, wrappers: Sequence[Wrapper]) -> Any:
+def _wrap_resumable(made: Any, seed: int, wrappers: Sequence[Wrapper]) -> Any:
     """Puts the wrappers around an environment, and outermost what makes it resumable, if it can be."""
     from agentkit.envs.resumable import ResumableEnvironment
 

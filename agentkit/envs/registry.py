@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agentkit.envs import named
+from agentkit.envs import given
+from agentkit.envs.members import Members
 from agentkit.envs.prefixes import factory_of, split
 from agentkit.envs.wrapping import Wrapper, prepare, wrap, wrap_inside
 from agentkit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from agentkit.envs.members import Members
 
 
 def make(
@@ -63,23 +61,23 @@ def make(
     if isinstance(name, str):
         prefix, rest = split(name)  # An unknown one is refused before anything starts.
     else:
-        from agentkit.envs import given
-
         given.check(name, kwargs)
     _check_numbers(seed, num_envs)
     if prefix == "envpool" and not workers:
         return _make_envpool(rest, seed, raw, num_envs or 1, ready, wrappers, kwargs)
+    members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
     if workers or ready is not None:
-        from agentkit.envs.members import Members
+        from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
 
-        members = Members(name, seed, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
-        return _in_workers(members, num_envs, workers, ready)
+        num_envs = check_workers(name, num_envs, workers, ready)
+        return WorkerBatchedEnvironment(members, num_envs, workers, ready)
     if not isinstance(name, str):
         return given.make(name, seed, kwargs, wrappers=wrappers, num_envs=num_envs, single=evaluation)
-    if prefix == "gymnasium_vector" and num_envs is not None:
-        vector = factory_of(prefix)(rest, seed, num_envs=num_envs, **kwargs)
-        return named.fit_out(vector, name=name, raw=raw, wrappers=wrappers)
-    return named.make(name, seed, num_envs, raw=raw, wrappers=wrappers, settings=kwargs, evaluation=evaluation)
+    if num_envs is None:
+        return members.make_named(seed)
+    if prefix == "gymnasium_vector":
+        return members.fit_out(factory_of(prefix)(rest, seed, num_envs=num_envs, **kwargs))
+    return members.make(range(num_envs))
 
 
 def _check_numbers(seed: int, num_envs: int | None) -> None:
@@ -87,13 +85,6 @@ def _check_numbers(seed: int, num_envs: int | None) -> None:
         raise ConfigError(f"seed: expected 0 <= seed < 2**31, which every simulator takes; found {seed}.")
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, or None for a single one; found {num_envs}.")
-
-
-def _in_workers(members: Members, num_envs: int | None, workers: int, ready: int | None) -> Any:
-    from agentkit.envs.workers import WorkerBatchedEnvironment, check_workers
-
-    num_envs = check_workers(members.name, num_envs, workers, ready)
-    return WorkerBatchedEnvironment(members, num_envs, workers, ready)
 
 
 def _make_envpool(

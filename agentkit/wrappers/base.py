@@ -233,10 +233,10 @@ def check_statistics(environment: Any) -> None:
         environment: single, or a batch in this process.
 
     Raises:
-        ConfigError: a wrapper in the chain keeps statistics and is not frozen.
+        ConfigError: a wrapper in the chain keeps statistics.
     """
     cls = type(environment)
-    if getattr(cls, "keeps_statistics", False) and not getattr(environment, "frozen", False):
+    if getattr(cls, "keeps_statistics", False):
         raise ConfigError(_refusal(cls.__name__))
     if hasattr(cls, "environments"):  # A batch.
         inside = environment.environments

@@ -19,7 +19,6 @@ _CLASSES = {
     "flatten_actions": "FlattenActions",
     "frame_stack": "FrameStack",
     "hide": "Hide",
-    "normalize_observations": "NormalizeObservations",
     "observation_action_reward": "ObservationActionReward",
     "one_hot": "OneHot",
     "pixels": "Pixels",
@@ -44,7 +43,8 @@ def find(name: str) -> Callable[..., Any]:
         UnknownNameError: there is no such wrapper; proposes the nearest name.
     """
     if name not in _CLASSES:
-        raise unknown_name("wrapper", name, _CLASSES)
+        advice = "To normalise observations or rewards: --normalize." if "normal" in name.lower() else ""
+        raise unknown_name("wrapper", name, _CLASSES, advice)
     cls: Callable[..., Any] = getattr(importlib.import_module(f"agentkit.wrappers.{name}"), _CLASSES[name])
     return cls
 

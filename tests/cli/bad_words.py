@@ -197,7 +197,10 @@ WORDS = [
     ([*DQN, "--env-set", "rosw=5"], "Did you mean 'rows'"),
     ([*DQN, "--env-set", "rows=5", "--env-set", "rows=6"], "given twice"),
     ([*DQN, "--wrapper", "frame_stak"], "Did you mean 'frame_stack'"),
-    ([*DQN, "--wrapper", "normalize_observations"], "statistics of its own .* Take --normalize observations"),
+    (
+        [*DQN, "--wrapper", "normalize_observations"],
+        "To normalise observations or rewards: --normalize",
+    ),
     ([*DQN, "--normalize", "observation"], "Did you mean 'observations'"),
     ([*PPO, "--normalize", "observations"], "normalize_observations, found True. Do not ask"),
     (

@@ -58,7 +58,7 @@ def test_wrong_arguments_of_an_environment(words, error, message):
 
 
 def test_wrappers():
-    assert parse_wrapper("normalize_observations") is registry.find("normalize_observations")
+    assert parse_wrapper("concat_observations") is registry.find("concat_observations")
     made = parse_wrapper("frame_stack(num_frames=4, flatten=False)")
     assert isinstance(made, functools.partial)
     assert (made.func, made.keywords) == (FrameStack, {"num_frames": 4, "flatten": False})

@@ -12,8 +12,8 @@ from agentkit.envs.resumable import ResumableEnvironment, episode_seed
 from agentkit.errors import CheckpointError, ConfigError
 from agentkit.testing.environment import EnvironmentContract, assert_same_timestep
 from agentkit.wrappers.frame_stack import FrameStack
-from agentkit.wrappers.normalize_observations import NormalizeObservations
 from agentkit.wrappers.step_limit import StepLimit
+from tests.wrappers.running_mean import RunningMean
 
 
 class Leaky(Environment):
@@ -43,7 +43,7 @@ class TestStateful(EnvironmentContract):
     num_steps = 50
 
     def make_environment(self):
-        inner = StepLimit(FrameStack(NormalizeObservations(PointMass()), 3), 13)
+        inner = StepLimit(FrameStack(RunningMean(PointMass()), 3), 13)
         return ResumableEnvironment(inner, seed=5)
 
     def test_reseed_repeats_the_episodes(self):
@@ -61,13 +61,13 @@ def test_before_the_first_reset():
 
 
 def test_statistics_are_kept_before_the_first_reset():
-    trained = NormalizeObservations(PointMass())
+    trained = RunningMean(PointMass())
     for _ in range(5):
         trained.reset()
-    fresh = NormalizeObservations(PointMass())
+    fresh = RunningMean(PointMass())
     other = ResumableEnvironment(fresh, seed=0)
     assert other.restore(ResumableEnvironment(trained, seed=0).save()) is None
-    assert fresh.num_observations == 5
+    assert fresh.count == 5
 
 
 def test_on_the_last_step_of_an_episode():
@@ -91,15 +91,15 @@ def test_the_callers_buffer_may_be_reused():
 
 
 def test_a_saved_state_does_not_change_afterwards():
-    environment = ResumableEnvironment(NormalizeObservations(PointMass()), seed=0)
+    environment = ResumableEnvironment(RunningMean(PointMass()), seed=0)
     environment.reset()
     environment.step(np.zeros(2))
     environment.reset()
     state = environment.save()
-    mean = state["start"]["wrapper"]["means"]["0"].copy()
+    total = state["start"]["wrapper"]["sums"]["0"].copy()
     for _ in range(50):
         environment.step(np.ones(2))
-    np.testing.assert_array_equal(state["start"]["wrapper"]["means"]["0"], mean)
+    np.testing.assert_array_equal(state["start"]["wrapper"]["sums"]["0"], total)
     assert state["num_steps"] == 0
 
 
@@ -143,7 +143,7 @@ def test_a_state_of_another_environment_is_refused():
 
 def test_other_wrappers_than_when_saved_are_refused():
     plain = ResumableEnvironment(PointMass(), seed=0)
-    wrapped = ResumableEnvironment(NormalizeObservations(PointMass()), seed=0)
+    wrapped = ResumableEnvironment(RunningMean(PointMass()), seed=0)
     for environment in (plain, wrapped):
         environment.reset()
     with pytest.raises(CheckpointError, match="same wrappers"):

@@ -19,12 +19,12 @@ from agentkit.wrappers.canonical_actions import CanonicalActions
 from agentkit.wrappers.concat_observations import ConcatObservations
 from agentkit.wrappers.frame_stack import FrameStack
 from agentkit.wrappers.hide import Hide
-from agentkit.wrappers.normalize_observations import NormalizeObservations
 from agentkit.wrappers.observation_action_reward import OAR, ObservationActionReward
 from agentkit.wrappers.single_precision import SinglePrecision
 from agentkit.wrappers.soft_horizon import SoftHorizon
 from agentkit.wrappers.step_limit import StepLimit
 from agentkit.wrappers.terminations_as_truncations import TerminationsAsTruncations
+from tests.wrappers.running_mean import RunningMean
 
 
 class Counter(Environment):
@@ -71,8 +71,8 @@ WRAPPED = {
     "observation_action_reward": ObservationActionReward,
     "concat_observations": ConcatObservations,
     "hide": lambda inner: Hide(ConcatObservations(inner), [0]),
-    "normalize_observations": NormalizeObservations,
-    "many": lambda inner: FrameStack(NormalizeObservations(ConcatObservations(ActionRepeat(inner, 3))), 2),
+    "running_mean": RunningMean,
+    "many": lambda inner: FrameStack(RunningMean(ConcatObservations(ActionRepeat(inner, 3))), 2),
 }
 
 
@@ -90,7 +90,7 @@ class TestWrappers(EnvironmentContract):
         return ResumableEnvironment(WRAPPED[self.name](Counter()), seed=2)
 
     def test_reseed_repeats_the_episodes(self):
-        if self.name not in ("normalize_observations", "many"):  # Their statistics go on, as they should.
+        if self.name not in ("running_mean", "many"):  # Their statistics go on, as they should.
             super().test_reseed_repeats_the_episodes()
 
 
@@ -395,66 +395,15 @@ def test_concat_observations():
         ConcatObservations(Catch())
 
 
-def test_normalize_observations_equals_numpy_over_all_seen():
-    inner, environment = PointMass(seed=1), NormalizeObservations(PointMass(seed=1), clip=None)
-    rng = np.random.default_rng(0)
-    seen = [inner.reset().observation]
-    environment.reset()
-    for _ in range(100):
-        action = rng.uniform(-1, 1, 2)
-        seen.append(inner.step(action).observation)
-        found = environment.step(action).observation
-    data = np.array(seen, np.float64)
-    expected = (data[-1] - data.mean(0)) / data.std(0)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert found.dtype == np.float32
-
-
-def test_normalize_observations_frozen_with_saved_statistics():
-    training = NormalizeObservations(PointMass())
-    for _ in range(20):
-        training.reset()
-    evaluation = NormalizeObservations(PointMass())
-    evaluation.restore(training.save())
-    evaluation.freeze()
-    one, other = evaluation.reset(), evaluation.reset()
-    assert evaluation.num_observations == training.num_observations == 20
-    evaluation.reseed(0)
-    assert_same_timestep(evaluation.reset(), one)
-    assert not np.array_equal(one.observation, other.observation)
-    evaluation.freeze(False)
-    evaluation.reset()
-    assert evaluation.num_observations == 21
-
-
-def test_normalize_observations_clips():
-    environment = NormalizeObservations(ConcatObservations(Counter(length=500)), clip=0.25)
-    values = [step.observation for step in last_of(environment, np.zeros(2))]
-    assert np.abs(values).max() == 0.25
-
-
-def test_normalize_observations_refusals():
-    class Image(Counter):
-        def observation_spec(self):
-            return {"pixels": specs.Array((4, 4), np.uint8)}
-
-    with pytest.raises(ConfigError, match="expects floats, found uint8 in 'pixels'"):
-        NormalizeObservations(Image())
-    with pytest.raises(ConfigError, match="positive clip"):
-        NormalizeObservations(PointMass(), clip=0)
-    environment = NormalizeObservations(PointMass())
-    with pytest.raises(CheckpointError, match="They are of another environment"):
-        environment.restore(NormalizeObservations(PointMass(num_dimensions=3)).save())
-    with pytest.raises(CheckpointError, match="Expected saved statistics"):
-        environment.restore({"wrapper": {}})
+def test_state_without_the_wrappers_own_is_refused():
     with pytest.raises(CheckpointError, match="same wrappers"):
-        environment.restore({})
+        RunningMean(PointMass()).restore({})
 
 
 def test_state_for_a_stateless_wrapper_is_refused():
     environment = SinglePrecision(PointMass())
     with pytest.raises(CheckpointError, match="keeps no state"):
-        environment.restore(NormalizeObservations(PointMass()).save())
+        environment.restore(RunningMean(PointMass()).save())
 
 
 def test_make_with_every_wrapper_resumes():
@@ -463,7 +412,7 @@ def test_make_with_every_wrapper_resumes():
             "agentkit:catch",
             seed=1,
             wrappers=[
-                NormalizeObservations,
+                RunningMean,
                 lambda e: FrameStack(e, 2),
                 lambda e: StepLimit(e, 6),
                 ObservationActionReward,
