@@ -100,6 +100,17 @@ def test_lists_are_what_they_say(file, text, sizes, capsys):
     assert f"hidden_sizes = {list(sizes)}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("in_file", "word", "kept"),
+    [("false", None, False), ("true", None, True), ("false", "--keep-best", True), ("true", "--no-keep-best", False)],
+)
+def test_a_no_is_heard_from_a_file_and_from_the_command_line(tmp_path, in_file, word, kept):
+    path = tmp_path / "dqn.toml"
+    path.write_text(f'env = "agentkit:catch"\nsteps = 100\nkeep-best = {in_file}\n[agent]\nname = "dqn"\n')
+    arguments = parse(["train", "--config", str(path), *([word] if word else [])])
+    assert arguments.keep_best is kept
+
+
 def test_a_file_that_is_not_there(capsys, tmp_path):
     with pytest.raises(ConfigError, match=r"none\.toml' cannot be read"):
         parse(["train", "--config", str(tmp_path / "none.toml")])

@@ -54,6 +54,12 @@ def test_a_trial_is_a_command_line_of_train(tmp_path):
     assert (plan.evaluation_period, plan.evaluation_episodes) == (750, 2)
 
 
+def test_a_no_of_the_file_is_a_word_of_the_trial(tmp_path):
+    for text, kept in (("false", False), ("true", True)):
+        file = read_sweep_file(write(tmp_path, f"keep_best = {text}\n" + FILE))
+        assert parse(["train", *file.words({})]).keep_best is kept
+
+
 def test_intervals_are_whole_where_the_setting_is(tmp_path):
     text = FILE.replace(
         "learning_rate = [1e-3, 1e-2]", "n_step = {low = 1, high = 5, num = 3}\ndiscount = {low = 0, high = 1}"

@@ -68,6 +68,8 @@ class SweepFile:
                 words += [word for each in value for word in (option, text_of(each))]
             elif value is not False:
                 words += [option, text_of(value)]
+            elif (refusal := f"--no-{option.removeprefix('--')}") in options("train"):
+                words.append(refusal)
         return words
 
 

@@ -82,7 +82,7 @@ def with_file(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
         of_file = parser.parse_args(list(_words(content, options)))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return _merged(arguments, of_file)
+    return _merged(arguments, of_file, parser)
 
 
 def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -> Iterator[str]:
@@ -102,7 +102,8 @@ def _words(content: Mapping[str, Any], options: Mapping[str, argparse.Action]) -
         elif options[key].nargs == 0:
             if not isinstance(value, bool):
                 raise ConfigError(f"{key}: expected true or false, found {value!r:.60}.")
-            yield from [f"--{key}"] * value
+            if value or isinstance(options[key], argparse.BooleanOptionalAction):
+                yield f"--{key}" if value else f"--no-{key}"
         elif isinstance(value, list):
             if not isinstance(options[key], argparse._AppendAction):
                 raise ConfigError(f"{key}: expected one value, found the list {value!r:.60}.")
@@ -127,15 +128,17 @@ def _literal(value: Any) -> str:
     return value if isinstance(value, str) and parse_plain(value) == value else repr(value)
 
 
-def _merged(arguments: argparse.Namespace, of_file: argparse.Namespace) -> argparse.Namespace:
+def _merged(
+    arguments: argparse.Namespace, of_file: argparse.Namespace, parser: argparse.ArgumentParser
+) -> argparse.Namespace:
     merged = argparse.Namespace(**vars(arguments))
     for name, value in vars(of_file).items():
         given = getattr(arguments, name, None)
         if name in ("set", "env_set") and value and given:
             theirs = {word.partition("=")[0] for word in given}
             setattr(merged, name, [word for word in value if word.partition("=")[0] not in theirs] + given)
-        elif given is None or given is False:
-            setattr(merged, name, value)
+        elif given is None or (given is False and parser.get_default(name) is False):
+            setattr(merged, name, value)  # Else it is a --no-... of the command line.
     return merged
 
 
