@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 NEAREST: dict[str, tuple[str, ...]] = {
     "losses/continuous": ("losses/test_continuous.py",),
