@@ -11,6 +11,7 @@ from agentkit.cli import main
 from agentkit.envs.base import Environment
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import record_episodes
+from agentkit.experiment.evaluation import judging
 
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
 
@@ -113,6 +114,22 @@ def test_episodes_that_never_end_are_cut_off_and_that_is_said(tmp_path, capsys):
         assert main(["export", str(run), "-o", str(tmp_path / "data.hdf5"), *words]) == 0
     assert "14 steps" in capsys.readouterr().out
     assert main(["export", str(run), "-o", str(tmp_path / "other.hdf5"), "--replay", "--max-steps", "7"]) == 2
+
+
+def test_evaluations_and_samples_of_a_policy_are_cut_off_alike(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "LONGEST_LIMIT", 1_100)
+    policy = agentkit.load(agentkit.ExperimentConfig(AGENT, Endless, num_steps=16))
+    policy.save(tmp_path / "policy.npz")
+    for played, options, limit in (
+        (policy, {}, 1_000),
+        (policy, {"environment": Endless}, 1_000),
+        (agentkit.load(tmp_path / "policy.npz"), {"environment": Endless}, 1_100),
+        (agentkit.load(tmp_path / "policy.npz"), {"environment": Endless, "evaluation_max_steps": 7}, 7),
+    ):
+        with pytest.warns(RuntimeWarning, match=f"cut off after {limit:,} steps"):
+            assert len(agentkit.sample(played, episodes=1, **options).t) == limit
+        with pytest.warns(RuntimeWarning, match="cut off"):
+            assert agentkit.evaluate(played, 1, **options)["episode_length"].tolist() == [limit]
 
 
 @pytest.mark.full
