@@ -35,9 +35,8 @@ from agentkit.experiment.sweeps.jobs import (
 )
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import read_json
-from agentkit.loggers.grid import Grid
+from agentkit.loggers.live import Grid, RunsTable
 from agentkit.loggers.progress import duration
-from agentkit.loggers.runs_table import RunsTable
 from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"
