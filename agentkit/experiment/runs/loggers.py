@@ -37,7 +37,8 @@ def check_installed(experiment: ExperimentConfig) -> None:
         MissingExtraError: a package is not installed; it names the extra.
         UntrustedCodeError: a resumed run's folder, and nobody else, names a service that rows would be sent to.
     """
-    for logger in experiment.loggers:
+    given: Sequence[Any] = experiment.loggers
+    for logger in given:
         if isinstance(logger, MissingLogger):
             check_logger_name(logger.code, (), experiment.run_directory)
     for name in _names(experiment):
