@@ -394,6 +394,7 @@ def test_a_run_writes_no_videos_where_its_folder_says(mark, tmp_path):
 
 
 def test_a_run_sends_nothing_from_the_users_account_where_its_folder_says(mark, monkeypatch, capsys):
+    """Nothing else notices it."""
     reached = []
     monkeypatch.setattr("agentkit.experiment.local.run_lock", reached.append)  # Past the refusal.
     monkeypatch.setattr("agentkit.loggers.check_login", lambda: None)
