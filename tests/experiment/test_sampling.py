@@ -143,7 +143,7 @@ def test_evaluations_and_samples_of_a_policy_are_cut_off_alike(tmp_path, monkeyp
     ):
         with pytest.warns(RuntimeWarning, match=f"cut off after {limit:,} steps"):
             assert len(agentkit.sample(played, episodes=1, **options).t) == limit
-        assert agentkit.evaluate(played, 1, **options)["episode_length"].tolist() == [limit]
+        assert agentkit.evaluate(played, 1, **options)["episode_length"] == [limit]
 
 
 @pytest.mark.full
