@@ -8,15 +8,16 @@ the newest ``evaluation``. What is absent is left out, so that programs of a use
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO, final
 
 from agentkit.errors import ConfigError
+from agentkit.loggers import live
 from agentkit.loggers.base import Number
-from agentkit.loggers.grid import Grid, aligned, rich_table
-from agentkit.loggers.live import LiveTable
+from agentkit.loggers.live import Grid, LiveDisplay
 from agentkit.loggers.progress import duration
 
 Status = Mapping[str, Any]
@@ -103,9 +104,7 @@ def picture(status: Status, speeds: Speeds | None = None) -> Picture:
 
 def as_text(status: Status, speeds: Speeds | None = None) -> str:
     """Returns a status as plain text of several lines, for `agentkit status` and files."""
-    shown = picture(status, speeds)
-    parts = [[shown.progress], aligned(shown.roles), shown.troubles, aligned(shown.tables)]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+    return live.as_text(as_table(status, speeds))
 
 
 def as_line(status: Status, speeds: Speeds | None = None) -> str:
@@ -128,11 +127,11 @@ def as_table(status: Status, speeds: Speeds | None = None) -> Any:
     shown = picture(status, speeds)
     parts: list[Any] = [Text(shown.progress, style="bold")]
     if shown.roles.rows:
-        parts += [Text(), rich_table(shown.roles, wrap=True)]
+        parts += [Text(), shown.roles.table(wrap=True)]
     if shown.troubles:
         parts += [Text(), *(Text(trouble, style="red") for trouble in shown.troubles)]
     if shown.tables.rows:
-        parts += [Text(), rich_table(shown.tables, wrap=True)]
+        parts += [Text(), shown.tables.table(wrap=True)]
     return Group(*parts)
 
 
@@ -204,7 +203,7 @@ def events_between(before: Status | None, after: Status) -> list[str]:
 
 
 @final
-class ProgramTable(LiveTable):
+class ProgramTable(contextlib.AbstractContextManager["ProgramTable"]):
     """Shows statuses as they come: a table redrawn in place on a terminal, elsewhere a line at intervals.
 
     No thread is used: the table moves when a status comes. Restarts, errors and evaluations are printed as
@@ -227,7 +226,8 @@ class ProgramTable(LiveTable):
     ):
         if not interval_seconds > 0:
             raise ConfigError(f"Expected interval_seconds > 0, found {interval_seconds}.")
-        super().__init__(stream)
+        self._display = LiveDisplay(stream)
+        self.message = self._display.message
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._shown_at = -math.inf
@@ -241,14 +241,21 @@ class ProgramTable(LiveTable):
         for event in events_between(self._status, status):
             self.message(event)
         self._status = status
-        if self._display is not None:
+        if self._display.console is not None:
             self._display.show(as_table(status, self._speeds))
         elif now - self._shown_at >= self._interval_seconds:
             self._shown_at = now
-            self._print(as_line(status, self._speeds))
+            self.message(as_line(status, self._speeds))
 
-    def _last_lines(self) -> str:
-        return "" if self._status is None else as_line(self._status, self._speeds)
+    def close(self) -> None:
+        """Shows how it ended and gives the terminal back. May be called twice."""
+        if self._status is not None and self._display.console is None:
+            self.message(as_line(self._status, self._speeds))
+        self._status = None
+        self._display.close()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 def _progress(status: Status, speeds: Speeds) -> str:

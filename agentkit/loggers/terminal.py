@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TextIO, final
+from typing import Any, TextIO, final
 
 from agentkit.errors import ConfigError
 from agentkit.loggers.base import Logger, to_numbers
@@ -56,15 +56,14 @@ class TerminalLogger(Logger):
             raise ConfigError(
                 f"Expected num_steps >= 1 and interval_seconds > 0, found {num_steps} and {interval_seconds}."
             )
-        self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._progress = Progress(num_steps, start_step, clock(), unit)
-        self._screen: _Screen | None = None
-        if self._stream.isatty():
-            self._screen = _Terminal(self._stream)
-        elif stream is None and in_notebook():
-            self._screen = _Notebook()
-        self._period = interval_seconds if self._screen is None else _REDRAW_SECONDS
+        self._display = LiveDisplay(stream)
+        self._notebook: _Notebook | None = None
+        if self._display.console is None and stream is None and in_notebook():
+            self._notebook = _Notebook()
+        is_lines = self._display.console is None and self._notebook is None
+        self._period = interval_seconds if is_lines else _REDRAW_SECONDS
         self._shown_at = -math.inf
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -80,10 +79,10 @@ class TerminalLogger(Logger):
 
     def message(self, text: str) -> None:
         """Prints a line of its own above the progress line: an evaluation, a checkpoint, a warning."""
-        if self._screen is not None:
-            self._screen.message(text)
+        if self._notebook is not None:
+            print(text)
         else:
-            self._print(text)
+            self._display.message(text)
 
     def close(self) -> None:
         """Shows where the run ended and gives the terminal back."""
@@ -91,8 +90,7 @@ class TerminalLogger(Logger):
             return
         self._progress.ended = True
         self._show(self._clock())
-        if self._screen is not None:
-            self._screen.close()
+        self._display.close()
 
     def line(self) -> str:
         """Returns the progress as one plain line."""
@@ -100,14 +98,12 @@ class TerminalLogger(Logger):
 
     def _show(self, now: float) -> None:
         self._shown_at = now
-        if self._screen is None:
-            self._print(plain_line(self._progress, now))
+        if self._notebook is not None:
+            self._notebook.show(self._progress, now)
+        elif self._display.console is not None:
+            self._display.show(_drawn(self._progress, now, self._display.console))
         else:
-            self._screen.show(self._progress, now)
-
-    def _print(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+            self._display.message(plain_line(self._progress, now))
 
 
 def plain_line(progress: Progress, now: float) -> str:
@@ -144,39 +140,17 @@ def in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-class _Screen(Protocol):
-    def show(self, progress: Progress, now: float) -> None: ...
+def _drawn(progress: Progress, now: float, console: Any) -> Any:
+    """Returns progress for rich: two lines, or a plain one where the terminal has no signs for a bar."""
+    from rich.text import Text
 
-    def message(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@final
-class _Terminal:
-    """Draws on a terminal; other output appears above."""
-
-    def __init__(self, stream: TextIO):
-        self._display = LiveDisplay(stream)
-
-    def show(self, progress: Progress, now: float) -> None:
-        from rich.text import Text
-
-        console = self._display.console
-        if not str(console.encoding).lower().startswith("utf"):
-            self._display.show(Text(plain_line(progress, now)))
-            return
-        lines = [
-            Text.assemble(before, (full, "green"), (rest, "bright_black"), after, no_wrap=True, overflow="crop")
-            for before, full, rest, after in drawn_lines(progress, now, console.width)
-        ]
-        self._display.show(Text("\n").join(lines))
-
-    def message(self, text: str) -> None:
-        self._display.message(text)
-
-    def close(self) -> None:
-        self._display.close()
+    if not str(console.encoding).lower().startswith("utf"):
+        return Text(plain_line(progress, now))
+    lines = [
+        Text.assemble(before, (full, "green"), (rest, "bright_black"), after, no_wrap=True, overflow="crop")
+        for before, full, rest, after in drawn_lines(progress, now, console.width)
+    ]
+    return Text("\n").join(lines)
 
 
 @final
@@ -193,9 +167,3 @@ class _Notebook:
             self._handle = sys.modules["IPython"].display.display(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)
-
-    def message(self, text: str) -> None:
-        print(text)
-
-    def close(self) -> None:
-        return None

@@ -41,7 +41,7 @@ class Config:
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "changes"))
     yield {name: importlib.import_module(name) for name in NAMES}
     for name in NAMES:
         sys.modules.pop(name)

@@ -18,8 +18,7 @@ from agentkit.errors import ConfigError
 from agentkit.experiment import ExperimentConfig, Profile, local, resume, run
 from agentkit.experiment.checks.stand_in import StandIn
 from agentkit.experiment.profiling import table
-from agentkit.experiment.profiling.profile import ONCE, PARTS, Timer
-from agentkit.experiment.profiling.timed_parts import TimedDataset
+from agentkit.experiment.profiling.profile import ONCE, PARTS, TimedDataset, Timer
 
 PAUSE = 0.005
 

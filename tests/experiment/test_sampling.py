@@ -1,5 +1,7 @@
 """`agentkit.sample`: rows and episodes of a policy, without a learner."""
 
+import types
+
 import dm_env
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from agentkit.cli import main
 from agentkit.envs.base import Environment
 from agentkit.errors import ConfigError, SpecError
 from agentkit.experiment import record_episodes
+from agentkit.experiment.config.evaluation_plan import evaluation_plan
+from agentkit.experiment.evaluation import judging
 
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
 
@@ -113,6 +117,33 @@ def test_episodes_that_never_end_are_cut_off_and_that_is_said(tmp_path, capsys):
         assert main(["export", str(run), "-o", str(tmp_path / "data.hdf5"), *words]) == 0
     assert "14 steps" in capsys.readouterr().out
     assert main(["export", str(run), "-o", str(tmp_path / "other.hdf5"), "--replay", "--max-steps", "7"]) == 2
+
+
+def test_episodes_of_a_policy_may_take_as_long_as_its_run_and_those_of_a_file_the_longest_there_is():
+    run = agentkit.ExperimentConfig(AGENT, Endless, num_steps=2_000)
+    of_run = types.SimpleNamespace(origin=types.SimpleNamespace(experiment=run))
+    of_file = types.SimpleNamespace(origin=None, agent=AGENT)
+    other = {"environment": Lengths}
+    for policy, options, limit in ((of_run, {}, 2_000), (of_run, other, 2_000), (of_file, other, 100_000)):
+        assert evaluation_plan(judging.experiment_of_policy(policy, options)).max_steps == limit
+        options = {**options, "evaluation_max_steps": 7}
+        assert evaluation_plan(judging.experiment_of_policy(policy, options)).max_steps == 7
+
+
+@pytest.mark.full
+def test_evaluations_and_samples_of_a_policy_are_cut_off_alike(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "LONGEST_LIMIT", 1_100)
+    policy = agentkit.run(agentkit.ExperimentConfig(AGENT, Endless, num_steps=16, evaluation_period=0)).policy
+    policy.save(tmp_path / "policy.npz")
+    for played, options, limit in (
+        (policy, {}, 1_000),
+        (policy, {"environment": Endless}, 1_000),
+        (agentkit.load(tmp_path / "policy.npz"), {"environment": Endless}, 1_100),
+        (agentkit.load(tmp_path / "policy.npz"), {"environment": Endless, "evaluation_max_steps": 7}, 7),
+    ):
+        with pytest.warns(RuntimeWarning, match=f"cut off after {limit:,} steps"):
+            assert len(agentkit.sample(played, episodes=1, **options).t) == limit
+        assert agentkit.evaluate(played, 1, **options)["episode_length"] == [limit]
 
 
 @pytest.mark.full

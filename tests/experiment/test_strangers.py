@@ -24,7 +24,7 @@ from agentkit.cli import main
 from agentkit.datasets import read_episodes
 from agentkit.envs.catch import Catch
 from agentkit.errors import AgentkitError, ConfigError, SpecError
-from agentkit.experiment import ExperimentConfig, evaluate, read_record, resume
+from agentkit.experiment import ExperimentConfig, evaluate, read_config, read_record, resume
 from agentkit.experiment.config import identity, recipes
 from agentkit.experiment.config.codes import in_short
 from agentkit.experiment.config.recipes import decode, encode
@@ -391,6 +391,33 @@ def test_a_run_writes_no_videos_where_its_folder_says(mark, tmp_path):
     for words in (["watch", mark.run, "--out", "film.gif"], ["export-policy", mark.run, "--out", "policy.npz"]):
         assert main([str(word) for word in words]) == 2
     assert not elsewhere.exists()
+
+
+def test_a_run_sends_nothing_from_the_users_account_where_its_folder_says(mark, monkeypatch, capsys):
+    """Nothing else notices it."""
+    reached = []
+    monkeypatch.setattr("agentkit.experiment.local.run_lock", reached.append)  # Past the refusal.
+    monkeypatch.setattr("agentkit.loggers.check_login", lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    for name in ("wandb", "mlflow"):
+        _write(mark.run, lambda record, name=name: record.update(loggers=["jsonl", name]))
+        module, record = f"agentkit.loggers.{name}", read_record(mark.run)
+        with pytest.raises(UntrustedCodeError, match=rf"sent from your account.*--import {module}.*imports=") as error:
+            resume(mark.run)
+        assert error.value.packages == (module,) and not reached
+        assert main(["train", "--resume", str(mark.run)]) == 2
+        assert f"train --resume {mark.run} --import {module}\n" in capsys.readouterr().err
+        assert read_config(mark.run).describe()["loggers"] == ["jsonl", name]  # To look at such a run needs no word.
+        assert read_config(mark.run, imports=(module,)).loggers == ("jsonl", name)
+        assert identity.packages_of(record) == [module]
+        (mark.run / "group.json").write_text(json.dumps({"seeds": [0], "jobs": 1, "experiment": record}))
+        assert main(["train", "--resume", str(mark.run)]) == 2
+        assert "sent from your account" in capsys.readouterr().err
+        (mark.run / "group.json").unlink()
+        for words in ({"imports": (module,)}, {"loggers": name}):
+            with pytest.raises(TypeError, match="context manager"):
+                resume(mark.run, **words)
+            assert reached.pop()
 
 
 @pytest.mark.full

@@ -68,7 +68,6 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
     from agentkit.agents import registry
     from agentkit.experiment import train_by_name
     from agentkit.experiment.config.experiment_config import refuse_wrong_order
-    from agentkit.experiment.config.trust import packages_outside
     from agentkit.experiment.runs import loggers
     from agentkit.experiment.training.prior_data import refuse_prior_data
 
@@ -91,9 +90,7 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         **_given_fields(arguments, imports),
         **settings,
     )
-    # Such as that of `video`, which writes where it is told to: the next command has to name them.
-    own = packages_outside(getattr(wrapper, "func", wrapper).__module__ for wrapper in plan.wrappers)
-    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), *own])] or None
+    import_again(arguments, plan)
     loggers.check_installed(plan)
     plan = with_data_share(with_reward_scale(plan), arguments)
     if command != "train":
@@ -103,6 +100,15 @@ def new_experiment(arguments: argparse.Namespace, command: str, **settings: Any)
         show_config(plan, arguments)
     tell_preset(preset, plan, arguments.env if arguments.preset in (None, "auto") else arguments.preset)
     return plan
+
+
+def import_again(arguments: argparse.Namespace, plan: Any) -> None:
+    """Adds to ``--import`` what the next command on the run has to name: wrappers that write, loggers that send."""
+    from agentkit.experiment.config.trust import logger_modules, packages_outside
+
+    modules = [getattr(wrapper, "func", wrapper).__module__ for wrapper in plan.wrappers]
+    own = packages_outside([*modules, *logger_modules(plan.loggers)])
+    arguments.imports = [*dict.fromkeys([*(arguments.imports or ()), *own])] or None
 
 
 def _given_fields(arguments: argparse.Namespace, imports: Sequence[str]) -> dict[str, Any]:

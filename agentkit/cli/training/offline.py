@@ -11,7 +11,7 @@ import numpy as np
 from agentkit.cli.interrupts import interruptible
 from agentkit.cli.screen import say
 from agentkit.cli.summary import finish
-from agentkit.cli.training.new_run import check_fit, in_new_folder, refuse_given
+from agentkit.cli.training.new_run import check_fit, import_again, in_new_folder, refuse_given
 from agentkit.cli.values.callbacks import callbacks_for_new_run, callbacks_for_resumed_run
 from agentkit.cli.values.environments import (
     find_environment,
@@ -102,6 +102,7 @@ def _new_plan(arguments: argparse.Namespace) -> tuple[Any, NewFolder]:
     }
     settings = {name: value for name, value in given.items() if value is not None}
     plan = experiment.OfflineConfig(agent, arguments.data, arguments.updates, environment, progress=True, **settings)
+    import_again(arguments, plan)
     loggers.check_installed(plan.as_experiment())
     check_fit(plan.as_experiment(), holds_replay=False)
     plan, folder = in_new_folder(plan, arguments)

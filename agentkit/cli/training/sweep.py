@@ -77,13 +77,13 @@ def _status(file: SweepFile, directory: Path) -> int:
 
     if not directory.is_dir():
         raise ConfigError(f"{directory} has no sweep yet. Begin it with: {command_line('sweep', file.path)}")
-    from agentkit.loggers.runs_table import as_text
+    from agentkit.loggers.live import as_text
 
     folder = SweepFolder(directory)
     records = folder.records()
     running = [record.number for record in records if record.state == BEGUN and folder.is_held(record.number)]
     if records:
-        print(as_text(_grid(records, running, directory)))
+        print(as_text(_grid(records, running, directory).table()))
     say(_describe_best(file, records, directory))
     return 0
 
@@ -107,7 +107,7 @@ def _grid(records: Sequence[Any], running: Sequence[int], directory: Path) -> An
     """Returns the table of trials: those that run, and the best of the others, where there are many."""
     from agentkit.experiment.sweeps.run import best_of
     from agentkit.experiment.sweeps.trials import SweepFolder
-    from agentkit.loggers.grid import Grid
+    from agentkit.loggers.live import Grid
 
     names = list(dict.fromkeys(name for record in records for name in record.parameters))
     best = best_of(records)
@@ -145,7 +145,7 @@ class _TableWatcher:
     """Shows a sweep as it runs: a `Watcher`."""
 
     def __init__(self, directory: Path) -> None:
-        from agentkit.loggers.runs_table import RunsTable
+        from agentkit.loggers.live import RunsTable
 
         self._directory = directory
         self._table = RunsTable()

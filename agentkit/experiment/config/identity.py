@@ -19,7 +19,13 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.config import callback_record
 from agentkit.experiment.config.codes import Code, in_short, parse
 from agentkit.experiment.config.recipes import Checked, check, encode, names_only
-from agentkit.experiment.config.trust import check_gymnasium_name, import_named, packages_outside
+from agentkit.experiment.config.trust import (
+    check_gymnasium_name,
+    check_logger_name,
+    import_named,
+    logger_modules,
+    packages_outside,
+)
 
 AGENT_PARTS = ("agent", "agent_config", "agent_parts", "agent_code")
 ENVIRONMENT_PARTS = ("environment", "environment_function", "environment_factory", "environment_settings", "wrappers")
@@ -197,7 +203,9 @@ def rebuild_loggers(codes: Sequence[Any], run: object, imports: Sequence[str]) -
             for _, reason in parsed.unnamed(""):
                 raise ConfigError(reason)
             (checked,) = check([parsed], imports, run)
-            found.append(checked.build())
+            logger = checked.build()
+            check_logger_name(logger, imports, run)
+            found.append(logger)
         except ConfigError as error:
             found.append(MissingLogger(code, str(error).rstrip(".")))
     return found
@@ -309,8 +317,9 @@ def _codes(parts: Mapping[str, Any], where: str = "") -> dict[str, Code]:
 def packages_of(record: Mapping[str, Any]) -> list[str]:
     """Returns the packages that ``--import`` has to name for another program to rebuild a run."""
     callbacks = [each.code for each in callback_record.read(record.get("callbacks", []))]
-    return packages_outside(module for code in (*_codes(_described(record)).values(), *callbacks)
-                            for module in code.modules())  # fmt: skip
+    codes = (*_codes(_described(record)).values(), *callbacks)
+    modules = [module for code in codes for module in code.modules()]
+    return packages_outside([*modules, *logger_modules(record.get("loggers", ()))])
 
 
 def difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

@@ -10,7 +10,7 @@ import importlib
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 from agentkit.errors import ConfigError
 
@@ -102,6 +102,26 @@ def check_gymnasium_name(environment: str, imports: Sequence[str], run: object) 
     name = rest.removeprefix(f"{module}:").rpartition("/")[2]
     if prefix == "gymnasium" and name.startswith("GymV"):  # Its arguments name another environment, of any module.
         check_trusted(["shimmy"], imports, run)
+
+
+def check_logger_name(name: str, imports: Sequence[str], run: object) -> None:
+    """Refuses the name of a logger that sends the run's rows from the user's own account.
+
+    Raises:
+        UntrustedCodeError: it says what to name.
+    """
+    for module in logger_modules([name]):
+        if not _covered(module, imports):
+            raise UntrustedCodeError(
+                f"The run {run} logs to {name}, and nothing is sent from your account on a folder's word. If you trust "
+                f"it, say so: --import {module} on the command line, imports={(module,)!r} in Python.",
+                (module,),
+            )
+
+
+def logger_modules(loggers: Iterable[Any]) -> list[str]:
+    """Returns the modules of those named loggers that send rows from the user's own account."""
+    return [f"agentkit.loggers.{name}" for name in loggers if name in ("mlflow", "wandb")]
 
 
 def packages_outside(modules: Iterable[str]) -> list[str]:

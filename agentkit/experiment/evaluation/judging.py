@@ -7,6 +7,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from agentkit.errors import ConfigError
+from agentkit.experiment.config.evaluation_plan import LONGEST_LIMIT
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.policies.agent_parts import make_parts
 from agentkit.experiment.policies.loading import LoadedPolicy, counts_of
@@ -64,15 +65,32 @@ def find_judged(
 
 def _judged_policy(policy: LoadedPolicy, options: dict[str, Any]) -> Judged:
     options.pop("imports", None)  # It is made already.
-    options = {**options, "evaluation_samples": policy.explore}
-    if policy.origin is not None:
-        experiment = dataclasses.replace(policy.origin.experiment, **options)
-    elif "environment" in options:
-        experiment = ExperimentConfig(policy.agent, num_steps=1, **options)
-    else:
-        raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
+    experiment = experiment_of_policy(policy, {**options, "evaluation_samples": policy.explore})
     store = VariableStore()
     store.publish(0, {"policy": policy.arrays})
     steps, updates = (None, None) if policy.origin is None else policy.origin.counts
     networks = make_parts(policy.agent, policy.environment_spec).networks
     return Judged(experiment, networks, store, policy.environment_spec, steps, updates)
+
+
+def experiment_of_policy(policy: LoadedPolicy, options: dict[str, Any]) -> ExperimentConfig:
+    """Returns what a policy is to play in: the experiment of its run, or of a file one in the environment given.
+
+    An episode may take as many steps as in evaluations of the run. Of a file nobody knows how long the run was: it may
+    take the most that any run's may.
+
+    Args:
+        policy: which plays.
+        options: fields to replace. An environment among them has the run's wrappers around it, unless others are given,
+            but not the arguments of the run's environment.
+
+    Raises:
+        ConfigError: a file's policy was given without an environment.
+    """
+    if policy.origin is not None:
+        if "environment" in options:
+            options = {"environment_settings": {}} | options
+        return dataclasses.replace(policy.origin.experiment, **options)
+    if "environment" not in options:
+        raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
+    return ExperimentConfig(policy.agent, num_steps=1, **({"evaluation_max_steps": LONGEST_LIMIT} | options))

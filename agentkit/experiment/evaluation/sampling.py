@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -19,8 +18,9 @@ from agentkit.actors import ActorIndex, CompiledPolicy, Policy
 from agentkit.actors.batches import SplitAdder
 from agentkit.adders.base import make_cast
 from agentkit.errors import ConfigError, says_what_was_meant
-from agentkit.experiment.config.evaluation_plan import LONGEST_LIMIT, evaluation_plan, warn_of_cut
+from agentkit.experiment.config.evaluation_plan import evaluation_plan, warn_of_cut
 from agentkit.experiment.config.experiment_config import ExperimentConfig
+from agentkit.experiment.evaluation.judging import experiment_of_policy
 from agentkit.experiment.policies.agent_parts import find_policy, make_parts
 from agentkit.experiment.policies.loading import LoadedPolicy, load
 from agentkit.experiment.policies.make_actor import add_columns, make_actor, make_loop
@@ -135,16 +135,8 @@ def _acting(
     if isinstance(source, LoadedPolicy):
         if explore and not is_file:
             raise ConfigError("A policy acts as it was loaded. Load it with load(..., explore=True) instead.")
-        if source.origin is None and "environment" not in options:
-            raise ConfigError("The policy's file names no environment to play in. Give one, as environment=.")
+        experiment = experiment_of_policy(source, options)
         store.publish(0, {"policy": source.arrays})
-        if source.origin is not None and "environment" in options:
-            options = {"wrappers": source.origin.experiment.wrappers} | options
-        if source.origin is None or "environment" in options:
-            options = {"evaluation_max_steps": LONGEST_LIMIT} | options  # Nobody knows of a run.
-            experiment = ExperimentConfig(source.agent, num_steps=1, **options)
-        else:
-            experiment = dataclasses.replace(source.origin.experiment, **options)
         with contextlib.closing(experiment.make_environment(0)) as made:
             check_fits(make_environment_spec(made), source.agent_observation_spec, source.agent_action_spec)
         yield experiment, source.pure_policy, store, 0

@@ -208,6 +208,7 @@ def join_run(
         record = dict(client.get("experiment", timeout=timeout))
     directory = pathlib.Path(record.pop("run_directory"))
     experiment = experiment_from_record(record, directory, imports=imports)
+    check_installed(experiment)
     experiment = dataclasses.replace(experiment, callbacks=callback_record.rebuild(record, directory, imports))
     replay, learner = Handle("replay-0"), Handle("learner-0")
     if role == "learner":

@@ -21,9 +21,9 @@ from agentkit.errors import ConfigError
 from agentkit.experiment.checks.stand_in import StandIn
 from agentkit.experiment.policies.make_actor import num_ready
 from agentkit.experiment.policies.result import Result
-from agentkit.experiment.profiling.timed_parts import TimedDataset
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.experiment.training.training_loop import Training
+from agentkit.types import ReplaySample
 
 PARTS = (
     "environment", "acting", "adding", "sampling", "update", "waiting", "evaluation", "saving", "logging", "rest",
@@ -109,6 +109,27 @@ class Timer:
                     self.calls[part] += 1
 
         return call
+
+
+@final
+class TimedDataset:
+    """Stands for a `ReplayDataset`; a batch that is due and still on its way is waited for."""
+
+    def __init__(self, dataset: Any, timer: Timer):
+        """Takes the dataset, and the timer that is told of the calls."""
+        self._dataset = dataset
+        self._draw_late = timer.timed(dataset.__next__, "waiting")
+        self._next = timer.timed(self._draw, "sampling")
+        self.ready = timer.timed(dataset.ready, "waiting", counted=False)
+
+    def _draw(self) -> ReplaySample:
+        return next(self._dataset) if self._dataset.fetched() else self._draw_late()
+
+    def __iter__(self) -> TimedDataset:
+        return self
+
+    def __next__(self) -> ReplaySample:
+        return self._next()
 
 
 class Row(NamedTuple):

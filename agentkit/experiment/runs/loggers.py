@@ -19,6 +19,7 @@ from agentkit import loggers
 from agentkit.errors import ConfigError, missing_extra
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.config.identity import MissingLogger
+from agentkit.experiment.config.trust import check_logger_name
 
 _SERVICES: dict[str, Callable[[loggers.RunInfo], loggers.Logger]] = {
     "mlflow": loggers.MlflowLogger,
@@ -34,7 +35,12 @@ def check_installed(experiment: ExperimentConfig) -> None:
     Raises:
         ConfigError: nobody is logged in at W&B.
         MissingExtraError: a package is not installed; it names the extra.
+        UntrustedCodeError: a resumed run's folder, and nobody else, names a service that rows would be sent to.
     """
+    given: Sequence[Any] = experiment.loggers
+    for logger in given:
+        if isinstance(logger, MissingLogger):
+            check_logger_name(logger.code, (), experiment.run_directory)
     for name in _names(experiment):
         if name in _PACKAGES and importlib.util.find_spec(_PACKAGES[name]) is None:
             raise missing_extra(_PACKAGES[name], name)

@@ -18,6 +18,7 @@ from agentkit.experiment.checks.short_runs import warnings_of
 from agentkit.experiment.config.experiment_config import ExperimentConfig
 from agentkit.experiment.runs.config_json import check_run_directory, damaged, experiment_from_record
 from agentkit.experiment.runs.lock import run_lock
+from agentkit.experiment.runs.loggers import check_installed
 from agentkit.experiment.sweeps.jobs import (
     FAILED,
     FINISHED,
@@ -34,9 +35,8 @@ from agentkit.experiment.sweeps.jobs import (
 )
 from agentkit.experiment.training.signals import StopOnSignal
 from agentkit.files import read_json
-from agentkit.loggers.grid import Grid
+from agentkit.loggers.live import Grid, RunsTable
 from agentkit.loggers.progress import duration
-from agentkit.loggers.runs_table import RunsTable
 from agentkit.scratch import make_scratch, remove_scratch
 
 GROUP_FILE = "group.json"
@@ -101,6 +101,7 @@ def run_seeds(
         RunsFailedError: a run failed; its `results` are what is returned otherwise.
     """
     seeds = check_seeds(seeds)
+    check_installed(experiment)
     for seed in seeds:
         dataclasses.replace(experiment, seed=seed)  # Refuses one that is none, before there is a folder.
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:

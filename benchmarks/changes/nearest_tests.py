@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 NEAREST: dict[str, tuple[str, ...]] = {
     "losses/continuous": ("losses/test_continuous.py",),
@@ -92,7 +92,6 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "experiment/training/signals": ("experiment/test_life_cycle.py", "cli/test_interrupts.py"),
     "experiment/config/source_code": ("experiment/test_recipes.py", "experiment/test_identity.py"),
     "experiment/checks/step_watch": ("experiment/test_step_timeout.py", "envs/test_workers.py"),
-    "experiment/profiling/timed_parts": ("experiment/test_profile.py",),
     "experiment/training/training_loop": (
         "experiment/test_local.py",
         "experiment/test_short_runs.py",

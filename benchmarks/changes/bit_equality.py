@@ -2,8 +2,8 @@
 
 Run it on two commits and compare (it uses whichever of `make_agent` and `Agent` the commit has)::
 
-    python benchmarks/bit_equality.py before.json
-    python benchmarks/bit_equality.py after.json --against before.json
+    python benchmarks/changes/bit_equality.py before.json
+    python benchmarks/changes/bit_equality.py after.json --against before.json
 """
 
 from __future__ import annotations

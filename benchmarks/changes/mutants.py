@@ -1,6 +1,6 @@
 """Which single-line faults in the code the two tiers of tests notice: a random sample of each folder.
 
-``nice -n 15 python benchmarks/mutants.py --json mutants.json`` goes on where an earlier call with the same file
+``nice -n 15 python benchmarks/changes/mutants.py --json mutants.json`` goes on where an earlier call with the same file
 stopped, prints the share that each tier notices, and every survivor; docs/benchmarks/mutants.md has what was found.
 
 Each mutant meets the tests in steps until one fails: the nearest ones of the landing tier, a wider set of it, and what
@@ -42,7 +42,7 @@ import mutations
 import nearest_tests
 from mutations import Mutant
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = {"losses": 1, "adders": 1, "replay/in_process": 1, "learning": 1}
 FOLDERS |= {"variables": 1, "actors": 1, "agents": 2, "experiment": 2}
 """By folder of agentkit, its part of the sample."""
