@@ -126,8 +126,8 @@ class ColumnSource(EnvironmentWrapper):
         if value is None:
             there = ", ".join(map(str, self.last_info)) or "nothing"
             raise ConfigError(
-                f"columns: the info of a reset and of {length:,} steps has no {self._entries[name]!r}; that of the last "
-                f"step has {there}. If others have it, say what it is without: {name}=0.0, False or [0.0, 0.0]."
+                f"columns: the info of a reset and of {length:,} steps has no {self._entries[name]!r}; that of the "
+                f"last step has {there}. If others have it, say what it is without: {name}=0.0, False or [0.0, 0.0]."
             )
         if value.dtype.kind not in "biuf":
             raise SpecError(f"columns: {name} is {value!r:.80}; expected a number or an array of numbers.")

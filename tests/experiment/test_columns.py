@@ -134,10 +134,10 @@ def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) ->
 def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1, num_epochs=1))
     made = agentkit.ExperimentConfig(agent, Ladder, 20, columns=("t", "info.success"), evaluation_period=0, num_envs=2)
-    samples = agentkit.sample(made, steps=12, num_envs=2, explore=True)
+    samples = agentkit.sample(made, num_steps=12, num_envs=2, explore=True)
     np.testing.assert_array_equal(samples.extras.columns["t"], samples.t)
     np.testing.assert_array_equal(samples.extras.columns["info.success"], samples.t % 2 == 0)
-    assert agentkit.sample(made, steps=3).extras == ()  # Evaluations have none.
+    assert agentkit.sample(made, num_steps=3).extras == ()  # Evaluations have none.
     assert agentkit.run(made).updates == 1
 
 
@@ -150,7 +150,11 @@ def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
         ({"columns": ("t=0",)}, ConfigError, "expected an entry of the info, and its value where it is absent"),
         ({"columns": ("info.width", "info.width=0")}, ConfigError, "each name once"),
         ({"columns": ("time",)}, UnknownNameError, "column 'time'"),
-        ({"columns": ("info.width",)}, ConfigError, "5 steps has no 'width'; that of the last step has height, name, of"),
+        (
+            {"columns": ("info.width",)},
+            ConfigError,
+            "5 steps has no 'width'; that .* has height, name, of",
+        ),
         ({"columns": ("info.name",)}, SpecError, "info.name is array.'ladder'"),
         ({"columns": ("info.x",), "environment": "agentkit:catch"}, ConfigError, "without one. Ask for episode"),
         ({"columns": ("t",), "agent": r2d2.make_agent()}, ConfigError, "the policy emits a LSTMState"),

@@ -1,4 +1,4 @@
-"""Postprocessing: a function of yours changes whole episodes, or the steps of a segment, before an agent stores them."""
+"""Postprocessing: a function of yours changes whole episodes, or steps of segments, before an agent stores them."""
 
 from __future__ import annotations
 
