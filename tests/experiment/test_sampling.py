@@ -1,13 +1,16 @@
 """`agentkit.sample`: rows and episodes of a policy, without a learner."""
 
+import contextlib
 import dataclasses
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import dm_env
 import jax
 import numpy as np
 import pytest
+import tree
 
 import agentkit
 from agentkit import specs
@@ -194,6 +197,19 @@ def test_a_sampler_takes_new_parameters_and_is_the_same_in_a_process_of_its_own(
     assert process.wait(5) == 0
     for name in ("observation", "action", "reward", "t"):
         np.testing.assert_array_equal(getattr(found["here"], name), getattr(found["process"], name))
+
+
+@pytest.mark.full
+def test_samplers_in_processes_play_at_the_same_time_and_their_batches_are_joined(experiment):
+    with contextlib.ExitStack() as stack:
+        samplers = [stack.enter_context(agentkit.Sampler(experiment, seed=i, where="process")) for i in range(2)]
+        threads = stack.enter_context(ThreadPoolExecutor())
+        batches = list(threads.map(lambda sampler: sampler.sample(num_steps=20), samplers))
+    joined = tree.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
+    assert joined.action.shape == (40,) and not np.array_equal(
+        batches[0].observation["length"], batches[1].observation["length"]
+    )
+    np.testing.assert_array_equal(batches[1].action, agentkit.sample(experiment, num_steps=20, seed=1).action)
 
 
 class Failing(Lengths):

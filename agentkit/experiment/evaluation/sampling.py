@@ -67,15 +67,16 @@ class Sampler(metaclass=SaysWhatWasMeant):
             raise unknown_name("place of a sampler", str(where), get_args(Where), more)
         if environment is not None:
             options["environment"] = environment
-        settings = {"num_envs": num_envs, "seed": seed, "explore": explore}
+        settings: dict[str, Any] = {"num_envs": num_envs, "seed": seed, "explore": explore}
         self._worker: SamplingWorker | SamplerProcess
         if where == "here":
             self._worker = SamplingWorker(find_acting(source, checkpoint, explore, options), **settings)
             return
+        sent: Any = source
         if isinstance(source, LoadedPolicy):
             acting = find_acting(source, checkpoint, explore, options)
-            source, options = Travelling(acting.experiment, source.arrays, source.explore), {}
-        self._worker = SamplerProcess(source, checkpoint, options, **settings)
+            sent, options = Travelling(acting.experiment, source.arrays, source.explore), {}
+        self._worker = SamplerProcess(sent, checkpoint, options, **settings)
 
     def sample(self, *, num_steps: int | None = None, num_episodes: int | None = None) -> Samples:
         """Returns steps or episodes that the policy plays.
