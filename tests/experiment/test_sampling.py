@@ -141,6 +141,9 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
         agentkit.sample(policy, num_episodes=2, environment="agentkit:catch"),
         agentkit.sample(tmp_path / "policy.npz", num_episodes=2, environment="agentkit:catch"),
     ]
+    for given in (policy, folder):
+        with agentkit.Sampler(given, where="process") as sampler:
+            others.append(sampler.sample(num_episodes=2))
     for other in others:
         np.testing.assert_array_equal(other.action, of_run.action)
         np.testing.assert_array_equal(other.observation, of_run.observation)
