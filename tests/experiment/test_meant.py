@@ -147,6 +147,7 @@ def test_settings_keep_their_signature_and_can_be_copied():
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
+@pytest.mark.full
 def test_the_words_of_before_are_taken_for_one_version_and_said() -> None:
     made = agentkit.ExperimentConfig(dqn.make_agent(dqn.Config(hidden_sizes=(2,))), TRAIN, 1)
     with pytest.warns(DeprecationWarning, match=r"steps: agentkit\.sample calls it 'num_steps' now"):
