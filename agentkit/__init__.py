@@ -17,7 +17,7 @@ To train:
 To use what was trained:
     evaluate          returns of a run, of what `train` returned, or of a policy
     load              the policy of a run folder or a file: `select_action`, `save`, `export`
-    sample            steps and episodes of a policy as arrays
+    sample            steps and episodes of a policy as arrays; `Sampler` keeps the environments
     open_run          the logs of a run folder, as rows or data frames
     push              a policy and its card to the Hugging Face hub or a folder
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from agentkit.agents.common.agent import Agent as Agent
     from agentkit.experiment import ExperimentConfig as ExperimentConfig
     from agentkit.experiment import OfflineConfig as OfflineConfig
+    from agentkit.experiment import Sampler as Sampler
     from agentkit.experiment import iterate as iterate
     from agentkit.experiment import load as load
     from agentkit.experiment import open_run as open_run
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from agentkit.experiment.launch.run import launch as launch
 
 _EXPERIMENT_NAMES = (
-    "ExperimentConfig", "OfflineConfig", "evaluate", "iterate", "launch", "load", "open_run", "push",
+    "ExperimentConfig", "OfflineConfig", "Sampler", "evaluate", "iterate", "launch", "load", "open_run", "push",
     "resume", "resume_launch", "resume_offline", "run", "run_offline", "run_seeds", "sample", "train",
 )  # fmt: skip
 _SUBPACKAGES = (

@@ -169,6 +169,30 @@ def says_what_was_meant(function: Function) -> Function:
     return cast(Function, call)
 
 
+def accepts_old_words(**ours: str) -> Callable[[Function], Function]:
+    """Makes a function take keywords that documents showed before, with a DeprecationWarning, for one version.
+
+    Args:
+        **ours: today's words by the old ones.
+    """
+
+    def accepts(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old in ours.keys() & kwargs.keys():
+                label = f"agentkit.{function.__qualname__}"
+                text = f"{old}: {label} calls it {ours[old]!r} now, and will not take the old word in the next version."
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                if ours[old] in kwargs:
+                    raise ConfigError(f"{old} and {ours[old]} are one thing. Give {ours[old]} alone.")
+                kwargs[ours[old]] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return cast(Function, call)
+
+    return accepts
+
+
 class SaysWhatWasMeant(type):
     """Does for a class of settings what `says_what_was_meant` does for a function."""
 

@@ -55,7 +55,7 @@ def main(num_steps: int = 4_000, seed: int = 0) -> float:
     limit = rate_limit(plan, updates_per_insert=1.0, min_replay_size=500)  # Says whose turn it is.
     table = Table("transitions", NStepAdder.layout(spec), max_size=10_000, rate_limiter=limit)
     replay = InProcessReplay([table], seed=seed)
-    adder = NStepAdder(replay.writer(NStepAdder.history(1)), spec, tables="transitions", n=1, discount=0.99)
+    adder = NStepAdder(replay, spec, tables="transitions", n=1, discount=0.99)
     variables = VariableStore()
     with replay, closing(ReplayDataset(replay, plan)) as dataset, closing(adder):
         learner = Learner(update, dataset, learner_key, callbacks=LearnerCallbacks(publisher=variables))

@@ -51,3 +51,15 @@ def test_missing_extra_says_what_to_install() -> None:
 def test_every_error_is_agentkits_and_a_builtin(cls: type, builtin: type) -> None:
     assert issubclass(cls, errors.AgentkitError)
     assert issubclass(cls, builtin)
+
+
+def test_an_old_word_is_taken_with_a_warning_and_not_beside_the_new_one() -> None:
+    @errors.accepts_old_words(steps="num_steps")
+    def play(num_steps: int = 1) -> int:
+        return num_steps
+
+    with pytest.warns(DeprecationWarning, match=r"steps: .*play calls it 'num_steps' now"):
+        assert play(steps=3) == 3  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning), pytest.raises(errors.ConfigError, match="are one thing"):
+        play(steps=3, num_steps=3)  # type: ignore[call-arg]
+    assert play(num_steps=2) == 2

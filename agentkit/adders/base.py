@@ -13,7 +13,7 @@ import tree
 
 from agentkit import nests, specs
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import FromStep, Layout, Select
 from agentkit.types import Nest, Step
 
@@ -34,6 +34,11 @@ def parse_tables(tables: Tables) -> tuple[tuple[str, PriorityFn | None], ...]:
         if function is not None and not callable(function):
             raise ConfigError(f"Table {name!r}: expected a priority function or None, found {type(function).__name__}.")
     return pairs
+
+
+def find_writer(writer: Writer | Replay, history: int) -> Writer:
+    """Returns the writer, or one of the replay that is given in its place, with the history that an adder needs."""
+    return writer.writer(history) if isinstance(writer, Replay) else writer
 
 
 def check_first(timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, in_episode: bool) -> None:

@@ -85,7 +85,7 @@ class ColumnsAdder(core.Adder):
 
 
 def with_columns(extras: Nest, columns: Mapping[str, Any]) -> Nest:
-    """Returns a policy's extras, or their specs, with columns: in their field ``columns``, or as a dictionary.
+    """Returns a policy's extras, or their specs, with more columns: in their field ``columns``, or as a dictionary.
 
     Raises:
         ConfigError: the extras are neither a dictionary, nor a NamedTuple with that field, nor ().
@@ -95,7 +95,7 @@ def with_columns(extras: Nest, columns: Mapping[str, Any]) -> Nest:
     if isinstance(extras, dict) or (isinstance(extras, tuple) and not extras):
         return {**dict(extras), **columns}
     if hasattr(extras, "_replace") and "columns" in extras._fields:
-        return extras._replace(columns=dict(columns))
+        return extras._replace(columns={**dict(extras.columns), **columns})
     raise ConfigError(
         f"columns: the policy emits a {type(extras).__name__} with each action, in which there is no place for them. "
         "Let it emit a dictionary, or a NamedTuple with a field `columns`."

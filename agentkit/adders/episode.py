@@ -14,6 +14,7 @@ from agentkit.adders.base import (
     check_extras,
     check_first,
     check_next,
+    find_writer,
     make_cast,
     parse_tables,
     read,
@@ -21,7 +22,7 @@ from agentkit.adders.base import (
 )
 from agentkit.adders.segment import segment_layout
 from agentkit.errors import CheckpointError, ConfigError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import Layout
 from agentkit.types import Nest, Step
 
@@ -54,7 +55,7 @@ class EpisodeAdder(core.Adder):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Writer | Replay,
         spec: specs.EnvironmentSpec,
         *,
         tables: Tables,
@@ -65,7 +66,8 @@ class EpisodeAdder(core.Adder):
         """Makes an `EpisodeAdder`.
 
         Args:
-            writer: of a replay whose tables have `EpisodeAdder.layout`, with `EpisodeAdder.history`.
+            writer: with `EpisodeAdder.history`, or the replay, which is asked for one; its tables have
+                `EpisodeAdder.layout`.
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             length: steps of the longest episode, T; items have one row more.
@@ -79,7 +81,7 @@ class EpisodeAdder(core.Adder):
             raise ConfigError(f"Expected length >= 1, found {length}.")
         if too_long not in get_args(TooLong):
             raise ConfigError(f"too_long must be one of {get_args(TooLong)}, found {too_long!r}.")
-        self._writer = writer
+        self._writer = find_writer(writer, self.history())
         self._spec = spec
         self._tables = parse_tables(tables)
         self._length = length

@@ -13,7 +13,7 @@ import tree
 from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import ConfigError, SpecError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import FromInline, FromStep, Layout, Select, number_leaves
 from agentkit.types import Nest, Transition
 
@@ -107,7 +107,7 @@ class HindsightAdder(core.Adder):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Writer | Replay,
         spec: specs.EnvironmentSpec,
         *,
         tables: base.Tables,
@@ -118,7 +118,8 @@ class HindsightAdder(core.Adder):
         """Makes a hindsight adder.
 
         Args:
-            writer: of a replay whose tables have `HindsightAdder.layout`, with `HindsightAdder.history`.
+            writer: with `HindsightAdder.history`, or the replay, which is asked for one; its tables have
+                `HindsightAdder.layout`.
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             discount: gamma, 0 to 1.
@@ -132,7 +133,7 @@ class HindsightAdder(core.Adder):
         if not 0 <= discount <= 1:
             raise ConfigError(f"discount (gamma) must be between 0 and 1, found {discount!r}.")
         layout = self.layout(spec, extras_spec)
-        self._writer = writer
+        self._writer = base.find_writer(writer, self.history())
         self._spec = spec
         self._tables = base.parse_tables(tables)
         self._gamma = float(discount)

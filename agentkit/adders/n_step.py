@@ -13,7 +13,7 @@ import tree
 from agentkit import core, nests, specs
 from agentkit.adders import base
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import FromInline, FromStep, Layout, Select, number_leaves
 from agentkit.types import Nest, Transition
 
@@ -75,7 +75,7 @@ class NStepAdder(core.Adder):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Writer | Replay,
         spec: specs.EnvironmentSpec,
         *,
         tables: base.Tables,
@@ -87,7 +87,8 @@ class NStepAdder(core.Adder):
         """Makes an n-step adder.
 
         Args:
-            writer: of a replay whose tables have `NStepAdder.layout`, with `NStepAdder.history`.
+            writer: with `NStepAdder.history`, or the replay, which is asked for one; its tables have
+                `NStepAdder.layout`.
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             n: steps that are summed at most.
@@ -102,7 +103,7 @@ class NStepAdder(core.Adder):
             raise ConfigError(f"n must be at least 1, found {n}.")
         if not 0 <= discount <= 1:
             raise ConfigError(f"discount (gamma) must be between 0 and 1, found {discount!r}.")
-        self._writer = writer
+        self._writer = base.find_writer(writer, self.history(n))
         self._spec = spec
         self._tables = base.parse_tables(tables)
         self._gamma = float(discount)

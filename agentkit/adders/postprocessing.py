@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import dm_env
@@ -11,19 +12,21 @@ import tree
 
 from agentkit import core, nests, specs
 from agentkit.adders import base
+from agentkit.adders.columns import with_columns
 from agentkit.errors import SpecError
 from agentkit.types import FIRST, LAST, MID, Nest
 
 
 class Trajectory(NamedTuple):
-    """Holds an episode of T steps.
+    """Holds T steps of an episode: all of them, or those that are in a segment.
 
     Attributes:
         observation: o_0 to o_T, nest of ``[T + 1, ...]``.
         action: a_0 to a_{T-1}, nest of ``[T, ...]``.
         reward: r_1 to r_T, nest of ``[T, ...]``.
-        discount: d_1 to d_T, the environment's, nest of ``[T, ...]``: the last is 0 after a termination.
-        extras: what the policy emitted with each action, nest of ``[T, ...]``.
+        discount: d_1 to d_T, the environment's, nest of ``[T, ...]``: the last is 0 after a termination, and 1 where
+            something would have followed: after a truncation, or where the segment ends.
+        extras: what the policy emitted with each action, and the columns, nest of ``[T, ...]``.
     """
 
     observation: Nest
@@ -32,9 +35,16 @@ class Trajectory(NamedTuple):
     discount: Nest
     extras: Nest
 
+    def with_columns(self, **columns: Any) -> Trajectory:
+        """Returns the steps with more columns ``[T, ...]`` among the extras, or others in their place."""
+        return self._replace(extras=with_columns(self.extras, columns))
+
 
 Postprocess = Callable[[Trajectory], Trajectory | None]
-"""Returns an episode as it is to be learned from, of as many steps or fewer or more; None leaves it out."""
+"""Returns an episode as it is to be learned from, of as many steps or fewer or more; None leaves it out.
+
+Of a segment it returns as many steps as it is given.
+"""
 
 
 class _Step(NamedTuple):
@@ -53,7 +63,12 @@ class PostprocessingAdder(core.Adder):
     """
 
     def __init__(
-        self, adder: core.Adder, spec: specs.EnvironmentSpec, postprocess: Postprocess, extras_spec: Nest = ()
+        self,
+        adder: core.Adder,
+        spec: specs.EnvironmentSpec,
+        postprocess: Postprocess,
+        extras_spec: Nest = (),
+        columns: Mapping[str, specs.Array] = MappingProxyType({}),
     ):
         """Makes a postprocessing adder.
 
@@ -62,12 +77,17 @@ class PostprocessingAdder(core.Adder):
             spec: of the environment.
             postprocess: see `Postprocess`. It gets arrays of its own, which it may change.
             extras_spec: nest of array specs of the extras given to `add`.
+            columns: specs of those that `postprocess` adds to the extras, by name; `adder` takes them, too.
         """
         self._adder = adder
         self._spec = spec
         self._postprocess = postprocess
         self._step_spec = _Step(spec.observations, spec.actions, spec.rewards, spec.discounts, extras_spec)
-        self._casts = [base.make_cast(each, name) for name, each in self._step_spec._asdict().items()]
+        self._stored_spec = self._step_spec._replace(extras=with_columns(extras_spec, columns))
+        self._casts, self._stored_casts = (
+            [base.make_cast(each, name) for name, each in step._asdict().items()]
+            for step in (self._step_spec, self._stored_spec)
+        )
         self._steps: list[_Step] = []
         self._observation: Nest = None  # the newest, not yet in a step; None between episodes
 
@@ -102,11 +122,11 @@ class PostprocessingAdder(core.Adder):
 
     def _add_episode(self, found: Trajectory) -> None:
         """Checks an episode and gives it to the adder, step by step."""
-        observation, *others = _check_lengths(found, self._step_spec)
+        observation, *others = check_lengths(found, self._stored_spec)
         length = len(tree.flatten(others[1])[0])
 
         def row(nest: Nest, t: int, which: int) -> Nest:
-            return self._casts[which](tree.map_structure(lambda leaf: leaf[t], nest))
+            return self._stored_casts[which](tree.map_structure(lambda leaf: leaf[t], nest))
 
         self._adder.add_first(dm_env.TimeStep(FIRST, None, None, row(observation, 0, 0)))
         for t in range(length):
@@ -141,7 +161,7 @@ class PostprocessingAdder(core.Adder):
         self._observation, self._steps = observation, restored
 
 
-def _check_lengths(found: Any, spec: _Step) -> Trajectory:
+def check_lengths(found: Any, spec: Any) -> Trajectory:
     """Returns what a postprocessing function returned, if its parts have steps that go together.
 
     Raises:
@@ -164,6 +184,7 @@ def _check_lengths(found: Any, spec: _Step) -> Trajectory:
             raise SpecError(
                 f"postprocess changed the structure of {name}: expected leaves {specs.leaf_names(expected)}, found "
                 f"{specs.leaf_names(nest)}."
+                + (" Declare what it adds: with_postprocessing(..., columns={name: 0.0})." if name == "extras" else "")
             ) from error
         for leaf_name, leaf in zip(specs.leaf_names(nest), tree.flatten(nest), strict=True):
             if np.ndim(leaf) == 0 or len(leaf) != rows:

@@ -21,6 +21,7 @@ from agentkit.adders.base import (
     check_extras,
     check_first,
     check_next,
+    find_writer,
     make_cast,
     parse_tables,
     read,
@@ -28,7 +29,7 @@ from agentkit.adders.base import (
     step_layout,
 )
 from agentkit.errors import CheckpointError, ConfigError, SpecError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import Layout, row_layout
 from agentkit.types import FIRST, LAST, Nest, Step
 
@@ -59,13 +60,14 @@ class BatchedSegmentAdder(core.Adder):
     """
 
     def __init__(
-        self, writer: Writer, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, num_envs: int = 1,
+        self, writer: Writer | Replay, spec: specs.EnvironmentSpec, *, tables: Tables, length: int, num_envs: int = 1,
         extras_spec: Nest = (), history: int = 0,
     ):  # fmt: skip
         """Makes a `BatchedSegmentAdder`.
 
         Args:
-            writer: of a replay whose tables have `segment_layout`, with a history of 1.
+            writer: of a replay whose tables have `segment_layout`, with a history of 1; or the replay, which is asked
+                for one.
             spec: of one environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             length: rows in a segment, T; the items have one more.
@@ -81,7 +83,7 @@ class BatchedSegmentAdder(core.Adder):
             raise ConfigError(
                 f"Expected length >= 1, num_envs >= 1 and history >= 0, found {length}, {num_envs} and {history}."
             )
-        self._writer = writer
+        self._writer = find_writer(writer, 1)
         self._tables = parse_tables(tables)
         self._length = length
         self._num_envs = num_envs
@@ -217,7 +219,7 @@ class SegmentAdder(core.Adder):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Writer | Replay,
         spec: specs.EnvironmentSpec,
         *,
         tables: Tables,

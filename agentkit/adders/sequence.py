@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 import dm_env
 
 from agentkit import core, specs
-from agentkit.adders.base import StepWriter, Tables, read, step_layout
+from agentkit.adders.base import StepWriter, Tables, find_writer, read, step_layout
 from agentkit.errors import ConfigError
-from agentkit.replay.base import Writer
+from agentkit.replay.base import Replay, Writer
 from agentkit.replay.table import Layout
 from agentkit.types import Nest
 
@@ -53,7 +53,7 @@ class SequenceAdder(core.Adder):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Writer | Replay,
         spec: specs.EnvironmentSpec,
         *,
         tables: Tables,
@@ -65,7 +65,8 @@ class SequenceAdder(core.Adder):
         """Makes a sequence adder.
 
         Args:
-            writer: of a replay whose tables have `SequenceAdder.layout`, with `SequenceAdder.history`.
+            writer: with `SequenceAdder.history`, or the replay, which is asked for one; its tables have
+                `SequenceAdder.layout`.
             spec: of the environment.
             tables: to feed; see `agentkit.adders.base.Tables`.
             length: rows in a sequence, T.
@@ -83,7 +84,7 @@ class SequenceAdder(core.Adder):
             )
         if end_of_episode not in get_args(EndOfEpisode):
             raise ConfigError(f"end_of_episode must be one of {get_args(EndOfEpisode)}, found {end_of_episode!r}.")
-        self._stream = StepWriter(writer, spec, tables, length, extras_spec)
+        self._stream = StepWriter(find_writer(writer, self.history(length)), spec, tables, length, extras_spec)
         self._length = length
         self._period = period
         self._end_of_episode = end_of_episode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -19,80 +20,118 @@ IDS = ("episode", "environment", "t")
 
 _INFO = "info."
 _NARROWER = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
+_LOOKED_AT = 1_000
+"""Steps of an episode in which an entry of the info is looked for, at most."""
 
 
-def check_columns(names: Any) -> tuple[str, ...]:
-    """Returns the names of columns as a tuple, if they are some.
+def check_columns(columns: Any) -> tuple[str, ...]:
+    """Returns columns as a tuple, if they are some: a name each, and behind "=" its value where the info lacks it.
 
     Raises:
-        ConfigError: it is no list of names, or one is given twice.
+        ConfigError: it is no list of names, one is given twice, or a value is no number and no list of numbers.
         UnknownNameError: one is neither an id nor an entry of the info.
     """
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-        raise ConfigError(f'columns: expected a list of names, such as ("info.success", "t"), found {names!r}.')
+    if (
+        isinstance(columns, str)
+        or not isinstance(columns, Sequence)
+        or not all(isinstance(each, str) for each in columns)
+    ):
+        raise ConfigError(f'columns: expected a list of names, such as ("info.success", "t"), found {columns!r}.')
+    names = [_parse(each)[0] for each in columns]
     for name in names:
         if name not in IDS and not (name.startswith(_INFO) and name != _INFO):
             raise unknown_name("column", name, IDS, "Or an entry of gymnasium's info, such as info.success.")
     if len(set(names)) < len(names):
-        raise ConfigError(f"columns: each name once, found {', '.join(names)}.")
-    return tuple(names)
+        raise ConfigError(f"columns: each name once, found {', '.join(columns)}.")
+    return tuple(columns)
+
+
+def _parse(column: str) -> tuple[str, np.ndarray | None]:
+    """Returns a column's name, and its value where the info lacks it; None where that was not said."""
+    name, equals, text = column.partition("=")
+    if not equals:
+        return name, None
+    try:
+        value = np.asarray(ast.literal_eval(text.strip()))
+    except (ValueError, SyntaxError):
+        value = np.asarray(text)
+    if not name.startswith(_INFO) or value.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"columns: expected an entry of the info, and its value where it is absent, a number or a list of "
+            f"numbers, such as info.is_success=False, found {column}."
+        )
+    return name, specs.fit_array(value, stored_as(name, value), f"columns: {name}")
+
+
+def stored_as(name: str, value: np.ndarray) -> specs.Array:
+    """Returns the spec of a column of such values: doubles are stored as singles, and longs as int32."""
+    return specs.Array(value.shape, _NARROWER.get(value.dtype, value.dtype), name)
 
 
 @final
 class ColumnSource(EnvironmentWrapper):
     """Tells the specs of columns, and has the newest values of those that are entries of the info.
 
-    An entry's shape and dtype are those of its first value: the environment is reset, and takes one step where the
-    info of the reset lacks the entry. An info that lacks it later means zeros. A dot leads into an inner dictionary.
+    An entry's shape and dtype are those of its value where the info lacks it (``info.is_success=False``). Where that is
+    not said they are those of its first value, which is looked for in a reset and in the steps of an episode, and the
+    value where the info lacks it is zero. A dot leads into an inner dictionary.
 
     Works on a batch where no entry of the info is asked for.
 
     Args:
         environment: with ``last_info``, where an entry of it is asked for.
-        names: see `check_columns`.
+        columns: see `check_columns`.
 
     Raises:
-        ConfigError: the environment has no info, or its info has no such entry.
+        ConfigError: the environment has no info, or its info has no such entry in a whole episode.
         SpecError: an entry is no number and no array of numbers.
     """
 
     works_on_batches = True
 
-    def __init__(self, environment: dm_env.Environment, names: Sequence[str]):
+    def __init__(self, environment: dm_env.Environment, columns: Sequence[str]):
         super().__init__(environment)
-        names = check_columns(names)
-        self._entries = {name: name.removeprefix(_INFO) for name in names if name.startswith(_INFO)}
-        self._spec: dict[str, specs.Array] = {name: specs.Array((), np.int32, name) for name in names if name in IDS}
+        parsed = dict(map(_parse, check_columns(columns)))
+        self._entries = {name: name.removeprefix(_INFO) for name in parsed if name not in IDS}
+        self._absent = {name: value for name, value in parsed.items() if value is not None}
         if self._entries:
-            self._spec |= self._look()
-        self._spec = {name: self._spec[name] for name in names}  # In their order.
+            self._check_has_info()
+        if unsaid := self._entries.keys() - self._absent.keys():
+            self._absent |= self._look({name: entry for name, entry in self._entries.items() if name in unsaid})
+        ids = {name: specs.Array((), np.int32, name) for name in IDS}
+        entries = {name: specs.Array(value.shape, value.dtype, name) for name, value in self._absent.items()}
+        self._spec = {name: (ids | entries)[name] for name in parsed}  # In their order.
 
-    def _look(self) -> dict[str, specs.Array]:
-        """Returns the specs of the entries of the info."""
+    def _check_has_info(self) -> None:
         if specs.is_batched(self._environment) or not hasattr(self._environment, "last_info"):
             kind = "a batch of a simulator's own" if specs.is_batched(self._environment) else "an environment"
             raise ConfigError(
                 f"columns: {', '.join(self._entries)} is for environments with an info, as gymnasium's have, found "
                 f"{kind} without one. Ask for {', '.join(IDS)} only, or for none."
             )
-        self._environment.reset()
-        found = {name: _entry(self.last_info, entry) for name, entry in self._entries.items()}
-        if any(value is None for value in found.values()):
-            action = tree.map_structure(lambda spec: spec.generate_value(), self._environment.action_spec())
-            self._environment.step(action)
-            found |= {name: _entry(self.last_info, self._entries[name]) for name in found if found[name] is None}
-        return {name: self._spec_of(name, value) for name, value in found.items()}
 
-    def _spec_of(self, name: str, value: np.ndarray | None) -> specs.Array:
+    def _look(self, entries: Mapping[str, str]) -> dict[str, np.ndarray]:
+        """Returns zeros like the first values of entries of the info, in an episode as long as one is missing."""
+        action = tree.map_structure(lambda spec: spec.generate_value(), self._environment.action_spec())
+        timestep, found, length = self._environment.reset(), {}, 0
+        while True:
+            for name, entry in entries.items():
+                if name not in found and (value := _entry(self.last_info, entry)) is not None:
+                    found[name] = value
+            if len(found) == len(entries) or timestep.last() or length == _LOOKED_AT:
+                return {name: self._zeros_like(name, found.get(name), length) for name in entries}
+            timestep, length = self._environment.step(action), length + 1
+
+    def _zeros_like(self, name: str, value: np.ndarray | None, length: int) -> np.ndarray:
         if value is None:
             there = ", ".join(map(str, self.last_info)) or "nothing"
             raise ConfigError(
-                f"columns: the info of a reset and of a first step has no {self._entries[name]!r}; that of the step "
-                f"has {there}."
+                f"columns: the info of a reset and of {length:,} steps has no {self._entries[name]!r}; that of the "
+                f"last step has {there}. If others have it, say what it is without: {name}=0.0, False or [0.0, 0.0]."
             )
         if value.dtype.kind not in "biuf":
             raise SpecError(f"columns: {name} is {value!r:.80}; expected a number or an array of numbers.")
-        return specs.Array(value.shape, _NARROWER.get(value.dtype, value.dtype), name)
+        return specs.zeros(stored_as(name, value))
 
     def columns_spec(self) -> dict[str, specs.Array]:
         """Returns the specs of all columns, those of ids, too."""
@@ -104,10 +143,10 @@ class ColumnSource(EnvironmentWrapper):
         return {name: self._read(name, entry) for name, entry in self._entries.items()}
 
     def _read(self, name: str, entry: str) -> np.ndarray:
-        spec, value = self._spec[name], _entry(self.last_info, entry)
+        value = _entry(self.last_info, entry)
         if value is None:
-            return np.zeros(spec.shape, spec.dtype)
-        return specs.fit_array(value, spec, f"columns: {name}, as it was at first", finite=False)
+            return self._absent[name]
+        return specs.fit_array(value, self._spec[name], f"columns: {name}, as it was at first", finite=False)
 
 
 def _entry(info: Mapping[str, Any], name: str) -> np.ndarray | None:

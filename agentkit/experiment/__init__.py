@@ -5,7 +5,8 @@ from agentkit.experiment.config.identity import ChangedCodeWarning
 from agentkit.experiment.config.trust import UntrustedCodeError
 from agentkit.experiment.evaluation.evaluate import Evaluator, evaluate
 from agentkit.experiment.evaluation.record_episodes import read_replay, record_episodes
-from agentkit.experiment.evaluation.sampling import Samples, sample
+from agentkit.experiment.evaluation.samples import Samples
+from agentkit.experiment.evaluation.sampling import Sampler, sample
 from agentkit.experiment.iteration import Iteration, iterate
 from agentkit.experiment.launch.external import host_run, join_run
 from agentkit.experiment.launch.nodes.actor import actor_node
@@ -46,6 +47,7 @@ __all__ = [
     "ResumeError",
     "Run",
     "RunsFailedError",
+    "Sampler",
     "Samples",
     "SeedResult",
     "UntrustedCodeError",

@@ -15,7 +15,7 @@ from agentkit.callbacks import keep_best
 from agentkit.callbacks.best import KeepBest
 from agentkit.counting import parse_whole
 from agentkit.envs.given import find, name_of
-from agentkit.errors import ConfigError, our_name, says_what_was_meant, unknown_name
+from agentkit.errors import ConfigError, accepts_old_words, our_name, says_what_was_meant, unknown_name
 from agentkit.experiment.config import presets
 from agentkit.experiment.config.experiment_config import ExperimentConfig, refuse_wrong_order
 from agentkit.experiment.config.presets import Preset
@@ -24,11 +24,12 @@ from agentkit.experiment.policies.result import Result
 from agentkit.experiment.runs.new_folder import RUNS, make_folder
 
 
+@accepts_old_words(steps="num_steps")
 @says_what_was_meant
 def train(
     agent: str | Agent,
     environment: Any,
-    steps: int | float | str | None = None,
+    num_steps: int | float | str | None = None,
     *,
     seed: int = 0,
     preset: str | None = presets.AUTO,
@@ -47,7 +48,7 @@ def train(
     Args:
         agent: a name of ``agentkit list``, or an agent that was made by hand.
         environment: a name; or a class, function or instance of gymnasium's or dm_env's kind, see docs/environments.md.
-        steps: environment steps, such as 100_000, "100k" or "2M"; None for those of the preset.
+        num_steps: environment steps, such as 100_000, "100k" or "2M"; None for those of the preset.
         seed: every random choice follows from it.
         preset: "auto" for settings that are known to work in this environment (see `agentkit.presets`), "none", or
             another environment's name for its settings.
@@ -74,7 +75,7 @@ def train(
     chosen = presets.choose(agent, environment, preset) if isinstance(agent, str) else None
     made = find(environment) if isinstance(environment, str) else environment
     experiment = plan(
-        agent, made, steps, of_agent, preset=chosen, torso=torso, normalize=normalize, views=views, **of_run
+        agent, made, num_steps, of_agent, preset=chosen, torso=torso, normalize=normalize, views=views, **of_run
     )
     line = presets.announcement(chosen, experiment, environment if preset == presets.AUTO else preset)
     if line and experiment.progress:

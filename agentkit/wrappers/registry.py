@@ -31,6 +31,11 @@ _CLASSES = {
 }
 
 
+def classes() -> dict[str, str]:
+    """Returns the class's name of each wrapper by its short name."""
+    return dict(_CLASSES)
+
+
 def names() -> tuple[str, ...]:
     """Returns the names of all wrappers."""
     return tuple(_CLASSES)

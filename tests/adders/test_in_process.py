@@ -3,6 +3,7 @@
 import dm_env
 import numpy as np
 import pytest
+import tree
 
 from agentkit.adders import SequenceAdder
 from agentkit.replay import InProcessReplay
@@ -47,3 +48,20 @@ def test_a_sequence_stores_each_step_once():
         cases.play(adder, cases.Episode(np.ones(20)))
         adder.close()
         assert replay.info("table").num_inserted == 18
+
+
+@pytest.mark.parametrize("name", ["3_step_longer_episode", "overlap", "episode_split"])
+def test_an_adder_that_is_given_a_replay_asks_it_for_a_writer_with_its_history(name):
+    case = next(case for case in CASES if case.name == name)
+
+    def items(given):
+        """Returns what the adder has stored that is made with what `given` returns of a replay."""
+        with InProcessReplay([make_table(case.layout)]) as replay:
+            adder = case.make_adder(given(replay))
+            for episode in case.episodes:
+                cases.play(adder, episode)
+            adder.close()
+            return replay.contents("table")[0]
+
+    by_writer, by_replay = items(lambda replay: replay.writer), items(lambda replay: lambda history: replay)
+    tree.map_structure(np.testing.assert_array_equal, by_writer, by_replay)

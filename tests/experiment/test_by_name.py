@@ -188,7 +188,7 @@ def test_an_environment_that_is_given_has_the_wrappers_of_the_run_or_others(tmp_
         assert agentkit.evaluate(judged, 1, environment=Catch)["episode_length"] == [3]
         assert agentkit.evaluate(judged, 1, environment=Catch, wrappers=[shorter])["episode_length"] == [2]
     for sampled in (tmp_path / "run", policy):
-        assert agentkit.sample(sampled, episodes=1, environment=Catch).t.tolist() == [0, 1, 2]
+        assert agentkit.sample(sampled, num_episodes=1, environment=Catch).t.tolist() == [0, 1, 2]
     unnamed = kept | {"run_directory": tmp_path / "unnamed", "wrappers": [lambda environment: short(environment)]}
     agentkit.train("dqn", "agentkit:catch", 20, **unnamed)
     for given in ({}, {"environment": Catch}):
@@ -213,7 +213,7 @@ def test_a_run_of_a_class_names_it(tmp_path):
         ({"run_directry": 1}, UnknownNameError, "Did you mean 'run_directory'"),
         ({"max_episode_steps": 9}, UnknownNameError, r"goes into environment_settings={'max_episode_steps': ...}"),
         ({"gamma": 0.9}, ConfigError, "dqn calls it 'discount'"),
-        ({"total_timesteps": 5}, ConfigError, "calls it 'steps'"),
+        ({"total_timesteps": 5}, ConfigError, "calls it 'num_steps'"),
         ({"discount": 7}, ConfigError, r"discount must be in \[0, 1\]"),
         ({"preset": "gymnasium:CarPole-v1"}, UnknownNameError, "preset of dqn .* Did you mean 'gymnasium:CartPole"),
     ],

@@ -12,6 +12,7 @@ import pytest
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn, ppo, r2d2
+from agentkit.agents.addons import with_postprocessing
 from agentkit.envs.columns import ColumnSource
 from agentkit.envs.gymnasium import GymnasiumEnvironment
 from agentkit.errors import ConfigError, SpecError, UnknownNameError
@@ -133,10 +134,10 @@ def test_a_resumed_run_has_the_columns_of_a_whole_one(tmp_path: pathlib.Path) ->
 def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     agent = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1, num_epochs=1))
     made = agentkit.ExperimentConfig(agent, Ladder, 20, columns=("t", "info.success"), evaluation_period=0, num_envs=2)
-    samples = agentkit.sample(made, steps=12, num_envs=2, explore=True)
+    samples = agentkit.sample(made, num_steps=12, num_envs=2, explore=True)
     np.testing.assert_array_equal(samples.extras.columns["t"], samples.t)
     np.testing.assert_array_equal(samples.extras.columns["info.success"], samples.t % 2 == 0)
-    assert agentkit.sample(made, steps=3).extras == ()  # Evaluations have none.
+    assert agentkit.sample(made, num_steps=3).extras == ()  # Evaluations have none.
     assert agentkit.run(made).updates == 1
 
 
@@ -145,8 +146,15 @@ def test_they_are_a_field_of_an_on_policy_agents_extras() -> None:
     [
         ({"columns": "t"}, ConfigError, "expected a list of names"),
         ({"columns": ("t", "t")}, ConfigError, "each name once"),
+        ({"columns": ("info.width=wide",)}, ConfigError, "such as info.is_success=False, found info.width=wide"),
+        ({"columns": ("t=0",)}, ConfigError, "expected an entry of the info, and its value where it is absent"),
+        ({"columns": ("info.width", "info.width=0")}, ConfigError, "each name once"),
         ({"columns": ("time",)}, UnknownNameError, "column 'time'"),
-        ({"columns": ("info.width",)}, ConfigError, "has no 'width'; that of the step has height, name, of"),
+        (
+            {"columns": ("info.width",)},
+            ConfigError,
+            "5 steps has no 'width'; that .* has height, name, of",
+        ),
         ({"columns": ("info.name",)}, SpecError, "info.name is array.'ladder'"),
         ({"columns": ("info.x",), "environment": "agentkit:catch"}, ConfigError, "without one. Ask for episode"),
         ({"columns": ("t",), "agent": r2d2.make_agent()}, ConfigError, "the policy emits a LSTMState"),
@@ -156,6 +164,63 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, settings, er
     with pytest.raises(error, match=message):
         agentkit.run(experiment_in(tmp_path / "run", **settings))
     assert not (tmp_path / "run").exists()
+
+
+class Climb(Ladder):
+    """Says in the last step's info only whether all went well, and how."""
+
+    def step(self, action):
+        *others, ends, _ = super().step(action)
+        return *others, ends, {"is_success": bool(action), "score": np.array([1.0, 2.0])} if ends else {}
+
+
+def last_is_success(piece):
+    """Marks each step of an episode by its last one's success."""
+    return piece.with_columns(success=np.full(len(piece.reward), piece.extras.columns["info.is_success"][-1]))
+
+
+def ppo_loss_with_columns(networks, config):
+    """PPO's, which also tells how far columns are from what they say."""
+    loss = ppo.make_loss(networks, config)
+
+    def checked(params, coefficients, batch):
+        total, metrics = loss(params, coefficients, batch)
+        columns = batch.extras.columns
+        wrong = columns["info.is_success"] & ((columns["t"] != 4) | ~columns["success"])
+        wrong |= (columns["info.score"][:, 0] != jnp.where(columns["t"] == 4, 1.0, -1.0)) & (batch.mask > 0)
+        return total, {**metrics, "wrong": jnp.max(wrong), "seen": jnp.max(columns["success"])}
+
+    return checked
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["truncate_episodes", "complete_episodes"])
+@pytest.mark.parametrize("replay", ["in_process", pytest.param("reverb", marks=pytest.mark.reverb)])
+def test_success_at_the_end_reaches_the_loss_of_each_step_of_its_episode(tmp_path, mode, replay) -> None:
+    config = ppo.Config(hidden_sizes=(4,), segment_length=8, batch_size=2, num_minibatches=1, batch_mode=mode)
+    agent = ppo.make_agent(config, make_loss=ppo_loss_with_columns)
+    agent = with_postprocessing(agent, last_is_success, columns={"success": False})
+    columns = ("info.is_success", "info.score=[-1.0, -1.0]", "t")
+    agentkit.run(experiment_in(tmp_path, agent=agent, environment=Climb, columns=columns, replay=replay))
+    wrong, _ = learned(tmp_path)
+    assert wrong and not any(wrong)
+    with open(tmp_path / "logs" / "learner.csv") as file:
+        assert any(float(row["seen"]) for row in csv.DictReader(file))
+    assert read_config(tmp_path, environment=Climb, agent=agent).columns == columns
+
+
+def test_an_entry_of_the_last_step_only_is_found_and_is_else_zero_or_its_default() -> None:
+    source = ColumnSource(GymnasiumEnvironment(Climb()), ["info.is_success", "info.never=0.5", "info.score=[3.0, 3.0]"])
+    assert {name: (spec.dtype.name, spec.shape) for name, spec in source.columns_spec().items()} == {
+        "info.is_success": ("bool", ()), "info.never": ("float32", ()), "info.score": ("float32", (2,))
+    }  # fmt: skip
+    source.reset()
+    for _ in range(4):
+        source.step(1)
+        found = source.info_columns
+        assert not found["info.is_success"] and found["info.never"] == 0.5 and found["info.score"].tolist() == [3, 3]
+    assert source.step(1).last() and source.info_columns["info.is_success"]
+    assert source.info_columns["info.score"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("first", "later"), [(0, 0.5), (0, 2**40), (True, 2), (0.0, "far"), (1.0, [1.0, 2.0])])

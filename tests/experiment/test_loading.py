@@ -309,7 +309,7 @@ def test_choices_are_the_environments_own(tmp_path):
         assert FromElsewhere.action_space.contains(each(4)[0][()])
         with pytest.raises(SpecError, match=r"expected int32.* from 3 to 4, found int64 2"):
             each(2)
-    agentkit.sample(loaded, steps=10, environment=FromElsewhere)
+    agentkit.sample(loaded, num_steps=10, environment=FromElsewhere)
     data = record_episodes(tmp_path / "run", 1, environment=FromElsewhere)
     assert data.actions["start"] == -1 and set(data.episodes[0].observations.tolist()) == {3, 4}
     assert data.episodes[0].actions.tolist() == data.episodes[0].rewards.tolist()

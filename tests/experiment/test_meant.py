@@ -53,7 +53,7 @@ def experiment(environment, agent="dqn"):
 
 MEANT = {
     "environment": (lambda: agentkit.train("dqn", env=TRAIN), "env: agentkit.train calls it 'environment'"),
-    "steps": (lambda: agentkit.train("dqn", TRAIN, num_steps=5), "num_steps: agentkit.train calls it 'steps'"),
+    "steps": (lambda: agentkit.train("dqn", TRAIN, total_steps=5), "total_steps: agentkit.train calls it 'num_steps'"),
     "the command's word": (lambda: agentkit.train("dqn", TRAIN, 5, out="x"), "out: .* calls it 'run_directory'"),
     "num_steps": (
         lambda: agentkit.ExperimentConfig(dqn.make_agent(), TRAIN, steps=5),
@@ -145,3 +145,18 @@ def test_settings_keep_their_signature_and_can_be_copied():
     assert "evaluation" not in inspect.signature(dqn.make_agent).parameters
     config = sac.Config(discount=0.5)
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+
+
+@pytest.mark.full
+def test_the_words_of_before_are_taken_for_one_version_and_said() -> None:
+    made = agentkit.ExperimentConfig(dqn.make_agent(dqn.Config(hidden_sizes=(2,))), TRAIN, 1)
+    with pytest.warns(DeprecationWarning, match=r"steps: agentkit\.sample calls it 'num_steps' now"):
+        assert len(agentkit.sample(made, steps=2).t) == 2
+    with (
+        pytest.warns(DeprecationWarning, match="episodes: "),
+        pytest.raises(AgentkitError, match="episodes and num_episodes are one thing"),
+    ):
+        agentkit.sample(made, episodes=2, num_episodes=2)
+    settings = {"evaluation_period": 0, "hidden_sizes": (2,), "run_directory": None, "progress": False}
+    with pytest.warns(DeprecationWarning, match=r"steps: agentkit\.train calls it 'num_steps' now"):
+        assert agentkit.train("dqn", TRAIN, steps=3, **settings).steps == 3

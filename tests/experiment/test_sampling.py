@@ -1,20 +1,30 @@
 """`agentkit.sample`: rows and episodes of a policy, without a learner."""
 
+import contextlib
+import dataclasses
+import os
+import signal
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import dm_env
+import jax
 import numpy as np
 import pytest
+import tree
 
 import agentkit
 from agentkit import specs
 from agentkit.agents import dqn, ppo
 from agentkit.cli import main
 from agentkit.envs.base import Environment
-from agentkit.errors import ConfigError, SpecError
+from agentkit.errors import ConfigError, SpecError, UnknownNameError
 from agentkit.experiment import record_episodes
 from agentkit.experiment.config.evaluation_plan import evaluation_plan
 from agentkit.experiment.evaluation import judging
+from agentkit.experiment.evaluation.sampler_process import SamplerProcessError
+from agentkit.experiment.policies.agent_parts import make_parts
+from agentkit.specs import make_environment_spec
 
 AGENT = ppo.make_agent(ppo.Config(hidden_sizes=(4,), segment_length=8, num_minibatches=1))
 
@@ -70,23 +80,23 @@ def check(samples):
 
 @pytest.mark.full
 def test_steps_are_counted_exactly_and_repeat(experiment):
-    samples = agentkit.sample(experiment, steps=50, num_envs=3, explore=True)
+    samples = agentkit.sample(experiment, num_steps=50, num_envs=3, explore=True)
     assert samples.observation["time"].shape == (50, 1)
     check(samples)
     assert set(samples.environment) == {0, 1, 2}
-    again, other = (agentkit.sample(experiment, steps=50, num_envs=3, explore=True, seed=s) for s in (0, 1))
+    again, other = (agentkit.sample(experiment, num_steps=50, num_envs=3, explore=True, seed=s) for s in (0, 1))
     for name in samples._fields:
         np.testing.assert_equal(getattr(again, name), getattr(samples, name))
     assert not np.array_equal(samples.action, other.action)
     log_prob = samples.extras.log_prob
     assert log_prob.shape == (50,) and np.all(log_prob < 0)
-    alone = agentkit.sample(experiment, steps=25)
+    alone = agentkit.sample(experiment, num_steps=25)
     check(alone)
     assert len(alone.t) == 25 and alone.extras == ()  # The mode has no probability.
 
 
 def test_episodes_are_whole_and_the_short_ones_are_not_favoured(experiment):
-    samples = agentkit.sample(experiment, episodes=8, num_envs=3, explore=True)
+    samples = agentkit.sample(experiment, num_episodes=8, num_envs=3, explore=True)
     check(samples)
     apart = samples.by_episode()
     assert len(apart) == 8 and all(each.termination[-1] or each.truncation[-1] for each in apart)
@@ -106,7 +116,7 @@ def test_episodes_that_never_end_are_cut_off_and_that_is_said(tmp_path, capsys):
     agentkit.run(agentkit.ExperimentConfig(AGENT, Endless, num_steps=16, evaluation_period=0, run_directory=run))
     for num_envs in (None, 2):
         with pytest.warns(RuntimeWarning, match=r"episodes? (was|were) cut off after 5 steps"):
-            samples = agentkit.sample(run, episodes=2, num_envs=num_envs, evaluation_max_steps=5)
+            samples = agentkit.sample(run, num_episodes=2, num_envs=num_envs, evaluation_max_steps=5)
         assert samples.t.tolist() == [0, 1, 2, 3, 4] * 2
         assert samples.truncation.tolist() == [False, False, False, False, True] * 2
     with pytest.warns(RuntimeWarning, match="3 episodes were cut off after 1,000 steps, as truncated"):
@@ -142,7 +152,7 @@ def test_evaluations_and_samples_of_a_policy_are_cut_off_alike(tmp_path, monkeyp
         (agentkit.load(tmp_path / "policy.npz"), {"environment": Endless, "evaluation_max_steps": 7}, 7),
     ):
         with pytest.warns(RuntimeWarning, match=f"cut off after {limit:,} steps"):
-            assert len(agentkit.sample(played, episodes=1, **options).t) == limit
+            assert len(agentkit.sample(played, num_episodes=1, **options).t) == limit
         assert agentkit.evaluate(played, 1, **options)["episode_length"] == [limit]
 
 
@@ -153,26 +163,108 @@ def test_a_run_its_policy_and_its_file_play_the_same(tmp_path):
     made = agentkit.ExperimentConfig(agent, "agentkit:catch", num_steps=30, run_directory=folder, evaluation_period=0)
     policy = agentkit.run(made).policy
     policy.save(tmp_path / "policy.npz")
-    of_run = agentkit.sample(folder, episodes=2)
+    of_run = agentkit.sample(folder, num_episodes=2)
     assert of_run.observation.shape[0] == len(of_run.t) == 18
     others = [
-        agentkit.sample(made, episodes=2),
-        agentkit.sample(policy, episodes=2),
-        agentkit.sample(policy, episodes=2, environment="agentkit:catch"),
-        agentkit.sample(tmp_path / "policy.npz", episodes=2, environment="agentkit:catch"),
+        agentkit.sample(made, num_episodes=2),
+        agentkit.sample(policy, num_episodes=2),
+        agentkit.sample(policy, num_episodes=2, environment="agentkit:catch"),
+        agentkit.sample(tmp_path / "policy.npz", num_episodes=2, environment="agentkit:catch"),
     ]
+    for given in (policy, folder):
+        with agentkit.Sampler(given, where="process") as sampler:
+            others.append(sampler.sample(num_episodes=2))
     for other in others:
         np.testing.assert_array_equal(other.action, of_run.action)
         np.testing.assert_array_equal(other.observation, of_run.observation)
     with pytest.raises(ConfigError, match="no environment to play in"):
-        agentkit.sample(agentkit.load(tmp_path / "policy.npz"), steps=2)
+        agentkit.sample(agentkit.load(tmp_path / "policy.npz"), num_steps=2)
     with pytest.raises(ConfigError, match="acts as it was loaded"):
-        agentkit.sample(policy, steps=2, environment="agentkit:catch", explore=True)
+        agentkit.sample(policy, num_steps=2, environment="agentkit:catch", explore=True)
     with pytest.raises(SpecError, match="trained with observations"):
-        agentkit.sample(policy, steps=2, environment="agentkit:catch", environment_settings={"rows": 7})
+        agentkit.sample(policy, num_steps=2, environment="agentkit:catch", environment_settings={"rows": 7})
 
 
-@pytest.mark.parametrize("number", [{}, {"steps": 2, "episodes": 1}, {"steps": 0}, {"episodes": True}, {"steps": 2.0}])
+@pytest.mark.parametrize(
+    "number", [{}, {"num_steps": 2, "num_episodes": 1}, {"num_steps": 0}, {"num_episodes": True}, {"num_steps": 2.0}]
+)
 def test_impossible_numbers_are_refused(experiment, number):
-    with pytest.raises(ConfigError, match=r"either steps=N or episodes=N|whole number of (steps|episodes)"):
+    with pytest.raises(ConfigError, match=r"either num_steps=N or num_episodes=N|whole number of (steps|episodes)"):
         agentkit.sample(experiment, **number)
+
+
+@pytest.mark.full
+def test_a_sampler_goes_on_where_it_has_stopped(experiment):
+    with agentkit.Sampler(experiment, num_envs=3, explore=True) as sampler:
+        parts = [sampler.sample(num_steps=steps) for steps in (7, 1, 12)]
+        again = sampler.sample(num_episodes=3)
+        check(again)
+    whole = agentkit.sample(experiment, num_steps=20, num_envs=3, explore=True)
+
+    def in_order(samples):
+        """Returns which step each environment took, in its order."""
+        rows = np.concatenate([np.stack([s.environment, s.t, s.action]) for s in samples], axis=1)
+        return [rows[:, rows[0] == i].tolist() for i in range(3)]
+
+    assert in_order(parts) == in_order([whole]) and len(parts[0].t) == 7
+
+
+@pytest.mark.full
+def test_a_sampler_takes_new_parameters_and_is_the_same_in_a_process_of_its_own(experiment):
+    agent = dqn.make_agent(dqn.Config(hidden_sizes=(4,)))
+    made, other = (agentkit.ExperimentConfig(agent, "agentkit:catch", 10, seed=seed) for seed in (0, 3))
+    policy = agentkit.sample(made, num_episodes=6)
+    parts = make_parts(agent, make_environment_spec(other.make_environment(3)))
+    new = parts.compiled_update.variables(parts.compiled_update.init(jax.random.PRNGKey(3)))["policy"]
+    found = {}
+    for where in ("here", "process"):
+        with agentkit.Sampler(made, where=where) as sampler:
+            first = sampler.sample(num_episodes=6)
+            np.testing.assert_array_equal(first.action, policy.action)
+            with pytest.raises(SpecError, match="set_parameters: expected the structure"):
+                sampler.set_parameters({"w": np.zeros(2)})
+            sampler.set_parameters(new)
+            found[where] = sampler.sample(num_episodes=6)
+            process = None if where == "here" else sampler._worker._process
+        assert not np.array_equal(found[where].action, first.action)
+    assert process.wait(5) == 0
+    for name in ("observation", "action", "reward", "t"):
+        np.testing.assert_array_equal(getattr(found["here"], name), getattr(found["process"], name))
+
+
+@pytest.mark.full
+def test_samplers_in_processes_play_at_the_same_time_and_their_batches_are_joined(experiment):
+    with contextlib.ExitStack() as stack:
+        samplers = [stack.enter_context(agentkit.Sampler(experiment, seed=i, where="process")) for i in range(2)]
+        threads = stack.enter_context(ThreadPoolExecutor())
+        batches = list(threads.map(lambda sampler: sampler.sample(num_steps=20), samplers))
+    joined = tree.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
+    assert joined.action.shape == (40,) and not np.array_equal(
+        batches[0].observation["length"], batches[1].observation["length"]
+    )
+    np.testing.assert_array_equal(batches[1].action, agentkit.sample(experiment, num_steps=20, seed=1).action)
+
+
+class Failing(Lengths):
+    """Raises in its first step."""
+
+    def step(self, action):
+        raise RuntimeError("no power")
+
+
+@pytest.mark.full
+def test_what_goes_wrong_in_a_process_is_said_here(experiment):
+    failing = dataclasses.replace(experiment, environment=Failing)
+    with agentkit.Sampler(failing, where="process") as sampler:
+        with pytest.raises(SamplerProcessError, match="raised RuntimeError: no power"):
+            sampler.sample(num_steps=1)
+        os.kill(sampler._worker.process_id, signal.SIGKILL)
+        with pytest.raises(SamplerProcessError, match=r"was killed by SIGKILL\. Make the sampler anew"):
+            sampler.sample(num_steps=1)
+    with pytest.raises(ConfigError, match="a run folder"):
+        agentkit.Sampler("nowhere", where="process")
+
+
+def test_a_place_that_there_is_not_is_refused(experiment):
+    with pytest.raises(UnknownNameError, match=r"'ray'.*actors of agentkit\.launch"):
+        agentkit.Sampler(experiment, where="ray")

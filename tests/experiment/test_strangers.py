@@ -385,7 +385,7 @@ def test_a_run_writes_no_videos_where_its_folder_says(mark, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     video = functools.partial(VideoRecorder, directory=str(elsewhere))
     _write(mark.run, lambda record: record["wrappers"].append(encode(video)))
-    for use in (agentkit.load, evaluate, functools.partial(agentkit.sample, steps=1), resume):
+    for use in (agentkit.load, evaluate, functools.partial(agentkit.sample, num_steps=1), resume):
         with pytest.raises(UntrustedCodeError, match=r"--import agentkit\.wrappers\.video"):
             use(mark.run)
     for words in (["watch", mark.run, "--out", "film.gif"], ["export-policy", mark.run, "--out", "policy.npz"]):

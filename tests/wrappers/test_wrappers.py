@@ -4,7 +4,7 @@ import dm_env
 import numpy as np
 import pytest
 
-from agentkit import envs, specs
+from agentkit import envs, specs, wrappers
 from agentkit.envs.bandit import Bandit
 from agentkit.envs.base import Environment
 from agentkit.envs.batched import BatchedEnvironment
@@ -13,6 +13,7 @@ from agentkit.envs.point_mass import PointMass
 from agentkit.envs.resumable import ResumableEnvironment
 from agentkit.errors import CheckpointError, ConfigError, SpecError, UnknownNameError
 from agentkit.testing.environment import EnvironmentContract, assert_same_timestep, sample_action
+from agentkit.wrappers import registry
 from agentkit.wrappers.action_repeat import ActionRepeat
 from agentkit.wrappers.base import EnvironmentWrapper
 from agentkit.wrappers.canonical_actions import CanonicalActions
@@ -429,3 +430,11 @@ def test_make_with_every_wrapper_resumes():
     for _ in range(20):
         action = sample_action(one.action_spec(), rng)
         assert_same_timestep(one.step(action), other.step(action))
+
+
+def test_wrappers_are_found_by_the_name_of_their_class() -> None:
+    for name, cls in registry.classes().items():
+        assert getattr(wrappers, cls) is registry.find(name)
+    assert issubclass(wrappers.FrameStack, wrappers.EnvironmentWrapper)
+    with pytest.raises(AttributeError, match=r"no attribute 'FrameStacks'. It has: .*FrameStack,"):
+        _ = wrappers.FrameStacks

@@ -59,7 +59,8 @@ def add_experiment(parser: Parser, is_host: bool = False) -> None:
         "--column",
         action="append",
         metavar="NAME",
-        help="what to store beside each step: info.KEY of gymnasium's info, episode, environment or t; repeatable",
+        help="what to store beside each step: info.KEY of gymnasium's info, or info.KEY=VALUE where it may be "
+        "absent, episode, environment or t; repeatable",
     )
     parser.add_argument(
         "--evaluate-samples",

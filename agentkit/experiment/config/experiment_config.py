@@ -86,8 +86,9 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         video_period: steps between films of the policy, ``videos/step-N.mp4`` in the run folder; 0 for none. They need
             the extra ``video`` and an environment that draws, and change none of the training's bits. Of runs in one
             process.
-        columns: what to store beside each step, in the batches' extras: entries of gymnasium's info ("info.success"),
-            and the ids "episode", "environment" and "t". See docs/composing.md.
+        columns: what to store beside each step, in the batches' extras: entries of gymnasium's info ("info.success", or
+            with its value where it is absent, "info.success=False"), and the ids "episode", "environment" and "t". See
+            docs/composing.md.
         evaluation_samples: whether evaluations act as in training, by samples of a stochastic policy and with
             exploration, and not by the policy to be judged by, which takes the mode.
         devices: JAX devices of the learner's process that share each batch; None for one, JAX's default device.
@@ -224,7 +225,7 @@ class ExperimentConfig(metaclass=SaysWhatWasMeant):
         """Returns the wrappers around each environment that is trained in; the innermost knows the columns."""
         if not self.columns:
             return self.wrappers
-        return (functools.partial(ColumnSource, names=self.columns), *self.wrappers)
+        return (functools.partial(ColumnSource, columns=self.columns), *self.wrappers)
 
     def describe(self) -> dict[str, Any]:
         """Returns the experiment as plain values (numbers, strings, lists, dicts), for ``config.json``."""

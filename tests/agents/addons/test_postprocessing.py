@@ -23,6 +23,7 @@ from tests.experiment.resumed import check_resumes
 
 CONFIG = dqn.Config(n_step=3, hidden_sizes=(16,), batch_size=16, min_replay_size=30)
 PPO = ppo.Config(batch_mode="complete_episodes", segment_length=20, batch_size=2, num_minibatches=1)
+SEGMENTS = ppo.Config(segment_length=20, num_minibatches=1)
 
 
 def unchanged(episode: Trajectory) -> Trajectory:
@@ -31,6 +32,10 @@ def unchanged(episode: Trajectory) -> Trajectory:
 
 def negated(episode: Trajectory) -> Trajectory:
     return episode._replace(reward=-episode.reward)
+
+
+def negated_and_marked(episode: Trajectory) -> Trajectory:
+    return negated(episode).with_columns(number=np.arange(len(episode.reward)))
 
 
 def stored(agent: Agent[Any], num_episodes: int = 5, name: str = "agentkit:catch") -> Any:
@@ -108,12 +113,67 @@ def test_what_does_not_fit_is_refused(wrong: Any, says: str) -> None:
         stored(with_postprocessing(dqn.make_agent(CONFIG), wrong))
 
 
-def test_segments_that_are_no_episodes_are_refused() -> None:
-    agent = ppo.make_agent()
+def with_return_to_go(episode: Trajectory) -> Trajectory:
+    return episode.with_columns(return_to_go=np.cumsum(episode.reward[::-1])[::-1])
+
+
+def test_a_column_that_is_known_at_the_end_of_an_episode_is_stored_with_each_step() -> None:
+    agent = with_postprocessing(dqn.make_agent(CONFIG), with_return_to_go, columns={"return_to_go": 0.0})
+    items, plain = stored(agent, 2), stored(dqn.make_agent(CONFIG), 2)
+    found = items.extras["return_to_go"].reshape(2, -1)
+    outcomes = np.sign(plain.reward).reshape(2, -1)[:, -1:]  # The one reward of an episode is its last.
+    assert found.dtype == np.float32 and np.abs(outcomes).tolist() == [[1], [1]]
+    np.testing.assert_array_equal(found, np.broadcast_to(outcomes, found.shape))
+    np.testing.assert_array_equal(items.observation, plain.observation)
+
+
+def numbered(piece: Trajectory) -> Trajectory:
+    length = len(piece.reward)
+    assert len(piece.observation) == length + 1 and len(tree.flatten(piece.extras)[0]) == length
+    marks = {"length": np.full(length, length), "position": np.arange(length)}
+    return piece._replace(reward=piece.reward + 10).with_columns(**marks)
+
+
+def test_a_function_sees_the_steps_of_each_episode_in_a_segment() -> None:
+    agent = ppo.make_agent(dataclasses.replace(PPO, batch_mode="truncate_episodes", segment_length=7, batch_size=9))
     limited = dataclasses.replace(agent, experience=WithRateLimiter(agent.experience, Lockstep(1, 1)))
-    for refused in (agent, limited):
-        with pytest.raises(ConfigError, match='Set batch_mode="complete_episodes"'):
-            with_postprocessing(refused, unchanged)
+    columns = {"length": 0, "position": 0}
+    plain, processed = stored(agent), stored(with_postprocessing(agent, numbered, columns=columns))
+    assert isinstance(with_postprocessing(limited, numbered, columns=columns), Agent)
+    # A row is one of 9 steps, or the final observation behind them.
+    episode, time = np.divmod(np.arange(len(plain.reward))[:, None] * 7 + np.arange(7), 10)
+    has_action = time < 9
+    for row, (numbers, acts) in enumerate(zip(episode, has_action, strict=True)):
+        for number in set(numbers.tolist()):
+            where = (numbers == number) & acts
+            assert set(processed.extras.columns["length"][row, :7][where]) <= {where.sum()}
+            assert processed.extras.columns["position"][row, :7][where].tolist() == list(range(where.sum()))
+    for part in [*processed.extras.columns.values(), processed.action]:
+        assert not part[:, :7][~has_action].any()
+    np.testing.assert_array_equal(processed.reward[:, :7], plain.reward[:, :7] + 10 * has_action)
+    np.testing.assert_array_equal(processed.observation, plain.observation)
+    np.testing.assert_array_equal(processed.start_of_episode, plain.start_of_episode)
+
+
+def shorter(piece: Trajectory) -> Trajectory:
+    rows = (tree.map_structure(lambda leaf: leaf[1:], part) for part in piece)
+    return Trajectory(*rows)
+
+
+@pytest.mark.parametrize(("wrong", "says"), [(shorter, "4 steps for 5 steps"), (lambda _: None, "None for 5 steps")])
+def test_a_segment_keeps_its_steps(wrong: Any, says: str) -> None:
+    agent = ppo.make_agent(dataclasses.replace(PPO, batch_mode="truncate_episodes", segment_length=5, batch_size=4))
+    with pytest.raises(SpecError, match=says):
+        stored(with_postprocessing(agent, wrong))
+
+
+def test_views_of_segments_and_columns_that_are_none_are_refused() -> None:
+    views = with_views(ppo.make_agent(), {"window": View("observation", "-2:0")})
+    with pytest.raises(ConfigError, match="found views"):
+        with_postprocessing(views, numbered)
+    for columns in ({"t": 0}, {"info.x": 0}, {"name": "x"}, {"some": None}):
+        with pytest.raises(ConfigError, match="columns: expected a name other than"):
+            with_postprocessing(dqn.make_agent(), numbered, columns=columns)
 
 
 def test_agents_whose_data_a_run_would_not_find_are_refused() -> None:
@@ -161,11 +221,13 @@ def test_it_learns_what_the_function_rewards() -> None:
 @pytest.mark.full
 @pytest.mark.one_case
 @pytest.mark.parametrize("num_envs", [None, 3])
-@pytest.mark.parametrize("agent", [dqn.make_agent(CONFIG), ppo.make_agent(PPO)], ids=["dqn", "ppo"])
+@pytest.mark.parametrize(
+    "agent", [dqn.make_agent(CONFIG), ppo.make_agent(PPO), ppo.make_agent(SEGMENTS)], ids=["dqn", "ppo", "segments"]
+)
 def test_a_run_resumes_equal_in_mid_episode(agent: Agent[Any], num_envs: int | None, tmp_path: pathlib.Path) -> None:
     def trained(directory: str, num_steps: int, **resume: Any) -> Any:
         experiment = ExperimentConfig(
-            with_postprocessing(agent, negated),
+            with_postprocessing(agent, negated_and_marked, columns={"number": 0}),
             "agentkit:catch",
             num_steps,
             num_envs=num_envs,
